@@ -1,0 +1,101 @@
+"""The ``wavepp`` command: the prefill engine without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+import typer
+
+from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.runtime.config import EngineConfig
+
+app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def wavepp() -> None:
+    """WavePP offline tools."""
+
+
+def engine_config(**values: Any) -> EngineConfig:
+    """An EngineConfig of flag values.
+
+    Raises:
+        ConfigError: a value is wrong; the message names the flag.
+    """
+    try:
+        return EngineConfig.model_validate(values)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][:1])
+        raise ConfigError(f"{key} is {first['input']!r}: {first['msg']}") from error
+
+
+def parse_numbers(text: str, key: str) -> tuple[int, ...]:
+    """``10,8,6`` as a tuple.
+
+    Raises:
+        ConfigError: not comma-separated integers.
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{key} is {text!r}; give integers separated by commas, e.g. 10,8,6,6") from error
+
+
+@app.command()
+def prefill(
+    prompts: Annotated[Path, typer.Option(help="JSONL: {id, token_ids} or {id, text} a line.")],
+    out: Annotated[
+        Path, typer.Option(help="JSONL of results, one line a prompt, in the order of the prompts.")
+    ],
+    model: Annotated[
+        Path | None, typer.Option(help="Hugging Face model directory; default: the demo model.")
+    ] = None,
+    pp: Annotated[int, typer.Option(help="Pipeline ranks.")] = 1,
+    partition: Annotated[str | None, typer.Option(help="Layers per rank, e.g. 10,8,6,6.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Compute threads per rank.")] = 1,
+    chunk: Annotated[int, typer.Option(help="Most tokens in a wave.")] = 512,
+    block: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
+    kv_tokens: Annotated[
+        str, typer.Option(help="Tokens of KV per rank: one number, or one per rank.")
+    ] = "32768",
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest prompt; default: the model's context.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Most requests admitted at once.")] = 64,
+    top_logprobs: Annotated[int, typer.Option(help="Alternatives to report for the first token.")] = 20,
+) -> None:
+    """Prefill every prompt of a file and write its first token, logprobs and reuse."""
+    from wavepp_worker.model.demo import ensure_demo_model
+    from wavepp_worker.runtime.offline import run_file
+
+    try:
+        pools = parse_numbers(kv_tokens, "kv_tokens")
+        config = engine_config(
+            model=model or ensure_demo_model(),
+            pp=pp,
+            partition=parse_numbers(partition, "partition") if partition else None,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            chunk=chunk,
+            block=block,
+            kv_tokens=pools[0] if len(pools) == 1 else pools,
+            max_model_len=max_model_len,
+            max_batch=max_batch,
+            top_logprobs=top_logprobs,
+        )
+        summary = run_file(config, prompts, out)
+    except ConfigError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(2) from error
+    except WaveppError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(json.dumps(summary))

@@ -1,0 +1,112 @@
+"""Which requests hold KV blocks and which of them run: first come, first served. Pure; the caller locks.
+
+A request reserves, when it is admitted, every block that it can ever need. So a request that runs is never
+preempted and always finishes, and one that waits needs only others to finish.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from wavepp_worker.cache.pool import BlockPool
+from wavepp_worker.errors import AuditError
+
+
+def blocks_needed(prompt_tokens: int, max_tokens: int, block: int) -> int:
+    """Blocks for a prompt and what it generates; the last token is never run, so it needs no place."""
+    return -(-(prompt_tokens + max_tokens - 1) // block)
+
+
+class Batch:
+    """Requests that wait for blocks, that hold some, and that run.
+
+    Args:
+        blocks: capacity of the pool.
+        max_requests: most requests that hold blocks at once.
+    """
+
+    def __init__(self, blocks: int, max_requests: int) -> None:
+        self.max_requests = max_requests
+        self._pool = BlockPool(blocks)
+        self._waiting: OrderedDict[str, int] = OrderedDict()
+        self._held: dict[str, list[int]] = {}
+        self._running: dict[str, None] = {}
+
+    @property
+    def capacity(self) -> int:
+        return self._pool.capacity
+
+    @property
+    def free(self) -> int:
+        return self._pool.free
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Requests that asked for blocks and have none yet, in the order they asked."""
+        return tuple(self._waiting)
+
+    @property
+    def holding(self) -> tuple[str, ...]:
+        """Requests that hold blocks, in the order they got them."""
+        return tuple(self._held)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Requests of the next step, in the order they started."""
+        return tuple(self._running)
+
+    def ask(self, request_id: str, blocks: int) -> None:
+        """Queue for ``blocks`` blocks.
+
+        Raises:
+            ValueError: the request asked before, or asks for none or for more than the pool has.
+        """
+        if request_id in self._waiting or request_id in self._held:
+            raise ValueError(f"request {request_id} asked for blocks twice")
+        if not 0 < blocks <= self.capacity:
+            raise ValueError(f"request {request_id} asks for {blocks} blocks of a pool of {self.capacity}")
+        self._waiting[request_id] = blocks
+
+    def admit(self) -> list[tuple[str, list[int]]]:
+        """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``."""
+        admitted = []
+        while self._waiting and len(self._held) < self.max_requests:
+            request_id, blocks = next(iter(self._waiting.items()))
+            if blocks > self._pool.free:
+                break
+            del self._waiting[request_id]
+            self._held[request_id] = self._pool.take(blocks)
+            admitted.append((request_id, list(self._held[request_id])))
+        return admitted
+
+    def start(self, request_id: str) -> None:
+        """The request's KV is in its blocks: it takes part in every step until it is released.
+
+        Raises:
+            ValueError: the request holds no blocks, or runs already.
+        """
+        if request_id not in self._held or request_id in self._running:
+            raise ValueError(f"request {request_id} cannot start: it holds no blocks, or runs already")
+        self._running[request_id] = None
+
+    def release(self, request_id: str) -> None:
+        """Let go of whatever the request has, in any state; idempotent."""
+        self._waiting.pop(request_id, None)
+        self._running.pop(request_id, None)
+        for block in self._held.pop(request_id, []):
+            self._pool.drop_owner(block)
+
+    def check(self) -> None:
+        """Raise AuditError unless every block is free or has exactly one holder, and the limits are kept."""
+        self._pool.check()
+        held = [block for blocks in self._held.values() for block in blocks]
+        if len(set(held)) != len(held) or len(held) + self._pool.free != self.capacity:
+            raise AuditError(
+                f"requests hold {len(held)} blocks ({len(set(held))} different), {self._pool.free} are free, "
+                f"but the pool has {self.capacity}"
+            )
+        if len(self._held) > self.max_requests:
+            raise AuditError(f"{len(self._held)} requests hold blocks, but max_batch is {self.max_requests}")
+        strays = sorted(self._running.keys() - self._held.keys())
+        if strays:
+            raise AuditError(f"requests {strays} run without blocks")

@@ -1,0 +1,42 @@
+"""The configuration of one decode engine: one place, validated at start, errors name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class DecodeConfig(BaseModel):
+    """One decode worker: the whole model in one process.
+
+    Every field is also a command-line flag of the same name with dashes, and a key of a service in
+    ``configs/*.yaml``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Path
+    """A Hugging Face model directory (config, tokenizer, safetensors)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Must be the prefill workers', as KV is taken over byte by byte."""
+    device: str = "cpu"
+    threads: int = Field(default=1, ge=1)
+    """Compute threads on the CPU."""
+    block: int = Field(default=16, ge=1)
+    """Tokens per KV block; need not be the prefill workers'."""
+    kv_tokens: int = Field(default=32768, ge=1)
+    """Tokens of KV this worker can hold."""
+    max_batch: int = Field(default=64, ge=1)
+    """Most requests that hold KV at once."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Most tokens of a prompt and its generation; default: the model's context length."""
+    top_logprobs: int = Field(default=20, ge=0)
+    """Most alternatives a request may ask for."""
+    host: str = "127.0.0.1"
+    """Address this worker takes KV at, where the transport needs one."""
+    handoff_timeout: float = Field(default=300.0, gt=0)
+    """Seconds from a request's arrival until its KV and its first token must be here."""
+    request_timeout: float = Field(default=600.0, gt=0)
+    """Seconds after which a request that has not finished fails."""

@@ -1,0 +1,237 @@
+"""The decode engine: the whole model in this process, continuing prompts whose KV prefill workers hand over."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from wavepp_worker.decode.batch import Batch
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.decode.loop import StepLoop
+from wavepp_worker.decode.messages import DecodeRequest, DecodeStats
+from wavepp_worker.decode.receive import ReceiveThread
+from wavepp_worker.decode.requests import LiveRequest, OnOutput, Requests
+from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
+from wavepp_worker.handoff.receiver import KVReceiver
+from wavepp_worker.model.info import ModelInfo, read_model_info
+from wavepp_worker.model.load import load_stage, resolve_dtype
+from wavepp_worker.model.sampling import resolve_seed, validate
+from wavepp_worker.model.stage import PagedKV, StageModel
+
+CLOSE_SECONDS = 10.0
+
+
+class DecodeEngine:
+    """Continuous batching over KV that arrives by hand-off; two threads, *receive* and *step loop*.
+
+    Use it as a context manager, or call ``start`` and ``close``. All methods are thread-safe. Callbacks come
+    from the engine's own threads, for one request never two at a time, and must not block.
+    """
+
+    def __init__(self, config: DecodeConfig, on_death: Callable[[str], None] | None = None) -> None:
+        """Check the configuration against the model; nothing is loaded yet.
+
+        Args:
+            config: the worker's configuration.
+            on_death: told, once, why the engine died.
+
+        Raises:
+            ConfigError: the configuration cannot work; the message names the key.
+        """
+        self.config = config
+        self.info: ModelInfo = read_model_info(config.model)
+        self.max_model_len = _longest_request(config, self.info)
+        self.total_blocks = config.kv_tokens // config.block
+        self._on_death = on_death
+        self._requests = Requests(Batch(self.total_blocks, config.max_batch))
+        self._lock = threading.Lock()
+        self._closing = False
+        self._started = False
+        self._death: str | None = None
+        self._receive: ReceiveThread | None = None
+        self._loop: StepLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> DecodeEngine:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Started, not closed, and not dead."""
+        return self._started and self._death is None and not self._closing
+
+    def start(self) -> None:
+        """Load the model, allocate the pool and start the threads.
+
+        Raises:
+            ConfigError: the model cannot be loaded, or the pool does not fit; the message names the key.
+        """
+        try:
+            stage, kv = self._load()
+            self._loop = StepLoop(stage, kv, self._requests, self.config.request_timeout)
+            self._receive = ReceiveThread(
+                KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
+                self._requests,
+                block=self.config.block,
+                vocab_size=self.info.vocab_size,
+                timeout=min(self.config.handoff_timeout, self.config.request_timeout),
+                on_failure=self._die,
+            )
+            self._receive.start()
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="step loop", daemon=True)
+            self._thread.start()
+            self._started = True
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Fail whatever is in flight and stop the threads; idempotent, and bounded in time."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._requests.close(EngineDead("the engine was closed while the request was in flight"))
+        if self._receive is not None:
+            self._receive.close(CLOSE_SECONDS)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_SECONDS)
+
+    def submit(self, request: DecodeRequest, on_output: OnOutput) -> None:
+        """Continue a prompt: receive its KV and first token, then generate.
+
+        ``on_output`` gets every output of the request; exactly one has a finish reason, the last.
+
+        Raises:
+            InvalidRequest: the request is wrong, or its id is in use; ``on_output`` is never called.
+            EngineDead: the engine is not running.
+        """
+        request = self._validated(request)
+        live = LiveRequest(request, on_output, time.monotonic() + self.config.request_timeout)
+        if not self.alive or self._receive is None:
+            raise EngineDead(self._death or "the engine is not running; call start() first")
+        self._requests.add(live)
+        self._receive.submit(live)
+
+    def abort(self, request_id: str) -> None:
+        """Let go of a request in whatever state it is; it finishes as ``cancelled``. Unknown ids are ignored."""
+        self._requests.abort(request_id)
+        if self._receive is not None:
+            self._receive.cancel(request_id)
+
+    def audit(self, timeout: float = 30.0) -> dict[str, Any]:
+        """Prove that nothing leaked: wait until nothing is in flight, then check the books.
+
+        Returns:
+            ``{"capacity", "free"}``, in blocks.
+
+        Raises:
+            AuditError: the books are broken, or something is still held after ``timeout`` seconds.
+            EngineDead: the engine is not running.
+        """
+        if not self.alive:
+            raise EngineDead(self._death or "the engine is not running")
+        self._requests.check_at_rest(timeout)
+        counts = self._requests.counts()
+        return {"capacity": self.total_blocks, "free": self.total_blocks - counts["used_blocks"]}
+
+    def stats(self) -> DecodeStats:
+        """Load at this instant, and totals since the start."""
+        loop, receive = self._loop, self._receive
+        return DecodeStats(
+            **self._requests.counts(),
+            prompt_tokens_computed=loop.prompt_tokens_computed if loop is not None else 0,
+            kv_bytes_received=receive.bytes_received if receive is not None else 0,
+            tokens_generated=self._requests.tokens_generated,
+            steps=loop.steps if loop is not None else 0,
+        )
+
+    def _load(self) -> tuple[StageModel, PagedKV]:
+        config = self.config
+        dtype = resolve_dtype(config.dtype, self.info)
+        stage = load_stage(config.model, range(self.info.num_layers), dtype, config.device)
+        try:
+            return stage, stage.make_kv(self.total_blocks, config.block)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"kv_tokens is {config.kv_tokens}, but {config.device} has no room for so many "
+                f"({str(error).splitlines()[0]}); lower kv_tokens"
+            ) from error
+
+    def _validated(self, request: DecodeRequest) -> DecodeRequest:
+        """The request with its seed drawn and ``max_tokens`` cut to what the context leaves."""
+        count = request.prompt_tokens
+        if count == 0 or len(request.tokens) % 4:
+            raise InvalidRequest("the prompt is empty or cut off; give at least one token of 4 bytes each")
+        if count > self.max_model_len:
+            raise InvalidRequest(
+                f"the prompt has {count} tokens, this worker accepts at most {self.max_model_len}"
+            )
+        highest = int(np.frombuffer(request.tokens, dtype="<u4").max())
+        if highest >= self.info.vocab_size:
+            raise InvalidRequest(
+                f"token id {highest} is outside the vocabulary of {self.info.vocab_size} tokens"
+            )
+        if request.max_tokens < 1:
+            raise InvalidRequest(f"max_tokens is {request.max_tokens}, but must be at least 1")
+        if not 0 <= request.min_tokens <= request.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {request.min_tokens}, but must be from 0 to max_tokens={request.max_tokens}"
+            )
+        validate(request.sampling, self.config.top_logprobs)
+        return msgspec.structs.replace(
+            request,
+            sampling=resolve_seed(request.sampling),
+            max_tokens=min(request.max_tokens, max(1, self.max_model_len - count)),
+        )
+
+    def _run(self, loop: StepLoop) -> None:
+        torch.set_num_threads(self.config.threads)
+        try:
+            loop.run()
+        except Exception as error:
+            self._die(error)
+
+    def _die(self, error: BaseException) -> None:
+        with self._lock:
+            if self._closing or self._death is not None:
+                return
+            reason = self._death = f"the decode engine failed: {type(error).__name__}: {error}"
+        traceback.print_exception(error)
+        self._requests.close(EngineDead(reason))
+        if self._receive is not None:
+            self._receive.stop()
+        if self._on_death is not None:
+            self._on_death(reason)
+
+
+def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
+    """Most tokens of a prompt and its generation.
+
+    Raises:
+        ConfigError: ``max_model_len`` exceeds the model's context, or the pool cannot hold one such request.
+    """
+    longest = config.max_model_len or info.context_length
+    if longest > info.context_length:
+        raise ConfigError(
+            f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
+            "lower max_model_len"
+        )
+    room = config.kv_tokens // config.block * config.block
+    if room < longest:
+        raise ConfigError(
+            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block}, too small for one request of "
+            f"{longest} tokens; raise kv_tokens or set max_model_len to at most {room}"
+        )
+    return longest

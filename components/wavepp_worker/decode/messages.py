@@ -1,0 +1,83 @@
+"""What goes into and comes out of a decode engine; frozen and typed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wavepp_worker.handoff.receiver import BootstrapAddress
+from wavepp_worker.model.sampling import SampledToken, SamplingParams
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to continue from KV that a prefill worker holds.
+
+    Attributes:
+        request_id: unique among live requests; a duplicate is refused.
+        tokens: the prompt as little-endian uint32 token ids.
+        sampling: how tokens are chosen; the first one was chosen by the prefill worker.
+        max_tokens: most tokens to generate, the first one included; cut to what the context leaves.
+        min_tokens: no stop token is chosen before this many others are generated.
+        stop_token_ids: tokens that end the generation, the model's own end tokens included unless unwanted.
+        handoff: where the KV and the first token come from.
+    """
+
+    request_id: str
+    tokens: bytes
+    sampling: SamplingParams = SamplingParams()
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    handoff: BootstrapAddress
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.tokens) // 4
+
+
+class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """The next piece of a request's answer. Exactly one has a finish reason, the last.
+
+    Attributes:
+        tokens: new tokens in order; a stop token that ended the generation is among them.
+        finish_reason: None while more is to come.
+        error: a sentence, for ``error`` only.
+        error_kind: the name of the class in ``errors`` that ``error`` would be raised as.
+        prompt_tokens: length of the prompt.
+        reused_tokens: prompt tokens that the prefill worker had cached; 0 until the first token.
+    """
+
+    request_id: str
+    tokens: tuple[SampledToken, ...] = ()
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    error_kind: str | None = None
+    prompt_tokens: int
+    reused_tokens: int = 0
+
+
+class DecodeStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Load of a decode engine, and totals since its start.
+
+    Attributes:
+        running: requests that generate a token in every step.
+        waiting: requests without KV blocks: their prefill has not begun, or there is no room for them yet.
+        receiving: requests whose KV is being transferred into their blocks.
+        prompt_tokens_computed: prompt tokens that ran through this worker's model.
+        kv_bytes_received: bytes of KV of all completed transfers.
+        tokens_generated: tokens given out, the prefill workers' first tokens included.
+        steps: forward passes.
+    """
+
+    running: int
+    waiting: int
+    receiving: int
+    used_blocks: int
+    total_blocks: int
+    prompt_tokens_computed: int
+    kv_bytes_received: int
+    tokens_generated: int
+    steps: int

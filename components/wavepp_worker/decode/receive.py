@@ -1,0 +1,180 @@
+"""The receive thread: claims each request's KV, pulls it into blocks of its own, and hands it to the step loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from wavepp_worker.decode.batch import blocks_needed
+from wavepp_worker.decode.requests import LiveRequest, Requests
+from wavepp_worker.errors import HandoffError, RequestTimeout, WaveppError
+from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.handoff.receiver import KVReceiver, Received
+
+logger = logging.getLogger(__name__)
+
+
+class ReceiveThread:
+    """One asyncio loop in a thread of its own, one task per request that has no KV yet.
+
+    Args:
+        receiver: what transfers KV.
+        requests: the engine's requests.
+        block: tokens per block.
+        vocab_size: first tokens must be below it.
+        timeout: seconds a request may take until its KV and first token are here.
+        on_failure: told when the thread cannot go on.
+    """
+
+    def __init__(
+        self,
+        receiver: KVReceiver,
+        requests: Requests,
+        *,
+        block: int,
+        vocab_size: int,
+        timeout: float,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._receiver = receiver
+        self._requests = requests
+        self._block = block
+        self._vocab_size = vocab_size
+        self._timeout = timeout
+        self._on_failure = on_failure
+        self._tasks: dict[str, asyncio.Task[Received]] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="receive", daemon=True)
+        self.bytes_received = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, live: LiveRequest) -> None:
+        """Begin with a request, which this thread owns from now on."""
+        self._call(lambda: self._begin(live))
+
+    def cancel(self, request_id: str) -> None:
+        """Stop receiving a request, so that the prefill worker lets go of it; it finishes as cancelled."""
+
+        def stop() -> None:
+            if (task := self._tasks.get(request_id)) is not None:
+                task.cancel()
+
+        self._call(stop)
+
+    def stop(self) -> None:
+        """Cancel everything and end the thread, without waiting for it."""
+        self._call(lambda: self._loop.create_task(self._stop()))
+
+    def close(self, timeout: float) -> None:
+        """``stop``, and wait for it up to ``timeout`` seconds; idempotent."""
+        if self._thread.is_alive():
+            self.stop()
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                logger.error("the receive thread did not stop within %.1f s", timeout)
+        elif not self._loop.is_closed():
+            self._loop.close()
+
+    def _begin(self, live: LiveRequest) -> None:
+        task = self._loop.create_task(self._receive(live))
+        self._tasks[live.request.request_id] = task
+        task.add_done_callback(lambda done: self._ended(live, done))
+        if live.aborted:
+            task.cancel()
+
+    async def _receive(self, live: LiveRequest) -> Received:
+        request = live.request
+
+        async def allocate(offer: Offer) -> torch.Tensor:
+            if offer.prompt_tokens != request.prompt_tokens:
+                raise HandoffError(
+                    f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but room "
+                    f"{request.handoff.room} offers KV of {offer.prompt_tokens}"
+                )
+            live.table = torch.tensor(await self._room(live), dtype=torch.int64)
+            return live.table
+
+        at = request.handoff
+        return await self._receiver.receive(at.host, at.port, at.room, allocate, self._timeout)
+
+    async def _room(self, live: LiveRequest) -> list[int]:
+        request = live.request
+        granted: asyncio.Future[list[int]] = self._loop.create_future()
+
+        def settle(blocks: list[int]) -> None:
+            if not granted.done():
+                granted.set_result(blocks)
+
+        wanted = blocks_needed(request.prompt_tokens, request.max_tokens, self._block)
+        self._requests.ask_for_room(live, wanted, lambda blocks: self._call(lambda: settle(blocks)))
+        return await granted
+
+    def _ended(self, live: LiveRequest, task: asyncio.Task[Received]) -> None:
+        """Whatever way the task ended, even before it began: pass the request on or finish it."""
+        del self._tasks[live.request.request_id]
+        try:
+            if task.cancelled():
+                self._requests.finish(live, "cancelled")
+            elif (error := task.exception()) is not None:
+                self._requests.fail(live, self._explained(live, error))
+            else:
+                self._hand_over(live, task.result())
+        except Exception as error:
+            self._on_failure(error)
+
+    def _hand_over(self, live: LiveRequest, received: Received) -> None:
+        self.bytes_received += received.bytes_received
+        first = received.first.first
+        if not 0 <= first.token < self._vocab_size:
+            text = f"the prefill worker's first token {first.token} is outside the vocabulary of {self._vocab_size}"
+            self._requests.fail(live, HandoffError(text))
+            return
+        live.reused_tokens = received.first.reused_tokens
+        reason = live.sequence.accept(first.token)
+        if reason is not None:
+            self._requests.finish(live, reason, tokens=(first,))
+        else:
+            self._requests.emit(live, (first,))
+            self._requests.start(live)
+
+    def _explained(self, live: LiveRequest, error: BaseException) -> WaveppError:
+        if isinstance(error, WaveppError):
+            return error
+        if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+            return RequestTimeout(
+                f"the KV of request {live.request.request_id} was not here within {self._timeout:.0f} s "
+                "(handoff_timeout)"
+            )
+        logger.error("receiving request %s failed", live.request.request_id, exc_info=error)
+        return HandoffError(
+            f"the KV of request {live.request.request_id} could not be received: {type(error).__name__}: {error}"
+        )
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Run ``function`` in the thread; silently not after the thread has stopped."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()

@@ -1,0 +1,57 @@
+"""How far one request has generated, and whether it is finished. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from wavepp_worker.decode.messages import DecodeRequest
+from wavepp_worker.model.stage import Chunk
+
+
+class Sequence:
+    """A prompt whose KV is in the pool, and the tokens generated after it.
+
+    Attributes:
+        prompt: uint32 ``[prompt tokens]``.
+        generated: token ids, the prefill worker's first token included.
+    """
+
+    def __init__(self, request: DecodeRequest) -> None:
+        self.request = request
+        self.prompt = np.frombuffer(request.tokens, dtype="<u4")
+        self.generated: list[int] = []
+        self._stops = frozenset(request.stop_token_ids)
+
+    def accept(self, token: int) -> Literal["stop", "length"] | None:
+        """Append a token; answers why the generation ends with it, if it does."""
+        may_stop = not self.stops_banned
+        self.generated.append(token)
+        if may_stop and token in self._stops:
+            return "stop"
+        return "length" if len(self.generated) >= self.request.max_tokens else None
+
+    @property
+    def stops_banned(self) -> bool:
+        """Whether the next token must not be a stop token, as too few others are generated."""
+        return len(self.generated) < self.request.min_tokens
+
+    @property
+    def banned(self) -> tuple[int, ...]:
+        """Token ids that must not be chosen next."""
+        return self.request.stop_token_ids if self.stops_banned else ()
+
+    def next_chunk(self, block_table: torch.Tensor) -> Chunk:
+        """The step that runs the newest token, the only one whose KV is not in the pool.
+
+        Args:
+            block_table: int64, the request's physical blocks.
+        """
+        start = len(self.prompt) + len(self.generated) - 1
+        return Chunk(start=start, length=1, block_table=block_table, wants_logits=True)
+
+    def prompt_tokens_in(self, chunk: Chunk) -> int:
+        """How many of a chunk's tokens are prompt tokens."""
+        return max(0, min(chunk.start + chunk.length, len(self.prompt)) - chunk.start)

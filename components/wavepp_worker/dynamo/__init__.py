@@ -1,0 +1,1 @@
+"""All that touches NVIDIA Dynamo: workers, arguments, KV events, metrics."""

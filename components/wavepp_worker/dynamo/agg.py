@@ -1,0 +1,148 @@
+"""One worker that prefills and decodes: ``python -m wavepp_worker.dynamo.agg``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from dynamo._core import Context
+from dynamo.common.backend.engine import EngineConfig as Registration
+from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.health_check import is_probe
+from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, PushSource
+from dynamo.common.backend.worker import WorkerConfig
+from dynamo.common.constants import DisaggregationMode
+from prometheus_client import CollectorRegistry
+
+from wavepp_worker.dynamo.args import AggArgs
+from wavepp_worker.dynamo.chunks import Chunk
+from wavepp_worker.dynamo.decode import decode_limits
+from wavepp_worker.dynamo.decode_side import DecodeSide
+from wavepp_worker.dynamo.faults import to_dynamo
+from wavepp_worker.dynamo.kv_events import KvEvents
+from wavepp_worker.dynamo.prefill import prefill_chunk, prefill_limits, prefill_snapshot, registered_limits
+from wavepp_worker.dynamo.prefill_side import PrefillSide
+from wavepp_worker.dynamo.rooms import fresh_room
+from wavepp_worker.dynamo.translate import Asked, Limits, default_sampling, read_request
+from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.runtime.messages import PrefillRequest
+
+
+class AggWorker(WaveppWorker):
+    """A replica of prefill ranks and a decode engine in one worker, KV handed over between them."""
+
+    def __init__(self, args: AggArgs) -> None:
+        """Check the configuration against the model; nothing is started yet.
+
+        Raises:
+            ConfigError: it cannot work; the message names the key.
+        """
+        super().__init__(args.runtime)
+        self._args = args
+        self._events = KvEvents(args.engine.block)
+        self._prefill = PrefillSide(
+            args.engine,
+            bootstrap_port=args.runtime.bootstrap_port,
+            on_index=self._events.on_index,
+            on_death=self.engine_died,
+        )
+        self._decode = DecodeSide(args.decode, on_death=self.engine_died)
+        self._defaults = default_sampling(args.engine.model)
+
+    @classmethod
+    async def from_args(cls, argv: list[str] | None = None) -> tuple[AggWorker, WorkerConfig]:
+        args = AggArgs.parse_or_exit(argv)
+        config = worker_config(args.runtime, str(args.engine.model), DisaggregationMode.AGGREGATED)
+        return cls(args), config
+
+    def open(self) -> Registration:
+        self._prefill.start()
+        self._decode.start()
+        limits = registered_limits(self._prefill, self._args.engine)
+        limits["context_length"] = self._limits().max_model_len
+        return Registration(
+            model=str(self._args.engine.model),
+            served_model_name=self._runtime.served_model_name,
+            llm=LlmRegistration(**limits),
+        )
+
+    def close(self) -> None:
+        self._events.close()
+        self._decode.close()
+        self._prefill.close()
+
+    async def kv_event_sources(self) -> list[KvEventSource]:
+        return [PushSource(on_ready=self._events.start, dp_rank=0)]
+
+    async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
+        """Answer one prompt."""
+        try:
+            asked = read_request(request, self._limits(), self._defaults)
+            if is_probe(request):
+                probe = _prefill_request(str(context.id()), asked, handoff=False)
+                yield prefill_chunk(await self._prefill.probe(probe, context.is_stopped), {}, logprobs=False)
+                return
+            async for chunk in self._answer(str(context.id()), asked, context):
+                yield chunk
+        except WaveppError as error:
+            raise to_dynamo(error) from error
+
+    async def _answer(self, request_id: str, asked: Asked, context: Context) -> AsyncGenerator[Chunk, None]:
+        address = self._prefill.address(fresh_room())
+        prefill = asyncio.create_task(
+            self._prefill.prefill(
+                _prefill_request(request_id, asked, handoff=True), address.room, context.is_stopped
+            )
+        )
+        try:
+            async for chunk in self._decode.stream(request_id, asked, address, context.is_stopped):
+                yield chunk
+        except WaveppError:
+            # What the prefill says itself is nearer to the cause than what decode heard of it.
+            if prefill.done():
+                await prefill
+            raise
+        finally:
+            prefill.cancel()
+            await asyncio.gather(prefill, return_exceptions=True)
+
+    async def abort(self, context: Context) -> None:
+        self._decode.engine.abort(str(context.id()))
+        self._prefill.engine.abort(str(context.id()))
+
+    def registries(self) -> list[CollectorRegistry]:
+        return [self._prefill.metrics.registry, self._decode.metrics.registry]
+
+    def audit(self) -> dict[str, Any]:
+        return {"prefill": self._prefill.engine.audit(), "decode": self._decode.engine.audit()}
+
+    def timings(self, last: int) -> list[dict[str, Any]]:
+        return self._prefill.metrics.timings(last)
+
+    def snapshot(self) -> ComponentSnapshot:
+        return prefill_snapshot(self._prefill)
+
+    def _limits(self) -> Limits:
+        prefill = prefill_limits(self._prefill, self._args.engine)
+        decode = decode_limits(self._decode, self._args.decode)
+        return Limits(
+            min(prefill.max_model_len, decode.max_model_len),
+            prefill.vocab_size,
+            min(prefill.top_logprobs, decode.top_logprobs),
+        )
+
+
+def _prefill_request(request_id: str, asked: Asked, *, handoff: bool) -> PrefillRequest:
+    return PrefillRequest(
+        request_id=request_id, tokens=asked.tokens, salt=asked.salt, sampling=asked.sampling, handoff=handoff
+    )
+
+
+def main() -> None:
+    run_worker(AggWorker.from_args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Command lines of the Dynamo workers: flags in, validated configurations out. Starts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from typing_extensions import Self
+
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.dynamo.flags import Parser, add_fields, build, flag_of
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.runtime.config import EngineConfig
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True)
+class RuntimeArgs:
+    """What Dynamo itself is told.
+
+    Attributes:
+        namespace: the Dynamo namespace.
+        component: the component; prefill and decode workers must differ in it.
+        endpoint: name of the served endpoint.
+        served_model_name: the name clients ask for.
+        bootstrap_port: port that decode workers claim hand-offs on; 0 picks a free one.
+        options: every flag of Dynamo's own group, by the names Dynamo uses.
+    """
+
+    namespace: str
+    component: str
+    endpoint: str
+    served_model_name: str
+    bootstrap_port: int
+    options: argparse.Namespace
+
+
+class _Args:
+    """What the three kinds of worker share in parsing."""
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None = None) -> Self:
+        """Parse a command line; touches neither the model nor the network.
+
+        Args:
+            argv: flags, by default those of this process.
+
+        Raises:
+            ConfigError: an unknown flag or a bad value; the message names it.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def parse_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
+        """As ``parse``, but print the complaint and leave with code 2."""
+        try:
+            return cls.parse(argv)
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from error
+
+
+@dataclass(frozen=True)
+class PrefillArgs(_Args):
+    """A prefill worker's command line."""
+
+    engine: EngineConfig
+    runtime: RuntimeArgs
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None = None) -> Self:
+        parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
+        add_fields(parser, EngineConfig)
+        given = vars(parser.parse_args(argv))
+        engine = build(EngineConfig, _with_handoff(_take(given, EngineConfig)))
+        return cls(engine, _runtime(given, "prefill", engine.model.name))
+
+
+@dataclass(frozen=True)
+class DecodeArgs(_Args):
+    """A decode worker's command line."""
+
+    decode: DecodeConfig
+    runtime: RuntimeArgs
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None = None) -> Self:
+        parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
+        add_fields(parser, DecodeConfig)
+        given = vars(parser.parse_args(argv))
+        decode = build(DecodeConfig, _take(given, DecodeConfig))
+        return cls(decode, _runtime(given, "backend", decode.model.name))
+
+
+@dataclass(frozen=True)
+class AggArgs(_Args):
+    """The command line of a worker that does both."""
+
+    engine: EngineConfig
+    decode: DecodeConfig
+    runtime: RuntimeArgs
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None = None) -> Self:
+        """Parse a command line; a flag both halves know sets both, ``--decode-x`` sets decode's alone.
+
+        Raises:
+            ConfigError: an unknown flag or a bad value; the message names it.
+        """
+        parser = _parser("python -m wavepp_worker.dynamo.agg", "A worker that prefills and decodes.")
+        add_fields(parser, EngineConfig)
+        add_fields(parser, DecodeConfig, prefix="decode_")
+        given = vars(parser.parse_args(argv))
+        own = _take(given, DecodeConfig, prefix="decode_")
+        shared = _take(given, EngineConfig)
+        engine = build(EngineConfig, _with_handoff(shared))
+        common = {name: value for name, value in shared.items() if name in DecodeConfig.model_fields}
+        # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
+        if "," in str(common.get("kv_tokens", "")):
+            del common["kv_tokens"]
+        decode = build(DecodeConfig, {**common, **own})
+        return cls(engine, decode, _runtime(given, "backend", engine.model.name))
+
+
+def _parser(program: str, description: str) -> Parser:
+    from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup
+
+    parser = Parser(prog=program, description=description, allow_abbrev=False)
+    DynamoRuntimeArgGroup().add_arguments(parser)
+    group = parser.add_argument_group("Worker")
+    group.add_argument("--component", help="Dynamo component (default: by the worker's role)")
+    group.add_argument("--served-model-name", help="name clients ask for (default: the model directory's)")
+    group.add_argument(
+        "--bootstrap-port",
+        type=_port,
+        default=0,
+        help="port of the hand-off's bootstrap server (0: a free one)",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port number between 0 and 65535")
+    return int(text)
+
+
+def _take(given: dict[str, Any], model: type[Any], *, prefix: str = "") -> dict[str, Any]:
+    return {name: given.pop(prefix + name) for name in model.model_fields if prefix + name in given}
+
+
+def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
+    if engine.setdefault("handoff", "auto") == "none":
+        raise ConfigError(
+            f"{flag_of('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
+            "choose auto, socket or nixl"
+        )
+    return engine
+
+
+def _runtime(given: dict[str, Any], default_component: str, model_name: str) -> RuntimeArgs:
+    from dynamo.common.utils.namespace import get_worker_namespace
+
+    namespace, component, endpoint = given["namespace"], given["component"], given["endpoint"]
+    if endpoint and "." in endpoint:
+        parts = endpoint.removeprefix("dyn://").split(".")
+        if len(parts) != 3 or not all(parts):
+            raise ConfigError(
+                f"--endpoint: {endpoint!r} should be NAME or dyn://namespace.component.endpoint"
+            )
+        namespace, component, endpoint = parts[0], component or parts[1], parts[2]
+    return RuntimeArgs(
+        namespace=get_worker_namespace(namespace),
+        component=component or default_component,
+        endpoint=endpoint or "generate",
+        served_model_name=given.pop("served_model_name") or model_name,
+        bootstrap_port=given.pop("bootstrap_port"),
+        options=argparse.Namespace(**given),
+    )

@@ -1,0 +1,129 @@
+"""The decode worker: ``python -m wavepp_worker.dynamo.decode``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from dynamo._core import Context
+from dynamo.common.backend.engine import EngineConfig as Registration
+from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.health_check import is_probe
+from dynamo.common.backend.publisher import ComponentSnapshot
+from dynamo.common.backend.worker import WorkerConfig
+from dynamo.common.constants import DisaggregationMode
+from prometheus_client import CollectorRegistry
+
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.dynamo.args import DecodeArgs
+from wavepp_worker.dynamo.chunks import Chunk, usage
+from wavepp_worker.dynamo.decode_side import DecodeSide
+from wavepp_worker.dynamo.faults import to_dynamo
+from wavepp_worker.dynamo.rooms import find
+from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
+from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
+from wavepp_worker.errors import EngineDead, WaveppError
+
+
+class DecodeWorker(WaveppWorker):
+    """Continues prompts whose KV prefill workers hand over."""
+
+    def __init__(self, args: DecodeArgs) -> None:
+        """Check the configuration against the model; nothing is started yet.
+
+        Raises:
+            ConfigError: it cannot work; the message names the key.
+        """
+        super().__init__(args.runtime)
+        self._config = args.decode
+        self._side = DecodeSide(args.decode, on_death=self.engine_died)
+        self._defaults = default_sampling(args.decode.model)
+
+    @classmethod
+    async def from_args(cls, argv: list[str] | None = None) -> tuple[DecodeWorker, WorkerConfig]:
+        args = DecodeArgs.parse_or_exit(argv)
+        config = worker_config(args.runtime, str(args.decode.model), DisaggregationMode.DECODE)
+        return cls(args), config
+
+    def open(self) -> Registration:
+        self._side.start()
+        engine = self._side.engine
+        return Registration(
+            model=str(self._config.model),
+            served_model_name=self._runtime.served_model_name,
+            llm=LlmRegistration(
+                context_length=engine.max_model_len,
+                kv_cache_block_size=self._config.block,
+                total_kv_blocks=engine.total_blocks,
+                max_num_seqs=self._config.max_batch,
+                max_num_batched_tokens=self._config.max_batch,
+            ),
+        )
+
+    def close(self) -> None:
+        self._side.close()
+
+    async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
+        """Answer one prompt."""
+        try:
+            asked = read_request(request, decode_limits(self._side, self._config), self._defaults)
+            if is_probe(request):
+                yield probe_chunk(self._side, asked.prompt_tokens)
+                return
+            stream = self._side.stream(str(context.id()), asked, find(request), context.is_stopped)
+            async for chunk in stream:
+                yield chunk
+        except WaveppError as error:
+            raise to_dynamo(error) from error
+
+    async def abort(self, context: Context) -> None:
+        self._side.engine.abort(str(context.id()))
+
+    def registries(self) -> list[CollectorRegistry]:
+        return [self._side.metrics.registry]
+
+    def audit(self) -> dict[str, Any]:
+        return dict(self._side.engine.audit())
+
+    def timings(self, last: int) -> list[dict[str, Any]]:
+        del last
+        return []
+
+    def snapshot(self) -> ComponentSnapshot:
+        stats = self._side.engine.stats()
+        return ComponentSnapshot(
+            kv_used_blocks=stats.used_blocks,
+            kv_total_blocks=stats.total_blocks,
+            gpu_cache_usage=stats.used_blocks / max(1, stats.total_blocks),
+            dp_rank=0,
+        )
+
+
+def decode_limits(side: DecodeSide, config: DecodeConfig) -> Limits:
+    """What a decode request is measured against."""
+    engine = side.engine
+    return Limits(engine.max_model_len, engine.info.vocab_size, config.top_logprobs)
+
+
+def probe_chunk(side: DecodeSide, prompt_tokens: int) -> Chunk:
+    """The answer to a health probe, which has no prefill to continue from.
+
+    Raises:
+        EngineDead: the engine died.
+    """
+    if not side.alive:
+        raise EngineDead("the decode engine died")
+    return {
+        "token_ids": [0],
+        "index": 0,
+        "finish_reason": "length",
+        "completion_usage": usage(prompt_tokens, 1, 0),
+    }
+
+
+def main() -> None:
+    run_worker(DecodeWorker.from_args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Prometheus metrics of the workers, and the load snapshots Dynamo's router reads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wavepp_worker.decode.messages import DecodeStats
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.runtime.engine import EngineStats
+from wavepp_worker.runtime.messages import PrefillResult, Timings
+
+PREFIX = "wavepp_"
+SNAPSHOT_SECONDS = 0.5
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class _Live(Collector):
+    """Families whose values are read from an engine when Prometheus asks."""
+
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: asking would call an engine that has not started."""
+        return []
+
+
+class PrefillMetrics:
+    """Counts finished and failed prefills, where their time went, and the engine's load."""
+
+    def __init__(
+        self, stats: Callable[[], EngineStats], pending_rooms: Callable[[], int], *, keep: int = 256
+    ) -> None:
+        """Make an empty registry.
+
+        Args:
+            stats: of the engine.
+            pending_rooms: rooms announced and not yet settled.
+            keep: of how many of the last requests to keep the timings.
+        """
+        self._stats = stats
+        self._pending_rooms = pending_rooms
+        self._last: deque[tuple[str, Timings]] = deque(maxlen=keep)
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            PREFIX + "prefill_requests",
+            "Prefills that ended, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            PREFIX + "prefill_seconds", "Submission to first token.", buckets=_SECONDS, registry=self.registry
+        )
+        self._parts = Histogram(
+            PREFIX + "prefill_part_seconds",
+            "The parts of prefill_seconds: queued, admission, execution.",
+            ["part"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            PREFIX + "stage_seconds",
+            "Seconds one rank spent on one request: compute, or handoff (waiting for the wave).",
+            ["rank", "part"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._offered = Counter(
+            PREFIX + "handoff_offered_bytes", "KV bytes offered to decode workers.", registry=self.registry
+        )
+        self.registry.register(_Live(self._families))
+
+    def finished(self, result: PrefillResult, *, offered_bytes: int) -> None:
+        """Count a prefill that has its first token."""
+        timings = result.timings
+        self._last.append((result.request_id, timings))
+        self._requests.labels("finished").inc()
+        self._seconds.observe(timings.total)
+        for part in ("queued", "admission", "execution"):
+            self._parts.labels(part).observe(getattr(timings, part))
+        for stage in timings.stages:
+            self._stages.labels(str(stage.rank), "compute").observe(stage.compute)
+            self._stages.labels(str(stage.rank), "handoff").observe(stage.handoff)
+        self._offered.inc(offered_bytes)
+
+    def failed(self, error: WaveppError) -> None:
+        """Count a prefill that failed, under the error's class name."""
+        self._requests.labels(type(error).__name__).inc()
+
+    def timings(self, last: int) -> list[dict[str, Any]]:
+        """The breakdown of up to ``last`` of the latest requests, newest first."""
+        latest = list(self._last)[::-1][:last]
+        return [{"request_id": name, **msgspec.to_builtins(timings)} for name, timings in latest]
+
+    def _families(self) -> Iterator[Metric]:
+        stats = self._stats()
+        gauges = {
+            "queued_requests": ("Requests not yet admitted.", stats.queued),
+            "running_requests": ("Requests admitted and not finished.", stats.running),
+            "handing_off_requests": (
+                "Finished requests whose KV is held for a decode worker.",
+                stats.holding,
+            ),
+            "pending_rooms": ("Rooms announced to decode workers and not settled.", self._pending_rooms()),
+            "used_blocks": ("KV blocks in use on the fullest rank.", stats.used_blocks),
+            "total_blocks": ("KV blocks of the smallest rank.", stats.total_blocks),
+            "last_wave_age_seconds": (
+                "Seconds since the last wave, over the ranks the longest.",
+                stats.last_wave_age,
+            ),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens of finished prefills.", stats.prompt_tokens),
+            "reused_tokens": ("Of these, tokens whose KV was reused.", stats.reused_tokens),
+            "waves": ("Waves the first rank ran.", stats.waves),
+            "rounds": ("Rounds of admission.", stats.rounds),
+        }
+        yield from _families(gauges, counters)
+
+
+class DecodeMetrics:
+    """The decode engine's load and totals, and how requests ended."""
+
+    def __init__(self, stats: Callable[[], DecodeStats]) -> None:
+        """Make an empty registry over ``stats`` of the engine."""
+        self._stats = stats
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            PREFIX + "decode_requests",
+            "Generations that ended, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.registry.register(_Live(self._families))
+
+    def ended(self, outcome: str) -> None:
+        """Count an answer that ended; ``outcome`` is its finish reason."""
+        self._requests.labels(outcome).inc()
+
+    def _families(self) -> Iterator[Metric]:
+        stats = self._stats()
+        gauges = {
+            "decode_running_requests": ("Requests in the running batch.", stats.running),
+            "decode_waiting_requests": ("Requests waiting for KV or room.", stats.waiting),
+            "decode_receiving_requests": ("Requests whose KV is arriving.", stats.receiving),
+            "decode_used_blocks": ("KV blocks in use.", stats.used_blocks),
+            "decode_total_blocks": ("KV blocks of the pool.", stats.total_blocks),
+        }
+        counters = {
+            "decode_prompt_tokens_computed": (
+                "Prompt tokens the decode worker ran itself; stays 0.",
+                stats.prompt_tokens_computed,
+            ),
+            "decode_kv_received_bytes": ("KV bytes received from prefill workers.", stats.kv_bytes_received),
+            "decode_tokens_generated": ("Tokens given out, first tokens included.", stats.tokens_generated),
+            "decode_steps": ("Forward passes.", stats.steps),
+        }
+        yield from _families(gauges, counters)
+
+
+def _families(
+    gauges: dict[str, tuple[str, float]], counters: dict[str, tuple[str, float]]
+) -> Iterator[Metric]:
+    for name, (text, value) in gauges.items():
+        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+    for name, (text, value) in counters.items():
+        yield CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+class Ticker:
+    """Calls a function twice a second from a thread of its own."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        self._tick = tick
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; idempotent, also if never started."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * SNAPSHOT_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stop.wait(SNAPSHOT_SECONDS):
+            self._tick()
+
+
+def hit_rate(stats: EngineStats) -> float | None:
+    """Share of prompt tokens reused; None while there is nothing to measure."""
+    return stats.reused_tokens / stats.prompt_tokens if stats.prompt_tokens else None

@@ -1,0 +1,153 @@
+"""A prefill engine with its bootstrap server: what the prefill worker and the agg worker share."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from wavepp_worker.decode.messages import BootstrapAddress
+from wavepp_worker.dynamo.metrics import PrefillMetrics
+from wavepp_worker.dynamo.rooms import INVALID
+from wavepp_worker.errors import InvalidRequest, WaveppError
+from wavepp_worker.handoff.bootstrap import BootstrapServer
+from wavepp_worker.handoff.interface import FirstToken
+from wavepp_worker.runtime.config import EngineConfig
+from wavepp_worker.runtime.engine import PrefillEngine
+from wavepp_worker.runtime.messages import IndexDelta, PrefillRequest, PrefillResult
+
+POLL_SECONDS = 0.05
+"""How often a waiting request looks whether its caller gave up."""
+
+
+class PrefillSide:
+    """Prefills requests and tells whoever claims their rooms what came of it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        bootstrap_port: int,
+        on_index: Callable[[IndexDelta], None],
+        on_death: Callable[[str], None],
+    ) -> None:
+        """Check the configuration; nothing is started yet.
+
+        Raises:
+            ConfigError: it cannot work; the message names the key.
+        """
+        self._config = config
+        self._port = bootstrap_port
+        self._lock = threading.Lock()
+        self._requests: dict[int, str] = {}
+        self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
+        self.metrics = PrefillMetrics(self.engine.stats, self._pending_rooms)
+        self.bootstrap: BootstrapServer | None = None
+
+    def start(self) -> None:
+        """Start the server and the ranks; blocks until both are ready.
+
+        Raises:
+            ConfigError: the port is in use, or the partition or the hand-off cannot work.
+            EngineDead: a rank failed to start.
+        """
+        self.bootstrap = BootstrapServer(self._config.host, self._port, on_cancel=self._cancelled)
+        self.engine.start()
+
+    def address(self, room: int) -> BootstrapAddress:
+        """Where ``room`` can be claimed."""
+        assert self.bootstrap is not None
+        return BootstrapAddress(host=self._config.host, port=self.bootstrap.port, room=room)
+
+    async def prefill(
+        self, request: PrefillRequest, room: int, is_stopped: Callable[[], bool]
+    ) -> PrefillResult:
+        """Prefill a request and announce it in its room, the result or the failure too.
+
+        Args:
+            request: submitted with ``handoff``.
+            room: where the decode worker will ask.
+            is_stopped: whether the caller gave up; looked at while waiting.
+
+        Raises:
+            InvalidRequest, RequestAborted, RequestTimeout, HandoffError, EngineDead: as of the engine.
+        """
+        assert self.bootstrap is not None
+        with self._lock:
+            if room in self._requests:
+                # A router that replays a request must not disturb the one that runs.
+                raise InvalidRequest(f"room {room} is in use by request {self._requests[room]}")
+            self._requests[room] = request.request_id
+        try:
+            future = self.engine.submit(request)
+            try:
+                offer = self.engine.offer(request.request_id)
+                self.bootstrap.register(room, offer)
+                result = await self._wait(future, request.request_id, is_stopped)
+            except BaseException:
+                self.engine.abort(request.request_id)
+                raise
+            self.bootstrap.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+        except WaveppError as error:
+            self.fail(room, error)
+            self.metrics.failed(error)
+            raise
+        except BaseException:
+            self.bootstrap.fail(room, "the prefill worker gave the request up")
+            raise
+        finally:
+            with self._lock:
+                self._requests.pop(room, None)
+        bytes_per_token = sum(rank.bytes_per_token for rank in offer.ranks)
+        self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
+        return result
+
+    def fail(self, room: int, error: WaveppError) -> None:
+        """Tell whoever claims ``room`` why there will be no first token."""
+        if self.bootstrap is not None:
+            prefix = INVALID if isinstance(error, InvalidRequest) else ""
+            self.bootstrap.fail(room, f"{prefix}{error}")
+
+    async def probe(self, request: PrefillRequest, is_stopped: Callable[[], bool]) -> PrefillResult:
+        """Prefill without a hand-off: proves that the ranks run.
+
+        Raises:
+            as ``prefill``.
+        """
+        future = self.engine.submit(request)
+        try:
+            return await self._wait(future, request.request_id, is_stopped)
+        except BaseException:
+            self.engine.abort(request.request_id)
+            raise
+
+    def is_quiescent(self) -> bool:
+        """Whether nothing is queued, running, or held for a decode worker."""
+        stats = self.engine.stats()
+        return stats.queued + stats.running + stats.holding == 0 and self._pending_rooms() == 0
+
+    def close(self) -> None:
+        """Stop both; idempotent, also if never started."""
+        if self.bootstrap is not None:
+            self.bootstrap.close()
+        self.engine.close()
+
+    async def _wait(
+        self, future: Future[PrefillResult], request_id: str, is_stopped: Callable[[], bool]
+    ) -> PrefillResult:
+        waiting = asyncio.wrap_future(future)
+        while not waiting.done():
+            await asyncio.wait({waiting}, timeout=POLL_SECONDS)
+            if not waiting.done() and is_stopped():
+                self.engine.abort(request_id)
+        return waiting.result()
+
+    def _cancelled(self, room: int) -> None:
+        with self._lock:
+            request_id = self._requests.get(room)
+        if request_id is not None:
+            self.engine.abort(request_id)
+
+    def _pending_rooms(self) -> int:
+        return self.bootstrap.pending() if self.bootstrap is not None else 0

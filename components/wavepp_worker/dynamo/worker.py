@@ -1,0 +1,194 @@
+"""What every WavePP worker does alike under Dynamo: start, health, load reports, controls, and dying."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+from dynamo.common.backend.engine import EngineConfig as Registration
+from dynamo.common.backend.engine import LLMEngine
+from dynamo.common.backend.health_check import build_health_check_payload
+from dynamo.common.backend.metrics import register_engine_registry
+from dynamo.common.backend.worker import Worker, WorkerConfig
+from dynamo.common.constants import DisaggregationMode
+from dynamo.llm import ModelInput
+from prometheus_client import CollectorRegistry
+
+from wavepp_worker.dynamo.args import RuntimeArgs
+from wavepp_worker.dynamo.metrics import PREFIX, Ticker
+from wavepp_worker.errors import ConfigError, WaveppError
+
+logger = logging.getLogger(__name__)
+
+EXIT_BAD_CONFIG = 2
+EXIT_ENGINE_DIED = 70
+UNREGISTER_SECONDS = 1.0
+LAST_ANSWERS_SECONDS = 0.5
+"""After its engine died, how long a worker goes on so that requests in flight get their error."""
+CLEANUP_SECONDS = 3.0
+
+
+class WaveppWorker(LLMEngine):
+    """The lifecycle of a worker; subclasses add the engine and ``generate``."""
+
+    def __init__(self, runtime: RuntimeArgs) -> None:
+        self._runtime = runtime
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._endpoint: Any = None
+        self._snapshots: Any = None
+        self._ticker = Ticker(self._publish_snapshot)
+        self._dying = threading.Event()
+        self._closed = False
+
+    @abstractmethod
+    def open(self) -> Registration:
+        """Start the engine, in a thread that may block, and say what to register."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the engine, in a thread that may block; idempotent, also after a failed or no ``open``."""
+
+    @abstractmethod
+    def registries(self) -> list[CollectorRegistry]:
+        """The metrics to show on ``/metrics``."""
+
+    @abstractmethod
+    def audit(self) -> dict[str, Any]:
+        """Prove at rest that nothing leaked; may block for half a minute."""
+
+    @abstractmethod
+    def timings(self, last: int) -> list[dict[str, Any]]:
+        """Where the time of the last requests went, newest first."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """The load as Dynamo's ``ComponentSnapshot``."""
+
+    async def start(self, worker_id: int) -> Registration:
+        """Start the engine; requests can be taken when this returns."""
+        del worker_id
+        self._loop = asyncio.get_running_loop()
+        registration = await asyncio.to_thread(self.open)
+        self._ticker.start()
+        return registration
+
+    async def cleanup(self) -> None:
+        """Stop everything; safe at any time and any number of times."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ticker.close()
+        await asyncio.to_thread(self.close)
+
+    async def on_endpoint_ready(self, endpoint: Any) -> None:
+        """Keep the endpoint, to take it out of discovery if the engine dies."""
+        self._endpoint = endpoint
+
+    async def register_prometheus(self, metrics: Any) -> None:
+        """Show our metrics beside Dynamo's own."""
+        for registry in self.registries():
+            register_engine_registry(metrics, registry, prefix_filters=[PREFIX])
+
+    def component_metrics_dp_ranks(self) -> list[int]:
+        return [0]
+
+    def attach_snapshot_publisher(self, publisher: Any) -> None:
+        self._snapshots = publisher
+
+    async def health_check_payload(self) -> dict[str, Any] | None:
+        """One token, prefilled or answered without any other worker."""
+        return build_health_check_payload(bos_token_id=0)
+
+    def supported_controls(self) -> set[str]:
+        return {"audit", "timings"}
+
+    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
+        """``POST /engine/control/audit`` and ``…/timings`` (body: ``{"last": 16}``)."""
+        match control:
+            case "audit":
+                try:
+                    return {"status": "ok", **await asyncio.to_thread(self.audit)}
+                except WaveppError as error:
+                    return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+            case "timings":
+                last = body.get("last", 16)
+                if not isinstance(last, int) or last < 1:
+                    return {"status": "error", "message": f"last={last!r} should be a whole number above 0"}
+                return {"status": "ok", "timings": self.timings(last)}
+        return {"status": "error", "message": f"there is no control {control!r}; try audit or timings"}
+
+    def engine_died(self, reason: str) -> None:
+        """Leave the world in order: out of discovery, last answers, children gone, exit code 70.
+
+        Called from an engine's thread. Requests that arrive meanwhile are refused.
+        """
+        if self._dying.is_set() or self._closed:
+            return
+        self._dying.set()
+        print(f"FATAL: the engine died: {reason}", file=sys.stderr, flush=True)
+        # Should the loop be stuck, the process must still end.
+        threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave).start()
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._die(), self._loop)
+
+    async def _die(self) -> None:
+        if self._endpoint is not None:
+            try:
+                await asyncio.wait_for(self._endpoint.unregister_endpoint_instance(), UNREGISTER_SECONDS)
+            except Exception:
+                logger.exception("could not leave discovery; the frontend will notice by itself")
+        await asyncio.sleep(LAST_ANSWERS_SECONDS)
+        await self.cleanup()
+        _leave()
+
+    def _publish_snapshot(self) -> None:
+        if self._snapshots is not None:
+            self._snapshots.publish(0, self.snapshot())
+
+
+def _leave() -> None:
+    sys.stderr.flush()
+    sys.stdout.flush()
+    # Dynamo's own shutdown would wait for its grace period and then report success.
+    os._exit(EXIT_ENGINE_DIED)
+
+
+def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) -> WorkerConfig:
+    """Dynamo's own configuration of a worker.
+
+    Args:
+        runtime: the command line's Dynamo part.
+        model: the model directory.
+        mode: the worker's role.
+    """
+    return WorkerConfig.from_runtime_config(
+        runtime.options,
+        model_name=model,
+        served_model_name=runtime.served_model_name,
+        model_input=ModelInput.Tokens,
+        disaggregation_mode=mode,
+        namespace=runtime.namespace,
+        component=runtime.component,
+        endpoint=runtime.endpoint,
+    )
+
+
+def run_worker(make: Callable[[], Awaitable[tuple[LLMEngine, WorkerConfig]]]) -> None:
+    """Run a worker until it is told to stop; leaves with code 2 and a sentence if it cannot start."""
+
+    async def main() -> None:
+        engine, config = await make()
+        await Worker(engine, config).run()
+
+    try:
+        uvloop.run(main())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(EXIT_BAD_CONFIG) from error

@@ -1,0 +1,43 @@
+"""The errors a caller can meet, each a sentence: what was asked, what is possible, what to change."""
+
+from __future__ import annotations
+
+
+class WaveppError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(WaveppError):
+    """The configuration cannot work; the message names the key to change. Raised before anything starts."""
+
+
+class InvalidRequest(WaveppError):
+    """One request is wrong (maps to HTTP 4xx); no other request is affected."""
+
+
+class RequestAborted(WaveppError):
+    """The request was cancelled by its caller before it finished."""
+
+
+class RequestTimeout(WaveppError):
+    """A bounded wait ran out; the message says which and how long it was."""
+
+
+class EngineDead(WaveppError):
+    """A rank or its worker process died; every request in flight fails with this (maps to HTTP 5xx)."""
+
+
+class HandoffError(WaveppError):
+    """KV could not be transferred; the message names the request and the peer."""
+
+
+class PositionMismatch(WaveppError):
+    """A schedule asks for a position other than the one this rank has computed up to.
+
+    Running on would compute activations against the wrong cache state, so the rank stops (paper,
+    section 4.6).
+    """
+
+
+class AuditError(WaveppError):
+    """At rest, some block, lease or reservation is still held; the message lists them."""

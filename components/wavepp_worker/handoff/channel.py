@@ -1,0 +1,150 @@
+"""One asyncio TCP connection that carries length-prefixed messages, and raw bytes after those that say so."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TypeVar
+
+import msgspec
+
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.wire import Message, encode
+
+FRAME_LIMIT = 4 << 20
+"""Bytes of the largest message accepted; KV bytes do not count, they are not part of a message."""
+
+_LENGTH = struct.Struct("<I")
+_DRAIN_BYTES = 1 << 16
+
+T = TypeVar("T")
+
+
+class PeerLost(HandoffError):
+    """The connection ended or broke; the same request may be tried again over a new one."""
+
+
+class Channel:
+    """A connected socket. One task may send while another receives.
+
+    A cancelled ``send`` or ``receive`` may leave half a message behind: afterwards that direction is only
+    good for closing.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock = sock
+        self._sending = asyncio.Lock()
+        self.peer = peer
+
+    @classmethod
+    async def connect(cls, host: str, port: int, local_host: str, timeout: float) -> Channel:
+        """Connect to ``host:port`` from ``local_host``.
+
+        Raises:
+            PeerLost: nobody answered within ``timeout`` seconds, or the connection was refused.
+        """
+        peer = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        sock: socket.socket | None = None
+        try:
+            found = await asyncio.wait_for(
+                loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), timeout
+            )
+            family, kind, protocol, _, address = found[0]
+            sock = socket.socket(family, kind, protocol)
+            sock.setblocking(False)
+            sock.bind((local_host, 0))
+            await asyncio.wait_for(loop.sock_connect(sock, address), timeout)
+        except (OSError, asyncio.TimeoutError) as error:
+            if sock is not None:
+                sock.close()
+            reason = str(error) or f"no answer within {timeout:.1f} s"
+            raise PeerLost(f"cannot connect from {local_host} to {peer}: {reason}") from error
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+        return cls(sock, peer)
+
+    async def send(self, message: Message, payload: memoryview | None = None) -> None:
+        """Send one message, and ``payload`` behind it; returns once the kernel has taken all of it.
+
+        Raises:
+            PeerLost: the connection broke.
+        """
+        body = encode(message)
+        loop = asyncio.get_running_loop()
+        async with self._sending:
+            try:
+                await loop.sock_sendall(self._sock, _LENGTH.pack(len(body)) + body)
+                if payload is not None:
+                    await loop.sock_sendall(self._sock, payload)
+            except OSError as error:
+                raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
+
+    async def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
+        """The next message.
+
+        Raises:
+            PeerLost: the connection ended or broke.
+            HandoffError: the frame is too large, or is not a message of this direction.
+        """
+        header = bytearray(_LENGTH.size)
+        await self.receive_into(memoryview(header))
+        (length,) = _LENGTH.unpack(header)
+        if length > FRAME_LIMIT:
+            raise HandoffError(
+                f"{self.peer} announced a message of {length} bytes; at most {FRAME_LIMIT} are allowed. "
+                "It is not a hand-off peer of this version."
+            )
+        body = bytearray(length)
+        await self.receive_into(memoryview(body))
+        try:
+            return decoder.decode(body)
+        except msgspec.DecodeError as error:
+            raise HandoffError(f"{self.peer} sent a message that does not belong here: {error}") from error
+
+    async def receive_into(self, view: memoryview) -> None:
+        """Fill ``view`` with the next bytes.
+
+        Raises:
+            PeerLost: the connection ended or broke before that.
+        """
+        loop = asyncio.get_running_loop()
+        filled = 0
+        while filled < len(view):
+            try:
+                count = await loop.sock_recv_into(self._sock, view[filled:])
+            except OSError as error:
+                raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
+            if not count:
+                raise PeerLost(f"{self.peer} closed the connection")
+            filled += count
+
+    async def finish(self, timeout: float) -> None:
+        """Close so that what was sent still arrives: discard what comes in until the peer closes too.
+
+        Closing a socket with unread bytes resets the connection, which may overtake the last message.
+        """
+        scratch = memoryview(bytearray(_DRAIN_BYTES))
+        loop = asyncio.get_running_loop()
+
+        async def drain() -> None:
+            while await loop.sock_recv_into(self._sock, scratch):
+                continue
+
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+            await asyncio.wait_for(drain(), timeout)
+        except (OSError, asyncio.TimeoutError):
+            return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once; idempotent. No task may be sending or receiving."""
+        self._sock.close()

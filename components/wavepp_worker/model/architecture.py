@@ -1,0 +1,149 @@
+"""Which transformers architectures a pipeline can run, and what parts they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.checkpoint import read_json
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+# Others rescale with the longest sequence seen so far, so a chunk would depend on what came after it.
+_ROPE_TYPES = {"default", "linear", "yarn", "llama3", "proportional"}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The parts of a causal language model and their sizes in parameters.
+
+    Attributes:
+        layers: parameters that one token meets in each layer (of experts, only those it is routed to).
+        embedding: parameters of the input embedding.
+        head: parameters of the output head, whether or not it shares the embedding's.
+        norm: attribute of the decoder that normalises after the last layer.
+        windows: sliding window of each layer in tokens, None for full attention.
+    """
+
+    layers: tuple[float, ...]
+    embedding: int
+    head: int
+    norm: str
+    windows: tuple[int | None, ...]
+
+
+def read_config(model_dir: Path) -> Any:
+    """The transformers configuration of ``model_dir``.
+
+    Raises:
+        ConfigError: transformers does not know it, or a pipeline cannot run it.
+    """
+    model_type = read_json(model_dir / "config.json").get("model_type")
+    try:
+        config = AutoConfig.from_pretrained(model_dir)
+    except (ValueError, KeyError, OSError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"model: transformers {transformers.__version__} cannot read the configuration of {model_dir} "
+            f"(model_type {model_type}): {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from None
+    if config.is_encoder_decoder:
+        raise _unsupported(config, "it is an encoder-decoder model")
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise _unsupported(config, "it is not a causal language model of transformers")
+    if getattr(config, "quantization_config", None) is not None:
+        raise _unsupported(config, "its weights are quantised")
+    if getattr(config, "index_topk", None) is not None:
+        raise _unsupported(config, "its attention picks tokens with an indexer")
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+    if others or getattr(model_class(config), "_is_stateful", False):
+        raise _unsupported(config, f"it has recurrent or other layers ({', '.join(others) or 'stateful'})")
+    rope = sorted(_rope_types(config) - _ROPE_TYPES)
+    if rope:
+        raise _unsupported(config, f"its rotary embedding ({', '.join(rope)}) depends on the prompt's length")
+    return config
+
+
+def model_class(config: Any) -> type[nn.Module]:
+    """The ``...ForCausalLM`` class of transformers that runs ``config``."""
+    return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type])
+
+
+def outline(config: Any) -> Outline:
+    """Measure a model built without memory.
+
+    Raises:
+        ConfigError: it has parts besides embedding, layers, final norm and head.
+    """
+    with torch.device("meta"):
+        model: Any = model_class(config)(config)
+    decoder, embedding, head = model.base_model, model.get_input_embeddings(), model.get_output_embeddings()
+    layers = getattr(decoder, "layers", None)
+    if decoder is model or head is None or not isinstance(layers, nn.ModuleList):
+        raise _unsupported(config, "it is not built of an embedding, a list of layers and a head")
+    if len(layers) != config.num_hidden_layers:
+        raise _unsupported(
+            config, f"it has {len(layers)} layers where {config.num_hidden_layers} are configured"
+        )
+    norms = [name for name, part in _sized(decoder) if part is not embedding and part is not layers]
+    extra = [name for name, part in _sized(model) if part is not decoder and part is not head]
+    if extra or norms not in (["norm"], ["final_layernorm"]):
+        raise _unsupported(
+            config, f"it has parts besides embedding, layers, norm and head ({', '.join(norms + extra)})"
+        )
+    return Outline(
+        layers=tuple(_met_by_one_token(layer, config) for layer in layers),
+        embedding=sum(p.numel() for p in embedding.parameters()),
+        head=sum(p.numel() for p in head.parameters()),
+        norm=norms[0],
+        windows=_windows(config),
+    )
+
+
+def _sized(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [
+        (name, part) for name, part in module.named_children() if next(part.parameters(), None) is not None
+    ]
+
+
+def _met_by_one_token(layer: nn.Module, config: Any) -> float:
+    experts = next(
+        (
+            n
+            for n in (
+                getattr(config, k, None) for k in ("n_routed_experts", "num_local_experts", "num_experts")
+            )
+            if n
+        ),
+        None,
+    )
+    chosen = getattr(config, "num_experts_per_tok", None)
+    share = chosen / experts if experts and chosen else 1.0
+    return sum(p.numel() * (share if ".experts." in name else 1.0) for name, p in layer.named_parameters())
+
+
+def _windows(config: Any) -> tuple[int | None, ...]:
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["full_attention" if window is None else "sliding_attention"] * config.num_hidden_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _rope_types(config: Any) -> set[str]:
+    rope = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in rope.values() if isinstance(value, dict)] or [rope]
+    return {entry.get("rope_type", "default") for entry in nested}
+
+
+def _unsupported(config: Any, why: str) -> ConfigError:
+    return ConfigError(
+        f"model: the architecture {config.model_type} is not supported, as {why}; choose a decoder-only "
+        "model whose layers all have standard, sliding-window or latent attention"
+    )

@@ -1,0 +1,146 @@
+"""Reading a Hugging Face directory without loading weights: the files, their headers, their identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wavepp_worker.errors import ConfigError
+
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_HEADER_LIMIT = 100_000_000
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
+
+
+def require_model_dir(model_dir: Path) -> None:
+    """Check that ``model_dir`` holds what a worker needs.
+
+    Raises:
+        ConfigError: it does not; the message names the key ``model`` and the missing file.
+    """
+    if not model_dir.exists():
+        raise ConfigError(
+            f"model: {model_dir} does not exist; give the path of a Hugging Face model directory"
+        )
+    if not model_dir.is_dir():
+        raise ConfigError(f"model: {model_dir} is a file; give the directory that holds config.json")
+    if not (model_dir / "config.json").is_file():
+        raise ConfigError(f"model: {model_dir} is not a Hugging Face model directory (it has no config.json)")
+    if not (model_dir / "tokenizer.json").is_file():
+        raise ConfigError(
+            f"model: {model_dir} has no tokenizer.json, which the frontend needs; save the tokenizer there "
+            "in its fast form"
+        )
+    weight_files(model_dir)
+
+
+def weight_files(model_dir: Path) -> tuple[Path, ...]:
+    """The safetensors files that make up the checkpoint, in name order.
+
+    Raises:
+        ConfigError: there is none, or the index names a file that is missing.
+    """
+    single, index = model_dir / "model.safetensors", model_dir / "model.safetensors.index.json"
+    if single.is_file():
+        return (single,)
+    if not index.is_file():
+        raise ConfigError(
+            f"model: {model_dir} has no safetensors weights (model.safetensors, or "
+            "model.safetensors.index.json with its parts); save the model in that format"
+        )
+    names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    missing = [name for name in names if not (model_dir / name).is_file()]
+    if missing or not names:
+        raise ConfigError(
+            f"model: {index} names {len(names)} weight files, of which {len(missing)} are missing "
+            f"({', '.join(missing[:3])}); download them"
+        )
+    return tuple(model_dir / name for name in names)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        ConfigError: the file is not one.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model: {path} cannot be read as JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"model: {path} does not hold a JSON object")
+    return value
+
+
+def read_header(file: Path) -> tuple[bytes, dict[str, Any]]:
+    """A safetensors file's header, raw and parsed.
+
+    Raises:
+        ConfigError: the file is damaged or cut short.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        raw = stream.read(length) if length <= min(size, _HEADER_LIMIT) else b""
+    try:
+        header = json.loads(raw)
+        end = max(
+            (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ConfigError(f"model: {file} is not a safetensors file; download it again") from None
+    if 8 + length + end != size:
+        raise ConfigError(
+            f"model: {file} has {size} bytes where its header says {8 + length + end}; download it again"
+        )
+    return raw, header
+
+
+def checkpoint_dtype(model_dir: Path) -> torch.dtype:
+    """The dtype most of the weights are stored in.
+
+    Raises:
+        ConfigError: it is none of float32, bfloat16, float16.
+    """
+    elements: Counter[str] = Counter()
+    for file in weight_files(model_dir):
+        for name, entry in read_header(file)[1].items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                elements[entry["dtype"]] += end - begin
+    name = elements.most_common(1)[0][0] if elements else "none"
+    if name not in _DTYPES:
+        raise ConfigError(
+            f"model: {model_dir} stores its weights as {name}; only F32, BF16 and F16 checkpoints are "
+            "supported"
+        )
+    return _DTYPES[name]
+
+
+def content_id(model_dir: Path) -> str:
+    """32 hex digits that identify the model's content; equal wherever the same files lie.
+
+    Covers the configuration, the safetensors headers, and pages sampled evenly over the weights (so that two
+    fine-tunes of one architecture differ) without reading all of them.
+    """
+    config = read_json(model_dir / "config.json")
+    for volatile in ("transformers_version", "_name_or_path"):
+        config.pop(volatile, None)
+    digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+    for file in weight_files(model_dir):
+        raw, _ = read_header(file)
+        size = file.stat().st_size
+        digest.update(b"\0" + file.name.encode() + b"\0" + raw)
+        with file.open("rb") as stream:
+            body = 8 + len(raw)
+            step = max((size - body) // _SAMPLES, 1)
+            for offset in range(body, size, step):
+                stream.seek(offset)
+                digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()

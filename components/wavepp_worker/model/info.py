@@ -1,0 +1,87 @@
+"""What the runtime must know of a model before any rank loads weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.architecture import outline, read_config
+from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
+
+# A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
+# runs about 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
+_HEAD_SHARE = 1 / 32
+# The embedding copies one row per token and multiplies nothing.
+_EMBEDDING_SHARE = 0.0
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model as its configuration and file headers tell it.
+
+    Attributes:
+        path: the model directory.
+        model_id: 32 hex digits that identify the content, equal on every host that has the same files.
+        num_layers: decoder layers.
+        vocab_size: rows of the embedding; valid token ids are below it.
+        hidden_size: width of the activations between layers.
+        context_length: most positions the model was made for.
+        eos_token_ids: ids that end a generation.
+        dtype: dtype of the checkpoint's weights.
+        layer_costs: work of each layer, in parameters that one prompt token is multiplied with.
+        embedding_cost: the same for the embedding, on the first stage.
+        head_cost: the same for the output head, on the last stage.
+    """
+
+    path: Path
+    model_id: str
+    num_layers: int
+    vocab_size: int
+    hidden_size: int
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    dtype: torch.dtype
+    layer_costs: tuple[float, ...]
+    embedding_cost: float
+    head_cost: float
+
+
+def read_model_info(model_dir: Path) -> ModelInfo:
+    """Read a Hugging Face directory without loading weights.
+
+    Raises:
+        ConfigError: it is not one, lacks a file, or its architecture is not supported; names ``model``.
+    """
+    model_dir = Path(model_dir)
+    require_model_dir(model_dir)
+    config = read_config(model_dir)
+    context_length = getattr(config, "max_position_embeddings", None)
+    if not context_length:
+        raise ConfigError(f"model: {model_dir}/config.json does not say max_position_embeddings; add it")
+    parts = outline(config)
+    return ModelInfo(
+        path=model_dir,
+        model_id=content_id(model_dir),
+        num_layers=config.num_hidden_layers,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        context_length=context_length,
+        eos_token_ids=_eos_token_ids(model_dir, config),
+        dtype=checkpoint_dtype(model_dir),
+        layer_costs=parts.layers,
+        embedding_cost=parts.embedding * _EMBEDDING_SHARE,
+        head_cost=parts.head * _HEAD_SHARE,
+    )
+
+
+def _eos_token_ids(model_dir: Path, config: Any) -> tuple[int, ...]:
+    file = model_dir / "generation_config.json"
+    generation = read_json(file).get("eos_token_id") if file.is_file() else None
+    ids: list[int] = []
+    for value in (generation, config.eos_token_id):
+        ids += value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(dict.fromkeys(ids))

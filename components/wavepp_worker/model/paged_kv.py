@@ -1,0 +1,161 @@
+"""One rank's KV memory: a pool of token rows per layer, addressed through block tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.model.wave import current_wave, token_slots
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one token takes in one layer: ``(heads, dim)`` of keys and of values.
+
+    For latent attention (MLA) "keys" are the latent and "values" the rotary key, one head each.
+    """
+
+    keys: tuple[int, int]
+    values: tuple[int, int]
+
+
+class TorchPagedKV:
+    """Implements ``PagedKV``. Each layer has a key and a value pool ``[num_blocks * block, heads, dim]``."""
+
+    def __init__(
+        self,
+        layers: range,
+        shapes: list[LayerShape],
+        num_blocks: int,
+        block: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.layers = layers
+        self.num_blocks = num_blocks
+        self.block = block
+        self.dtype = dtype
+        self.device = device
+        rows = num_blocks * block
+        # Zeros, as a padded row of a never written block must be finite.
+        self._pools = [
+            (
+                torch.zeros(rows, *shape.keys, dtype=dtype, device=device),
+                torch.zeros(rows, *shape.values, dtype=dtype, device=device),
+            )
+            for shape in shapes
+        ]
+        self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
+
+    def pools(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Key and value pool ``[num_blocks * block, heads, dim]`` of a layer, by its number in the model."""
+        return self._pools[layer - self.layers.start]
+
+    def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        payload = torch.empty(self.bytes_per_token * (end - start), dtype=torch.uint8)
+        slots = token_slots(block_table, start, end, self.block).to(self.device)
+        for pool, part in self._split(self.layers, payload, end - start):
+            part.copy_(pool.index_select(0, slots))
+        return payload
+
+    def import_tokens(
+        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+    ) -> None:
+        """See ``PagedKV``; ``layers`` may be any contiguous part of this rank's.
+
+        Raises:
+            HandoffError: this rank does not hold ``layers``, or the payload has another size than they need.
+        """
+        if not len(layers) or layers.start < self.layers.start or layers.stop > self.layers.stop:
+            raise HandoffError(
+                f"the payload is of layers {layers.start} to {layers.stop - 1} but this rank holds "
+                f"{self.layers.start} to {self.layers.stop - 1}"
+            )
+        wanted = sum(_row_bytes(pool) for pool in self._flat(layers)) * (end - start)
+        if payload.dtype != torch.uint8 or payload.numel() != wanted:
+            given = payload.numel() * payload.element_size()
+            raise HandoffError(
+                f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes, but "
+                f"the payload has {given}; both sides must have the same model and dtype"
+            )
+        slots = token_slots(block_table, start, end, self.block).to(self.device)
+        for pool, part in self._split(layers, payload, end - start):
+            pool.index_copy_(0, slots, part.to(self.device))
+
+    def block_regions(self, block: int) -> list[tuple[int, int]]:
+        if not 0 <= block < self.num_blocks:
+            raise WaveppError(f"block {block} does not exist; this rank has {self.num_blocks}")
+        sizes = ((pool, self.block * _row_bytes(pool)) for pool in self._flat(self.layers))
+        return [(pool.data_ptr() + block * size, size) for pool, size in sizes]
+
+    def regions(self) -> list[tuple[int, int]]:
+        return [(pool.data_ptr(), pool.numel() * pool.element_size()) for pool in self._flat(self.layers)]
+
+    def _flat(self, layers: range) -> Iterator[torch.Tensor]:
+        for layer in layers:
+            yield from self.pools(layer)
+
+    def _split(
+        self, layers: range, payload: torch.Tensor, tokens: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each pool of ``layers`` with its part of ``payload`` seen as ``[tokens, heads, dim]``."""
+        at = 0
+        for pool in self._flat(layers):
+            size = tokens * _row_bytes(pool)
+            yield pool, payload[at : at + size].view(self.dtype).view(tokens, *pool.shape[1:])
+            at += size
+
+
+def _row_bytes(pool: torch.Tensor) -> int:
+    return pool[0].numel() * pool.element_size()
+
+
+class PagedCache(Cache):
+    """What transformers' attention modules see as their cache: stores new rows, answers with all rows.
+
+    ``update`` takes keys and values ``[1, heads, tokens, dim]`` and returns those of the wave's requests:
+    ``[1, heads, sum of lengths, dim]``, or ``[chunks, heads, longest, dim]`` for a decode wave.
+    """
+
+    def __init__(self, kv: TorchPagedKV) -> None:
+        super().__init__(layers=[])
+        self._kv = kv
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self._kv.pools(layer_idx)
+        return _through(keys, key_states), _through(values, value_states)
+
+
+def _through(pool: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    wave = current_wave()
+    pool.index_copy_(0, wave.write_slots, new[0].transpose(0, 1).to(pool.dtype))
+    if wave.read_slots is None:
+        return new
+    rows = pool.index_select(0, wave.read_slots)
+    batch = len(wave.lengths) if wave.decode else 1
+    return rows.view(batch, -1, *pool.shape[1:]).transpose(1, 2)
+
+
+class ShapeRecorder(Cache):
+    """Stands in for the cache before there is one, to learn what each layer stores."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.shapes: dict[int, LayerShape] = {}
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.shapes[layer_idx] = LayerShape(_heads_dim(key_states), _heads_dim(value_states))
+        return key_states, value_states
+
+
+def _heads_dim(states: torch.Tensor) -> tuple[int, int]:
+    return states.shape[1], states.shape[3]

@@ -1,0 +1,185 @@
+"""Choosing a token from logits: one request at a time, and the same on prefill and decode."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+
+import msgspec
+import numpy as np
+import torch
+
+from wavepp_worker.errors import InvalidRequest, WaveppError
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose the next token. The defaults are greedy.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: nucleus mass in (0, 1].
+        top_k: 0 keeps all.
+        min_p: 0 keeps all.
+        seed: None draws a fresh one at submission; the draw at a step depends on (seed, step) alone.
+        presence_penalty: as OpenAI's, over generated tokens.
+        frequency_penalty: as OpenAI's, over generated tokens.
+        repetition_penalty: as in transformers, over prompt and generated tokens; 1 is none.
+        logprobs: None for none, else how many alternatives to report beside the chosen token.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int | None = None
+
+
+class SampledToken(msgspec.Struct, frozen=True):
+    """A chosen token.
+
+    Attributes:
+        token: its id.
+        logprob: its natural-log probability under the unmodified distribution (temperature 1, no penalty);
+            None unless asked for.
+        top: ``(token id, logprob)``, best first; empty unless asked for.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+# Below this, dividing by the temperature overflows, and the distribution is a single token anyway.
+_COLDEST = 1e-5
+
+
+def validate(params: SamplingParams, max_logprobs: int) -> None:
+    """Check every value's range.
+
+    Args:
+        params: what a request asks for.
+        max_logprobs: most alternatives that may be asked for.
+
+    Raises:
+        InvalidRequest: the first value that is out of range, and its range.
+    """
+    penalty, unit = "a number from -2 to 2", "a number from 0 to 1"
+    _require(
+        "temperature", params.temperature, 0 <= params.temperature < math.inf, "a finite number, at least 0"
+    )
+    _require("top_p", params.top_p, 0 < params.top_p <= 1, "above 0 and at most 1")
+    _require("top_k", params.top_k, params.top_k >= 0, "0 (keeps all) or more")
+    _require("min_p", params.min_p, 0 <= params.min_p <= 1, unit)
+    _require("presence_penalty", params.presence_penalty, -2 <= params.presence_penalty <= 2, penalty)
+    _require("frequency_penalty", params.frequency_penalty, -2 <= params.frequency_penalty <= 2, penalty)
+    repetition = params.repetition_penalty
+    _require("repetition_penalty", repetition, 0 < repetition < math.inf, "a finite number above 0")
+    if params.seed is not None:
+        _require("seed", params.seed, -(2**63) <= params.seed < 2**64, "a 64-bit integer")
+    if params.logprobs is not None:
+        allowed = f"from 0 to {max_logprobs}"
+        _require("logprobs", params.logprobs, 0 <= params.logprobs <= max_logprobs, allowed)
+
+
+def _require(name: str, value: float, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise InvalidRequest(f"{name} is {value}, but must be {allowed}")
+
+
+def resolve_seed(params: SamplingParams) -> SamplingParams:
+    """``params`` with a fresh random seed if it has none."""
+    return params if params.seed is not None else msgspec.structs.replace(params, seed=secrets.randbits(63))
+
+
+def sample(
+    logits: torch.Tensor,
+    params: SamplingParams,
+    step: int,
+    prompt: np.ndarray | torch.Tensor,
+    generated: list[int],
+    banned: tuple[int, ...] = (),
+) -> SampledToken:
+    """Choose the next token.
+
+    Args:
+        logits: float32 ``[vocabulary]``; not changed.
+        params: valid, with a seed unless greedy.
+        step: how many tokens of this request were generated before; the draw depends on (seed, step) alone.
+        prompt: the prompt's token ids, for the repetition penalty.
+        generated: the token ids generated so far, for all penalties.
+        banned: token ids not to choose; ids outside the vocabulary are ignored.
+
+    Raises:
+        WaveppError: the logits are not numbers, or a seed is lacking.
+    """
+    logits = logits.detach().float().cpu()
+    if torch.isnan(logits).any():
+        raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
+    scores = _penalised(logits, params, prompt, generated)
+    if banned:
+        scores = scores.clone()
+        scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
+    greedy = params.temperature < _COLDEST
+    token = int(torch.argmax(scores)) if greedy else _draw(_warped(scores, params), params, step)
+    if params.logprobs is None:
+        return SampledToken(token)
+    logprobs = torch.log_softmax(logits, -1)
+    return SampledToken(token, float(logprobs[token]), _best(logprobs, params.logprobs))
+
+
+def _penalised(
+    logits: torch.Tensor, params: SamplingParams, prompt: np.ndarray | torch.Tensor, generated: list[int]
+) -> torch.Tensor:
+    # Imported late, as processes that only pass parameters on need not load transformers.
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    new = torch.tensor(generated, dtype=torch.int64)
+    if params.repetition_penalty != 1.0:
+        seen = torch.cat([torch.as_tensor(np.asarray(prompt, dtype=np.int64)), new])
+        logits = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(seen[None], logits[None])[0]
+    if generated and (params.presence_penalty or params.frequency_penalty):
+        tokens, counts = new.unique(return_counts=True)
+        logits = logits.clone()
+        logits[tokens] -= params.presence_penalty + params.frequency_penalty * counts
+    return logits
+
+
+def _warped(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    warpers = [TemperatureLogitsWarper(params.temperature)]
+    if params.top_k:
+        warpers.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1.0:
+        warpers.append(TopPLogitsWarper(params.top_p))
+    if params.min_p > 0.0:
+        warpers.append(MinPLogitsWarper(params.min_p))
+    batch = scores[None]
+    for warper in warpers:
+        batch = warper(None, batch)
+    return batch[0]
+
+
+def _draw(scores: torch.Tensor, params: SamplingParams, step: int) -> int:
+    """Invert the cumulative distribution at a point that (seed, step) hash to."""
+    if params.seed is None:
+        raise WaveppError("sampling needs a seed; resolve_seed gives one")
+    hashed = hashlib.blake2b(f"{params.seed}:{step}".encode(), digest_size=8).digest()
+    point = (int.from_bytes(hashed, "little") >> 11) / 2**53
+    mass = torch.softmax(scores.double(), -1).cumsum(-1)
+    # The first token whose cumulative mass exceeds the point has mass itself, as point < 1.
+    return int(torch.searchsorted(mass, point * float(mass[-1]), right=True))
+
+
+def _best(logprobs: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    if not count:
+        return ()
+    least = torch.topk(logprobs, min(count, len(logprobs))).values[-1]
+    tokens = (logprobs >= least).nonzero()[:, 0].tolist()
+    pairs = sorted(((t, float(logprobs[t])) for t in tokens), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(pairs[:count])

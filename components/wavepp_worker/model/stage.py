@@ -1,0 +1,90 @@
+"""The interface between the runtime and whatever computes a stage's layers (DESIGN.md, section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+Boundary = dict[str, torch.Tensor]
+"""What one stage sends to the next: named tensors whose first dimension is the wave's tokens."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One request's share of a wave, as a stage sees it.
+
+    Attributes:
+        start: position of the chunk's first token; ``start`` tokens of KV are already in the pool.
+        length: number of new tokens, at least 1.
+        block_table: int64 ``[>= ceil((start + length) / block)]``, physical block of each logical block.
+        wants_logits: whether the last stage shall return the logits of the chunk's last token.
+    """
+
+    start: int
+    length: int
+    block_table: torch.Tensor
+    wants_logits: bool
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What a stage computed for one wave.
+
+    Attributes:
+        boundary: activations for the next stage; empty on the last stage.
+        logits: float32 ``[number of chunks that want logits, vocabulary]`` in chunk order on the last
+            stage, else None.
+    """
+
+    boundary: Boundary
+    logits: torch.Tensor | None
+
+
+class PagedKV(Protocol):
+    """One rank's paged KV memory for its layers."""
+
+    layers: range
+    num_blocks: int
+    block: int
+    bytes_per_token: int
+    """Bytes that one token takes over all of ``layers``."""
+
+    def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """Copy tokens ``[start, end)`` out: a uint8 CPU tensor ``[bytes_per_token * (end - start)]``.
+
+        Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values.
+        """
+
+    def import_tokens(
+        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+    ) -> None:
+        """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens."""
+
+    def block_regions(self, block: int) -> list[tuple[int, int]]:
+        """``(address, bytes)`` of one physical block: layer by layer, keys then values."""
+
+    def regions(self) -> list[tuple[int, int]]:
+        """``(address, bytes)`` of every allocation, for registration with a transfer library."""
+
+
+class StageModel(Protocol):
+    """The layers ``[a, b)`` of a model, ready to run waves."""
+
+    layers: range
+    num_layers: int
+    vocab_size: int
+    dtype: torch.dtype
+
+    def make_kv(self, num_blocks: int, block: int) -> PagedKV:
+        """Allocate paged KV memory for ``num_blocks`` blocks of ``block`` tokens."""
+
+    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+        """Run one wave.
+
+        Args:
+            inputs: int64 ``[tokens]`` packed token ids on the first stage, else the previous boundary.
+            chunks: the requests' chunks in packing order; their lengths add up to the tokens.
+            kv: this stage's KV memory; positions ``[start, start + length)`` are written, earlier ones read.
+        """

@@ -1,0 +1,105 @@
+"""A pipeline stage made of transformers' own layers over paged KV."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.paged_kv import LayerShape, PagedCache, TorchPagedKV
+from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.wave import Wave, current_wave, plan_wave, running
+
+HIDDEN = "hidden"
+
+
+class ElsewhereLayer(nn.Module):
+    """Holds the place of a layer that another stage runs.
+
+    The last one before the stage's own layers hands in what the previous stage sent, and the first one after
+    them takes what they computed. So what a model does before or after all of its layers does not count.
+    """
+
+    def __init__(self, enters: bool, leaves: bool) -> None:
+        super().__init__()
+        self._enters = enters
+        self._leaves = leaves
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        wave = current_wave()
+        if self._leaves:
+            wave.leaving = hidden_states
+        if self._enters and wave.entering is not None:
+            return wave.entering
+        return hidden_states
+
+
+class TorchStage:
+    """Implements ``StageModel`` for the layers ``[a, b)``. Not thread-safe: one wave at a time.
+
+    The boundary between stages is ``{"hidden": [tokens, hidden size]}`` in the stage's dtype.
+    """
+
+    def __init__(self, model: Any, layers: range, num_layers: int, shapes: list[LayerShape]) -> None:
+        self.layers = layers
+        self.num_layers = num_layers
+        self.vocab_size: int = model.config.vocab_size
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+        self._model = model
+        self._shapes = shapes
+
+    def make_kv(self, num_blocks: int, block: int) -> TorchPagedKV:
+        return TorchPagedKV(self.layers, self._shapes, num_blocks, block, self.dtype, self.device)
+
+    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+        """See ``StageModel``.
+
+        Raises:
+            WaveppError: the inputs do not fit the chunks or this stage's place, or the KV is another stage's.
+        """
+        if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
+            raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
+        wave = plan_wave(chunks, kv.block, self.device)
+        data = self._checked(inputs, wave)
+        with torch.inference_mode(), running(wave):
+            if self.layers.stop < self.num_layers:
+                run_layers(self._model.base_model, data, wave, PagedCache(kv))
+                if wave.leaving is None:
+                    raise WaveppError(f"layers {self.layers} passed no activations on")
+                return StageOutput({HIDDEN: wave.leaving[0]}, None)
+            return StageOutput({}, self._logits(data, wave, chunks, kv))
+
+    def _logits(self, data: torch.Tensor, wave: Wave, chunks: list[Chunk], kv: TorchPagedKV) -> torch.Tensor:
+        ends = torch.tensor(wave.lengths).cumsum(0) - 1
+        wanted = ends[torch.tensor([c.wants_logits for c in chunks])].to(self.device)
+        if not len(wanted):
+            run_layers(self._model.base_model, data, wave, PagedCache(kv))
+            return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
+        output = run_layers(self._model, data, wave, PagedCache(kv), logits_to_keep=wanted)
+        return output.logits[0].float()
+
+    def _checked(self, inputs: torch.Tensor | Boundary, wave: Wave) -> torch.Tensor:
+        first = self.layers.start == 0
+        if isinstance(inputs, torch.Tensor) != first:
+            raise WaveppError(
+                f"the stage of layers {self.layers} takes {'token ids' if first else 'activations'}, not "
+                f"{'activations' if first else 'token ids'}"
+            )
+        data = inputs if isinstance(inputs, torch.Tensor) else inputs[HIDDEN]
+        if len(data) != wave.tokens:
+            raise WaveppError(f"the wave's chunks add up to {wave.tokens} tokens but {len(data)} came in")
+        return data.to(self.device)
+
+
+def run_layers(module: Any, data: torch.Tensor, wave: Wave, cache: Any, **kwargs: Any) -> Any:
+    """Call a transformers model or decoder on token ids ``[tokens]`` or activations ``[tokens, hidden]``."""
+    packed = data[None]
+    if data.is_floating_point():
+        wave.entering = packed
+        kwargs["inputs_embeds"] = packed
+    else:
+        kwargs["input_ids"] = packed
+    return module(position_ids=wave.positions, past_key_values=cache, use_cache=True, **kwargs)

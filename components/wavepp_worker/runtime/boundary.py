@@ -1,0 +1,59 @@
+"""Where lockstep admission may stop a rank's executor: between two waves, never inside one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wavepp_worker.errors import RequestTimeout
+
+
+class SchedulingBoundary:
+    """Lets the WAVE thread park the LOOP thread between waves (paper, section 4.1: lockstep preparation).
+
+    Parking has priority: a LOOP thread that runs wave after wave cannot starve it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._executing = False
+        self._park_requests = 0
+
+    @contextmanager
+    def executing(self, timeout: float) -> Iterator[None]:
+        """Held by the LOOP thread while a wave runs; waits while the rank is parked.
+
+        Raises:
+            RequestTimeout: admission has not let go within ``timeout`` seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._park_requests, timeout):
+                raise RequestTimeout(f"admission still holds the scheduling boundary after {timeout:.0f} s")
+            self._executing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._executing = False
+                self._changed.notify_all()
+
+    def park(self, timeout: float) -> None:
+        """Return once no wave runs; none starts until ``resume``.
+
+        Raises:
+            RequestTimeout: the running wave did not end within ``timeout`` seconds.
+        """
+        with self._changed:
+            self._park_requests += 1
+            if not self._changed.wait_for(lambda: not self._executing, timeout):
+                self._park_requests -= 1
+                self._changed.notify_all()
+                raise RequestTimeout(
+                    f"a wave is still executing {timeout:.0f} s after admission asked to park"
+                )
+
+    def resume(self) -> None:
+        with self._changed:
+            self._park_requests -= 1
+            self._changed.notify_all()

@@ -1,0 +1,54 @@
+"""The configuration of one prefill engine: one place, validated at start, errors name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineConfig(BaseModel):
+    """One WavePP prefill replica.
+
+    Every field is also a command-line flag of the same name with dashes, and a key of a service in
+    ``configs/*.yaml``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Path
+    """A Hugging Face model directory (config, tokenizer, safetensors)."""
+    pp: int = Field(default=1, ge=1)
+    """Pipeline ranks; each is a process."""
+    partition: tuple[int, ...] | None = None
+    """Layers per rank, e.g. ``10,8,6,6``; default: balanced by cost."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "cpu"
+    """``cpu`` or ``cuda``; rank ``r`` takes ``cuda:(r mod device count)``."""
+    threads: int = Field(default=1, ge=1)
+    """Compute threads per rank on the CPU."""
+    chunk: int = Field(default=512, ge=1)
+    """M, the maximum number of tokens in a wave."""
+    block: int = Field(default=16, ge=1)
+    """B, tokens per KV block."""
+    kv_tokens: int | tuple[int, ...] = 32768
+    """Tokens of KV each rank can hold (one number, or one per rank)."""
+    max_model_len: int | None = None
+    """Longest prompt accepted; default: the model's context length."""
+    max_batch: int = Field(default=64, ge=1)
+    """Most requests admitted at once."""
+    admission: Literal["lockstep"] = "lockstep"
+    planner: Literal["greedy"] = "greedy"
+    top_logprobs: int = Field(default=20, ge=0)
+    """Most alternatives a request may ask for."""
+    host: str = "127.0.0.1"
+    """Address the hand-off listens on and is advertised by."""
+    handoff: Literal["none", "socket", "nixl", "auto"] = "none"
+    """Transport of KV to decode; ``auto`` is NIXL where installed, else the socket transport."""
+    handoff_timeout: float = Field(default=60.0, gt=0)
+    """Seconds without progress after which KV held for a decode worker returns to the pool."""
+    request_timeout: float = Field(default=600.0, gt=0)
+    """Seconds after which a request that has not finished fails."""
+    start_timeout: float = Field(default=300.0, gt=0)
+    """Seconds the ranks have to load and connect."""

@@ -1,0 +1,174 @@
+"""What the WAVE and LOOP threads of one rank share: its requests, its cache and its hand-off."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+
+from wavepp_worker.cache.hashing import block_hashes, cache_seed
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.errors import AuditError
+from wavepp_worker.handoff.interface import KVSource, Settled
+from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.outbox import Outbox
+from wavepp_worker.runtime.protocol import (
+    Admit,
+    AuditReport,
+    CacheChanges,
+    HandoffSettled,
+    Heartbeat,
+    Span,
+    StoredRun,
+)
+from wavepp_worker.runtime.rank_config import RankConfig
+from wavepp_worker.runtime.requests import LocalRequest, RequestTable
+
+
+class LocalState:
+    """One rank's side of every request's life: announce, admit, advance, let go. Thread-safe."""
+
+    def __init__(self, config: RankConfig, events: Outbox) -> None:
+        self.config = config
+        self.events = events
+        self.cache = RankCache(config.blocks, config.block)
+        self.requests = RequestTable()
+        self.source: KVSource | None = None
+        self.waves = 0
+        self.rounds = 0
+        self.stopping = threading.Event()
+        self._last_wave = time.monotonic()
+        self._cache_changes = threading.Lock()
+        self._ending = threading.Lock()
+
+    def announce(self, request: PrefillRequest) -> None:
+        """Know a request from now on, and hash its blocks."""
+        seed = cache_seed(self.config.model_id, request.salt, request.lora)
+        keys = block_hashes(request.tokens, self.config.block, seed)
+        self.requests.announce(LocalRequest(request, keys))
+
+    def local_endpoint(self, request_id: str) -> int:
+        """Tokens of the request's prefix that this rank can reuse; 0 for a request it does not know."""
+        local = self.requests.get(request_id)
+        if local is None:
+            return 0
+        return self.cache.match(local.keys, local.request.prompt_tokens) * self.config.block
+
+    def claim(self, admits: tuple[Admit, ...]) -> list[list[int]]:
+        """Pin and allocate as many leading requests as this rank has room for; returns their block tables."""
+        wanted = []
+        for admit in admits:
+            local = self.requests.get(admit.request_id)
+            if local is None:
+                break
+            reuse = admit.endpoint // self.config.block
+            wanted.append((admit.request_id, local.keys, reuse, local.request.prompt_tokens))
+        with self._cache_changes:
+            tables = self.cache.admit(wanted)
+            self._report_changes(None)
+        return tables
+
+    def install(self, admit: Admit, table: list[int]) -> None:
+        """Make a request that all ranks admitted runnable here."""
+        blocks = torch.tensor(table, dtype=torch.int64)
+        local = self.requests.admit(admit.request_id, blocks, admit.endpoint)
+        if local.request.handoff and self.source is not None:
+            self.source.offer(admit.request_id, blocks, local.request.prompt_tokens, admit.endpoint)
+
+    def advance(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
+        """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one."""
+        request_id, end = span.request_id, span.start + span.length
+        local.position = end
+        if not local.compute:
+            local.compute = [0.0] * len(compute)
+        local.compute = [total + seconds for total, seconds in zip(local.compute, compute, strict=True)]
+        with self._cache_changes:
+            self.cache.publish(request_id, end)
+            self._report_changes(local)
+        if local.request.handoff and self.source is not None:
+            self.source.advance(request_id, end)
+        with self._ending:
+            local.executed = span.last
+            if span.last and (local.settled or not local.request.handoff):
+                self._forget(request_id)
+
+    def let_go(self, request_id: str) -> None:
+        """Drop a request in whatever state it is. No wave in flight carries it. Unknown ids are ignored."""
+        local = self.requests.get(request_id)
+        if local is None:
+            return
+        with self._ending:
+            offered = local.table is not None and local.request.handoff and not local.settled
+            local.executed = True
+        if offered and self.source is not None:
+            self.source.withdraw(request_id)
+        else:
+            self._forget(request_id)
+
+    def settled(self, request_id: str, outcome: Settled) -> None:
+        """The hand-off no longer reads a request's blocks; they are freed once no wave will write them."""
+        with self._ending:
+            local = self.requests.get(request_id)
+            if local is not None:
+                local.settled = True
+                if local.executed:
+                    self._forget(request_id)
+        self.events.send(HandoffSettled(rank=self.config.rank, request_id=request_id, outcome=outcome))
+
+    def wave_executed(self) -> None:
+        self.waves += 1
+        self._last_wave = time.monotonic()
+
+    def heartbeat(self, waiting: int, running: int) -> None:
+        self.events.send(
+            Heartbeat(
+                rank=self.config.rank,
+                wave_age=time.monotonic() - self._last_wave,
+                waiting=waiting,
+                running=running,
+                handing_off=self.source.pending() if self.source is not None else 0,
+                used_blocks=self.cache.use().held,
+                waves=self.waves,
+                rounds=self.rounds,
+            )
+        )
+
+    def audit(self, audit_id: int) -> None:
+        """Report this rank's books to the engine."""
+        problems: tuple[str, ...] = ()
+        try:
+            self.cache.check()
+        except AuditError as error:
+            problems = (str(error),)
+        use = self.cache.use()
+        self.events.send(
+            AuditReport(
+                audit_id=audit_id,
+                rank=self.config.rank,
+                capacity=use.capacity,
+                free=use.free,
+                reusable=use.reusable,
+                live=self.requests.ids(),
+                problems=problems,
+            )
+        )
+
+    def _report_changes(self, published: LocalRequest | None) -> None:
+        """Tell the engine what became reusable or stopped being so; ``published`` is whose blocks attached."""
+        stored, removed = self.cache.take_changes()
+        runs: list[StoredRun] = []
+        if stored and published is not None:
+            keys = tuple(block.key for block in stored)
+            request, tokens = published.request, b""
+            if self.config.first:
+                width = 4 * self.config.block
+                first = published.keys.index(keys[0])
+                tokens = request.tokens[first * width : (first + len(keys)) * width]
+            runs.append(StoredRun(keys, stored[0].parent, tokens, request.salt, request.lora))
+        if runs or removed:
+            self.events.send(CacheChanges(rank=self.config.rank, stored=tuple(runs), removed=tuple(removed)))
+
+    def _forget(self, request_id: str) -> None:
+        self.cache.release(request_id)
+        self.requests.forget(request_id)

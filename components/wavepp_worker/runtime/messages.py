@@ -1,0 +1,99 @@
+"""Every message that crosses a process boundary inside one worker; frozen, typed, msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wavepp_worker.model.sampling import SampledToken, SamplingParams
+
+
+class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt to prefill.
+
+    Attributes:
+        request_id: unique among live requests; a duplicate is refused.
+        tokens: little-endian uint32 token ids.
+        salt: cache isolation key (``cache_salt``); requests share KV only under equal salts.
+        lora: LoRA adapter name, part of the cache key; empty for none.
+        sampling: how the first token is chosen.
+        handoff: whether the KV is held after the prompt until a decode worker confirms it.
+    """
+
+    request_id: str
+    tokens: bytes
+    salt: str = ""
+    lora: str = ""
+    sampling: SamplingParams = SamplingParams()
+    handoff: bool = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.tokens) // 4
+
+
+class StageTiming(msgspec.Struct, frozen=True):
+    """Seconds one rank computed the waves that a request was part of."""
+
+    rank: int
+    compute: float
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of one prefill went, in seconds."""
+
+    queued: float
+    admission: float
+    execution: float
+    total: float
+    stages: tuple[StageTiming, ...] = ()
+
+
+class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a finished prefill answers.
+
+    Attributes:
+        first: the first generated token with its logprobs.
+        prompt_tokens: length of the prompt.
+        reused_tokens: the common reuse endpoint over all ranks.
+        timings: where the time went.
+    """
+
+    request_id: str
+    first: SampledToken
+    prompt_tokens: int
+    reused_tokens: int
+    timings: Timings
+
+    @property
+    def first_token(self) -> int:
+        return self.first.token
+
+    @property
+    def top_logprobs(self) -> tuple[tuple[int, float], ...]:
+        return self.first.top
+
+    @property
+    def seconds(self) -> float:
+        return self.timings.total
+
+
+class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks that became reusable on every rank, or stopped being so on the first one.
+
+    Exactly one of the two is filled. For ``stored``, blocks are one parent-to-child chain.
+
+    Attributes:
+        stored: chained block hashes (unsigned 64 bit), parents first.
+        parent: hash of the block before ``stored[0]``, None at the root.
+        tokens: little-endian uint32 token ids of ``stored``.
+        salt: the salt the blocks were stored under.
+        lora: their LoRA name.
+        removed: chained block hashes, leaves first.
+    """
+
+    stored: tuple[int, ...] = ()
+    parent: int | None = None
+    tokens: bytes = b""
+    salt: str = ""
+    lora: str = ""
+    removed: tuple[int, ...] = ()

@@ -1,0 +1,141 @@
+"""One pipeline rank: a process whose main thread is the LOOP thread, with a WAVE thread beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+import msgspec
+import torch
+import zmq
+
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.load import load_stage
+from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.data_plane import DataPlane
+from wavepp_worker.runtime.executor import Executor, run_follower_loop
+from wavepp_worker.runtime.follower import run_follower
+from wavepp_worker.runtime.leader import Leader
+from wavepp_worker.runtime.leader_loop import LeaderLoop
+from wavepp_worker.runtime.local_state import LocalState
+from wavepp_worker.runtime.lockstep import LockstepAdmission
+from wavepp_worker.runtime.outbox import Outbox
+from wavepp_worker.runtime.planner import GreedyPlanner
+from wavepp_worker.runtime.protocol import RankFailed, RankReady
+from wavepp_worker.runtime.rank_config import RankConfig
+from wavepp_worker.runtime.rounds import FollowerRounds, LeaderRounds
+from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneEnded
+
+
+def run_rank(config: RankConfig) -> None:
+    """Load this rank's layers, connect, report ready, and serve until told to stop."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    events = Outbox(context, config.events)
+
+    def fail(error: BaseException) -> None:
+        """The rank cannot go on: say why, and leave at once, so that nobody waits for it."""
+        if not isinstance(error, WaveppError):
+            traceback.print_exception(error)
+        events.send(RankFailed(rank=config.rank, reason=f"{type(error).__name__}: {error}"))
+        events.close()
+        context.term()
+        os._exit(1)
+
+    try:
+        _serve(config, context, events, fail)
+    except Exception as error:
+        fail(error)
+    events.close()
+    context.term()
+
+
+def _serve(
+    config: RankConfig,
+    context: zmq.Context[zmq.Socket[bytes]],
+    events: Outbox,
+    fail: Callable[[BaseException], None],
+) -> None:
+    torch.set_num_threads(config.threads)
+    device = config.device
+    if device == "cuda":
+        device = f"cuda:{config.rank % torch.cuda.device_count()}"
+    stage = load_stage(config.model, range(*config.layers), getattr(torch, config.dtype), device)
+    kv = stage.make_kv(config.blocks, config.block)
+    state = LocalState(config, events)
+    if config.handoff != "none":
+        from wavepp_worker.handoff.transport import make_source
+
+        state.source = make_source(
+            config.handoff,
+            rank=config.rank,
+            host=config.host,
+            kv=kv,
+            dtype=stage.dtype,
+            timeout=config.handoff_timeout,
+            on_settled=state.settled,
+        )
+    boundary = SchedulingBoundary()
+    admission = LockstepAdmission(state, boundary)
+    plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
+    executor = Executor(state, stage, kv, plane)
+    if config.first:
+        to_loop: Inbox[LaneAdmitted | LaneAborted] = Inbox(context, "loop")
+        to_wave: Inbox[LaneEnded] = Inbox(context, "wave")
+        commands = context.socket(zmq.PULL)
+        commands.bind(config.commands)
+        leader_rounds = LeaderRounds(context, list(config.rounds), config.wait)
+        leader = Leader(state, leader_rounds, admission, commands, to_wave, to_loop)
+        planner = GreedyPlanner(config.chunk)
+        loop = LeaderLoop(state, executor, plane, boundary, planner, to_loop, to_wave)
+        closing = [leader_rounds, to_loop, to_wave, commands, plane]
+        wave_main, loop_main = leader.run, loop.run
+    else:
+        rounds = FollowerRounds(context, config.rounds[config.rank - 1], config.wait)
+        closing = [rounds, plane]
+
+        def wave_main() -> None:
+            run_follower(state, rounds, admission)
+
+        def loop_main() -> None:
+            run_follower_loop(state, executor, plane, boundary)
+
+    def guarded_wave() -> None:
+        try:
+            wave_main()
+        except Exception as error:
+            fail(error)
+
+    wave = threading.Thread(target=guarded_wave, name="WAVE", daemon=True)
+    wave.start()
+    address = state.source.address if state.source is not None else None
+    events.send(RankReady(rank=config.rank, pid=os.getpid(), blocks=config.blocks, handoff=address))
+    loop_main()
+    wave.join(config.wait)
+    if state.source is not None:
+        state.source.close()
+    for closable in closing:
+        closable.close()
+
+
+def _die_with_parent() -> None:
+    """The engine holds the other end of standard input; when it goes, however it goes, so does this rank."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(2)
+
+
+def main() -> None:
+    """Entry point of the process: a ``RankConfig`` as one JSON line on standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankConfig)
+    threading.Thread(target=_die_with_parent, name="lifeline", daemon=True).start()
+    run_rank(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The requests one rank knows, from their announcement until the rank holds nothing for them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.protocol import Span
+
+
+@dataclass
+class LocalRequest:
+    """One request on one rank.
+
+    Attributes:
+        keys: chained hashes of the prompt's full blocks.
+        table: int64 block table once admitted, else None.
+        position: next token this rank will compute; everything before it is in the pool.
+        compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
+        executed: no wave will touch its blocks any more.
+        settled: the hand-off will not read its blocks any more.
+    """
+
+    request: PrefillRequest
+    keys: list[int]
+    table: torch.Tensor | None = None
+    position: int = 0
+    compute: list[float] = field(default_factory=list)
+    executed: bool = False
+    settled: bool = False
+
+
+class RequestTable:
+    """Requests by id; the WAVE thread announces and admits, the LOOP thread executes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: dict[str, LocalRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def announce(self, local: LocalRequest) -> None:
+        with self._changed:
+            if local.request.request_id in self._requests:
+                raise ValueError(f"request {local.request.request_id} was announced twice")
+            self._requests[local.request.request_id] = local
+
+    def get(self, request_id: str) -> LocalRequest | None:
+        return self._requests.get(request_id)
+
+    def admit(self, request_id: str, table: torch.Tensor, endpoint: int) -> LocalRequest:
+        """Make a request runnable from token ``endpoint`` on."""
+        with self._changed:
+            local = self._requests[request_id]
+            local.table = table
+            local.position = endpoint
+            self._changed.notify_all()
+            return local
+
+    def forget(self, request_id: str) -> None:
+        with self._changed:
+            self._requests.pop(request_id, None)
+
+    def ids(self) -> tuple[str, ...]:
+        with self._changed:
+            return tuple(self._requests)
+
+    def executable(self, span: Span, timeout: float) -> LocalRequest:
+        """The request of a scheduled span, once this rank has admitted it.
+
+        A rank that is behind with admission waits here: a gap on this rank only.
+
+        Raises:
+            PositionMismatch: not admitted within ``timeout`` seconds, or the span does not start where this
+                rank stands, or it runs past the prompt.
+        """
+        with self._changed:
+
+            def ready() -> bool:
+                local = self._requests.get(span.request_id)
+                return local is not None and local.table is not None
+
+            if not self._changed.wait_for(ready, timeout):
+                raise PositionMismatch(
+                    f"request {span.request_id} is scheduled at token {span.start}, but this rank has not "
+                    f"admitted it after {timeout:.0f} s"
+                )
+            local = self._requests[span.request_id]
+        end = span.start + span.length
+        if span.start != local.position:
+            raise PositionMismatch(
+                f"request {span.request_id} is scheduled at token {span.start}, "
+                f"but this rank stands at token {local.position}"
+            )
+        if span.length < 1 or span.last != (end == local.request.prompt_tokens):
+            raise PositionMismatch(
+                f"request {span.request_id} is scheduled for tokens {span.start} to {end} "
+                f"(last: {span.last}), but its prompt has {local.request.prompt_tokens}"
+            )
+        return local

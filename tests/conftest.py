@@ -1,0 +1,73 @@
+"""Fixtures that several rooms share: tiny models with random weights, made once per run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import transformers
+
+torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
+
+
+def _tiny_models() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tiny_models", Path(__file__).with_name("tiny_models.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> ModuleType:
+    """The module ``tests/tiny_models.py``: builders and token ids."""
+    return _tiny_models()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, tiny_models: ModuleType) -> Callable[[str], Path]:
+    """Call with a family's name for the directory of a tiny model of it."""
+    root = tmp_path_factory.mktemp("models")
+    made: dict[str, Path] = {}
+
+    def directory(family: str) -> Path:
+        if family not in made:
+            made[family] = tiny_models.make_model(root / family, family)
+        return made[family]
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tiny_model: Callable[[str], Path]) -> Path:
+    """6 layers, hidden 64, 4 query and 2 key heads, 300 tokens, 8192 positions, untied."""
+    return tiny_model("llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3(tiny_model: Callable[[str], Path]) -> Path:
+    return tiny_model("qwen3")
+
+
+@pytest.fixture(scope="session")
+def tiny_tied(tiny_model: Callable[[str], Path]) -> Path:
+    """The output head shares the embedding's weights."""
+    return tiny_model("tied")
+
+
+@pytest.fixture(scope="session")
+def tiny_moe(tiny_model: Callable[[str], Path]) -> Path:
+    """Mixture of experts."""
+    return tiny_model("qwen3_moe")
+
+
+@pytest.fixture(scope="session")
+def tiny_mla(tiny_model: Callable[[str], Path]) -> Path:
+    """Latent attention (DeepSeek)."""
+    return tiny_model("deepseek_v3")

@@ -1,0 +1,88 @@
+"""Any chunking and packing over any division of the layers gives the logits of one plain forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+FAMILIES = (
+    "llama",
+    "qwen3",
+    "tied",
+    "mistral",
+    "qwen3_moe",
+    "minimax_m2",
+    "deepseek_v3",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "granite",
+)
+TOLERANCE = 5e-4
+
+
+def prompt(length: int, seed: int) -> torch.Tensor:
+    return torch.randint(0, 297, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int, int]]]]:
+    """Prompt lengths, and waves of ``(request, start, length)`` that run every prompt in order."""
+    lengths = draw(st.lists(st.integers(1, 70), min_size=1, max_size=3))
+    at = [0] * len(lengths)
+    waves = []
+    while any(a < n for a, n in zip(at, lengths, strict=True)):
+        open_ = [r for r, n in enumerate(lengths) if at[r] < n]
+        chosen = draw(st.lists(st.sampled_from(open_), min_size=1, max_size=3, unique=True))
+        sizes = {r: draw(st.one_of(st.just(1), st.integers(1, lengths[r] - at[r]))) for r in chosen}
+        if draw(st.booleans()):
+            sizes = {r: lengths[r] - at[r] for r in chosen}
+        waves.append([(r, at[r], sizes[r]) for r in chosen])
+        for r in chosen:
+            at[r] += sizes[r]
+    return lengths, waves
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    schedule=schedules(),
+    ends=st.sampled_from([(6,), (3, 6), (1, 3, 6), (2, 3, 4, 6), (1, 2, 3, 4, 5, 6)]),
+    block=st.sampled_from([1, 3, 16]),
+)
+def test_logits_equal_plain_forward(
+    family: str,
+    schedule: tuple[list[int], list[list[tuple[int, int, int]]]],
+    ends: tuple[int, ...],
+    block: int,
+    tiny_model: Callable,
+    stages: Callable,
+    pipeline: Callable,
+    plain: Callable,
+) -> None:
+    directory = tiny_model(family)
+    lengths, waves = schedule
+    prompts = [prompt(n, seed) for seed, n in enumerate(lengths)]
+    wanted = [plain(directory, tokens) for tokens in prompts]
+    pipe = pipeline(stages(directory, ends), block, blocks=sum(-(-n // block) for n in lengths) + 2)
+    for request, n in enumerate(lengths):
+        pipe.admit(request, n)
+    for parts in waves:
+        logits = pipe.run([(r, a, prompts[r][a : a + n], True) for r, a, n in parts])
+        for row, (r, a, n) in zip(logits, parts, strict=True):
+            assert (row - wanted[r][a + n - 1]).abs().max() < TOLERANCE
+            assert row.argmax() == wanted[r][a + n - 1].argmax()
+
+
+def test_every_family_is_covered(tiny_models: ModuleType) -> None:
+    assert set(FAMILIES) == set(tiny_models.FAMILIES)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+
+SHAPES = [
+    LayerShape((2, 4), (2, 4)),
+    LayerShape((1, 6), (1, 2)),
+    LayerShape((3, 4), (3, 4)),
+    LayerShape((2, 4), (2, 4)),
+]
+TABLE_SEED = 3
+
+
+def make(layers: range, block: int, blocks: int = 40, dtype: torch.dtype = torch.float32) -> TorchPagedKV:
+    return TorchPagedKV(layers, [SHAPES[i] for i in layers], blocks, block, dtype, torch.device("cpu"))
+
+
+def fill(kv: TorchPagedKV) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for layer in kv.layers:
+        for pool in kv.pools(layer):
+            pool.copy_(torch.randn(pool.shape, generator=generator))
+
+
+def table(kv: TorchPagedKV, tokens: int, seed: int = TABLE_SEED) -> torch.Tensor:
+    order = torch.randperm(kv.num_blocks, generator=torch.Generator().manual_seed(seed))
+    return order[: -(-tokens // kv.block)]
+
+
+def rows(kv: TorchPagedKV, layer: int, blocks: torch.Tensor, start: int, end: int) -> list[torch.Tensor]:
+    """Keys and values of tokens ``[start, end)``, found one by one."""
+    slots = [int(blocks[t // kv.block]) * kv.block + t % kv.block for t in range(start, end)]
+    return [torch.stack([pool[s] for s in slots]) for pool in kv.pools(layer)]
+
+
+def test_export_order_is_layer_then_keys_then_values() -> None:
+    kv = make(range(1, 3), block=4)
+    fill(kv)
+    blocks = table(kv, 11)
+    payload = kv.export_tokens(blocks, 2, 11)
+    wanted = [part.flatten() for layer in kv.layers for part in rows(kv, layer, blocks, 2, 11)]
+    assert torch.equal(payload.view(torch.float32), torch.cat(wanted))
+    assert kv.bytes_per_token == (6 + 2 + 12 + 12) * 4
+    assert payload.numel() == kv.bytes_per_token * 9
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    blocks=st.tuples(st.sampled_from([1, 3, 4, 16, 32]), st.sampled_from([1, 2, 5, 16])),
+    cuts=st.lists(st.integers(0, 37), max_size=3),
+    split=st.integers(1, 3),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_roundtrip_between_block_sizes_and_layer_ranges(
+    blocks: tuple[int, int], cuts: list[int], split: int, dtype: torch.dtype
+) -> None:
+    tokens = 37
+    sources = [make(r, blocks[0], dtype=dtype) for r in (range(split), range(split, 4))]
+    target = make(range(4), blocks[1], dtype=dtype)
+    there = table(target, tokens, seed=9)
+    bounds = sorted({0, *cuts, tokens})
+    for source in sources:
+        fill(source)
+        here = table(source, tokens)
+        for start, end in itertools.pairwise(bounds):
+            target.import_tokens(there, start, end, source.layers, source.export_tokens(here, start, end))
+        for layer in source.layers:
+            for ours, theirs in zip(
+                rows(source, layer, here, 0, tokens), rows(target, layer, there, 0, tokens), strict=True
+            ):
+                assert torch.equal(ours, theirs)
+    used = {int(b) for b in there}
+    for layer in range(4):
+        for pool in target.pools(layer):
+            for block in set(range(target.num_blocks)) - used:
+                assert not pool[block * target.block : (block + 1) * target.block].any()
+
+
+def test_regions_are_where_the_blocks_are() -> None:
+    kv = make(range(0, 4), block=4, dtype=torch.bfloat16)
+    fill(kv)
+    block = 7
+    seen = b"".join(ctypes.string_at(address, size) for address, size in kv.block_regions(block))
+    exported = kv.export_tokens(torch.tensor([block]), 0, 4)
+    assert seen == exported.numpy().tobytes()
+    for address, size in kv.block_regions(block):
+        assert any(a <= address and address + size <= a + n for a, n in kv.regions())
+    assert sum(n for _, n in kv.regions()) == kv.num_blocks * kv.block * kv.bytes_per_token
+
+
+def test_wrong_imports_are_refused() -> None:
+    kv = make(range(1, 3), block=4)
+    blocks = table(kv, 8)
+    payload = kv.export_tokens(blocks, 0, 8)
+    with pytest.raises(HandoffError, match="layers 0 to 2 but this rank holds 1 to 2"):
+        kv.import_tokens(blocks, 0, 8, range(0, 3), payload)
+    with pytest.raises(HandoffError, match="take 1024 bytes"):
+        kv.import_tokens(blocks, 0, 8, range(1, 3), payload[:-4])
+    with pytest.raises(WaveppError, match="the block table has 2"):
+        kv.export_tokens(blocks, 0, 9)
+    with pytest.raises(WaveppError, match="block 40 does not exist"):
+        kv.block_regions(40)

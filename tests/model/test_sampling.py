@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wavepp_worker.errors import InvalidRequest, WaveppError
+from wavepp_worker.model.sampling import SamplingParams, resolve_seed, sample, validate
+
+NOTHING = np.zeros(0, dtype=np.uint32)
+
+
+def logits(seed: int, size: int = 50) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def draws(scores: torch.Tensor, count: int, **params: Any) -> list[int]:
+    chosen = SamplingParams(temperature=1.0, seed=1, **params)
+    return [sample(scores, chosen, step, NOTHING, []).token for step in range(count)]
+
+
+@settings(deadline=None)
+@given(values=st.lists(st.integers(-3, 3), min_size=1, max_size=40))
+def test_greedy_ties_equal_argmax(values: list[int]) -> None:
+    scores = torch.tensor(values, dtype=torch.float32)
+    chosen = sample(scores, SamplingParams(logprobs=1), 0, NOTHING, [])
+    assert chosen.token == int(torch.argmax(scores))
+    assert chosen.top[0] == (chosen.token, chosen.logprob)
+
+
+def test_draw_depends_on_seed_and_step_alone() -> None:
+    params = SamplingParams(temperature=0.9, seed=5)
+    first = [sample(logits(0), params, step, NOTHING, []).token for step in range(30)]
+    torch.rand(7)
+    again = [sample(logits(0), params, step, NOTHING, [1, 2]).token for step in reversed(range(30))]
+    assert first == again[::-1]
+    assert len(set(first)) > 5
+    other = SamplingParams(temperature=0.9, seed=6)
+    assert first != [sample(logits(0), other, step, NOTHING, []).token for step in range(30)]
+
+
+def test_frequencies_follow_the_distribution() -> None:
+    scores = torch.log(torch.tensor([0.5, 0.25, 0.0, 0.15, 0.1]))
+    counts = np.bincount(draws(scores, 4000), minlength=5) / 4000
+    assert np.abs(counts - [0.5, 0.25, 0.0, 0.15, 0.1]).max() < 0.03
+    assert counts[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "allowed"),
+    [
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.7}, {0, 1}),
+        ({"min_p": 0.25}, {0, 1, 3}),
+        ({"top_k": 1}, {0}),
+        ({}, {0, 1, 3, 4}),
+    ],
+)
+def test_filters_keep_what_they_say(params: dict[str, Any], allowed: set[int]) -> None:
+    scores = torch.log(torch.tensor([0.5, 0.25, 0.0, 0.15, 0.1]))
+    assert set(draws(scores, 300, **params)) == allowed
+
+
+def test_penalties() -> None:
+    scores = torch.tensor([2.0, 1.9, -1.0])
+
+    def token(generated: list[int], prompt: np.ndarray = NOTHING, **params: float) -> int:
+        return sample(scores, SamplingParams(**params), len(generated), prompt, generated).token  # type: ignore[arg-type]
+
+    assert token([]) == 0
+    assert token([0], presence_penalty=0.5) == 1
+    assert token([0], presence_penalty=0.05) == 0
+    assert token([0, 0, 0], frequency_penalty=0.05) == 1
+    assert token([0], frequency_penalty=0.05) == 0
+    assert token([], prompt=np.array([0], dtype=np.uint32), presence_penalty=2.0) == 0
+    assert token([], prompt=np.array([0], dtype=np.uint32), repetition_penalty=1.5) == 1
+    assert token([0], repetition_penalty=1.5) == 1
+    assert scores.tolist() == pytest.approx([2.0, 1.9, -1.0])
+
+
+def test_logprobs_are_of_the_unmodified_distribution() -> None:
+    scores = logits(3)
+    params = SamplingParams(temperature=0.3, top_k=3, frequency_penalty=1.0, seed=2, logprobs=4)
+    chosen = sample(scores, params, 1, NOTHING, [4])
+    wanted = torch.log_softmax(scores, -1)
+    assert chosen.logprob == pytest.approx(float(wanted[chosen.token]))
+    assert [t for t, _ in chosen.top] == torch.argsort(scores, descending=True)[:4].tolist()
+    assert [p for _, p in chosen.top] == pytest.approx(
+        torch.sort(wanted, descending=True).values[:4].tolist()
+    )
+    assert sample(scores, SamplingParams(), 0, NOTHING, []).logprob is None
+    assert sample(scores, SamplingParams(logprobs=0), 0, NOTHING, []).top == ()
+    assert len(sample(scores[:3], SamplingParams(logprobs=20), 0, NOTHING, []).top) == 3
+
+
+def test_tiny_temperature_is_greedy_and_not_a_number() -> None:
+    scores = logits(4)
+    for temperature in (1e-38, 1e-9, 1e-4):
+        params = SamplingParams(temperature=temperature, seed=0)
+        assert sample(scores, params, 0, NOTHING, []).token == int(scores.argmax())
+
+
+def test_not_a_number_is_an_error() -> None:
+    with pytest.raises(WaveppError, match="not numbers"):
+        sample(torch.tensor([0.0, math.nan]), SamplingParams(), 0, NOTHING, [])
+
+
+def test_seed_is_resolved_once() -> None:
+    assert resolve_seed(SamplingParams(seed=7)).seed == 7
+    fresh = {resolve_seed(SamplingParams()).seed for _ in range(5)}
+    assert None not in fresh
+    assert len(fresh) == 5
+    with pytest.raises(WaveppError, match="resolve_seed"):
+        sample(logits(0), SamplingParams(temperature=1.0), 0, NOTHING, [])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": math.nan},
+        {"top_k": -1},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -2.1},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": math.inf},
+        {"seed": 2**64},
+        {"logprobs": -1},
+        {"logprobs": 21},
+    ],
+)
+def test_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(InvalidRequest, match=f"^{name} is {value}, but must be "):
+        validate(SamplingParams(**wrong), 20)
+
+
+def test_extremes_are_accepted() -> None:
+    validate(SamplingParams(), 20)
+    validate(SamplingParams(temperature=2.0, top_p=1e-9, top_k=10**9, min_p=1.0, seed=2**63, logprobs=20), 20)
+    for params in ({"top_p": 1e-9}, {"top_k": 10**9}, {"min_p": 1.0}):
+        assert 0 <= draws(logits(1), 1, **params)[0] < 50

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.model.load import load_stage
+from wavepp_worker.model.stage import Chunk
+
+
+def prompt(length: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 297, (length,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def partial(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Callable[[str, tuple[str, ...]], Path]:
+    """A copy whose weights are not numbers except those whose names contain one of the given parts."""
+
+    def make(family: str, kept: tuple[str, ...]) -> Path:
+        source = tiny_model(family)
+        for file in source.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        weights = load_file(source / "model.safetensors")
+        for name, weight in weights.items():
+            if not any(part in name for part in kept):
+                weights[name] = torch.full_like(weight, torch.nan)
+        save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "kept"),
+    [
+        ("llama", range(0, 2), ("embed", "layers.0.", "layers.1.")),
+        ("llama", range(2, 4), ("layers.2.", "layers.3.")),
+        ("llama", range(4, 6), ("layers.4.", "layers.5.", "model.norm", "lm_head")),
+        ("tied", range(0, 2), ("embed", "layers.0.", "layers.1.")),
+        ("tied", range(4, 6), ("layers.4.", "layers.5.", "model.norm", "embed")),
+        ("qwen3_moe", range(3, 4), ("layers.3.",)),
+        ("deepseek_v3", range(1, 3), ("layers.1.", "layers.2.")),
+    ],
+)
+def test_a_stage_needs_and_holds_its_own_layers_only(
+    family: str, layers: range, kept: tuple[str, ...], partial: Callable, tiny_model: Callable
+) -> None:
+    stage = load_stage(partial(family, kept), layers, torch.float32, "cpu")
+    whole = load_stage(tiny_model(family), range(6), torch.float32, "cpu")
+    names = {name for name, _ in whole._model.named_parameters(remove_duplicate=False)}
+    held = {name for name, _ in stage._model.named_parameters(remove_duplicate=False)}
+    if family == "tied":
+        kept = (*kept, "lm_head") if "model.norm" in kept else kept
+    assert held == {name for name in names if any(part in name for part in kept)}
+    inputs = prompt(5) if layers.start == 0 else {"hidden": torch.randn(5, 64)}
+    output = stage.forward(inputs, [Chunk(0, 5, torch.tensor([0, 1]), True)], stage.make_kv(2, 4))
+    result = output.logits if layers.stop == 6 else output.boundary["hidden"]
+    assert torch.isfinite(result).all()
+
+
+def test_tied_head_uses_the_embedding(tiny_tied: Path) -> None:
+    stage = load_stage(tiny_tied, range(5, 6), torch.float32, "cpu")
+    head, embedding = stage._model.get_output_embeddings(), stage._model.get_input_embeddings()
+    assert head.weight.data_ptr() == embedding.weight.data_ptr()
+
+
+def test_only_wanted_rows_get_logits(tiny_llama: Path, stages: Callable, plain: Callable) -> None:
+    (stage,) = stages(tiny_llama, (6,))
+    kv = stage.make_kv(8, 4)
+    tokens = [prompt(n, n) for n in (5, 3, 7)]
+    tables = [torch.tensor([0, 1]), torch.tensor([7]), torch.tensor([3, 2])]
+    chunks = [
+        Chunk(0, len(t), table, wants)
+        for t, table, wants in zip(tokens, tables, (True, False, True), strict=True)
+    ]
+    logits = stage.forward(torch.cat(tokens), chunks, kv).logits
+    assert logits.shape == (2, 300)
+    assert logits.dtype == torch.float32
+    for row, t in zip(logits, (tokens[0], tokens[2]), strict=True):
+        assert torch.allclose(row, plain(tiny_llama, t)[-1], atol=5e-4)
+    none = [Chunk(0, 5, tables[0], False)]
+    assert stage.forward(tokens[0], none, kv).logits.shape == (0, 300)
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gpt_oss", "gemma2", "mistral"])
+def test_decode_in_one_batch_equals_plain_forward(
+    family: str, tiny_model: Callable, stages: Callable, pipeline: Callable, plain: Callable
+) -> None:
+    directory = tiny_model(family)
+    lengths = (40, 3, 61)
+    prompts = [prompt(n, n) for n in lengths]
+    pipe = pipeline(stages(directory, (2, 6)), 4, blocks=40)
+    for request, tokens in enumerate(prompts):
+        pipe.admit(request, len(tokens))
+        pipe.run([(request, 0, tokens[: len(tokens) - 2], False)])
+    for back in (2, 1):
+        parts = [(r, len(t) - back, t[len(t) - back :][:1], True) for r, t in enumerate(prompts)]
+        for row, tokens in zip(pipe.run(parts), prompts, strict=True):
+            assert torch.allclose(row, plain(directory, tokens)[-back], atol=5e-4)
+
+
+def test_a_neighbour_that_is_not_a_number_stays_alone(
+    tiny_llama: Path, stages: Callable, pipeline: Callable, plain: Callable
+) -> None:
+    pipe = pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
+    good, bad = prompt(6), prompt(20)
+    pipe.admit(0, 6)
+    pipe.admit(1, 20)
+    pipe.run([(0, 0, good[:5], False), (1, 0, bad[:19], False)])
+    for layer in range(6):
+        for pool in pipe.kvs[0].pools(layer):
+            pool.view(12, 4, *pool.shape[1:])[pipe.tables[0][1]] = torch.nan
+    row = pipe.run([(0, 5, good[5:], True), (1, 19, bad[19:], False)])[0]
+    assert torch.allclose(row, plain(tiny_llama, good)[-1], atol=5e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "deepseek_v3"])
+def test_bfloat16_stays_near_float32(
+    family: str, tiny_model: Callable, stages: Callable, pipeline: Callable, plain: Callable
+) -> None:
+    """No further from the float32 truth than a plain bfloat16 forward is, up to a factor of two."""
+    directory = tiny_model(family)
+    tokens = prompt(60)
+    pipe = pipeline(stages(directory, (2, 4, 6), torch.bfloat16), 16, blocks=8)
+    pipe.admit(0, 60)
+    rows = []
+    for start, end in ((0, 7), (7, 40), (40, 59), (59, 60)):
+        rows.append(pipe.run([(0, start, tokens[start:end], True)])[0])
+    assert pipe.kvs[0].pools(0)[0].dtype == torch.bfloat16
+    at = torch.tensor([6, 39, 58, 59])
+    truth = plain(directory, tokens)[at]
+    reference = (plain(directory, tokens, torch.bfloat16)[at] - truth).abs().mean()
+    assert (torch.stack(rows) - truth).abs().mean() < 2 * reference
+
+
+def test_handing_kv_on_continues_the_generation(
+    tiny_llama: Path, stages: Callable, pipeline: Callable, plain: Callable
+) -> None:
+    """Prefilled in three stages with one block size, decoded in one stage with another."""
+    tokens = prompt(50)
+    there = pipeline(stages(tiny_llama, (1, 4, 6)), 16, blocks=6)
+    here = pipeline(stages(tiny_llama, (6,)), 3, blocks=20, seed=5)
+    there.admit(0, 49)
+    here.admit(0, 50)
+    there.run([(0, 0, tokens[:49], False)])
+    for kv, tables in zip(there.kvs, there.tables, strict=True):
+        for start, end in ((0, 10), (10, 49)):
+            payload = kv.export_tokens(tables[0], start, end)
+            here.kvs[0].import_tokens(here.tables[0][0], start, end, kv.layers, payload)
+    row = here.run([(0, 49, tokens[49:], True)])[0]
+    assert torch.allclose(row, plain(tiny_llama, tokens)[-1], atol=5e-4)
+
+
+def test_latent_attention_stores_latents(tiny_mla: Path, stages: Callable) -> None:
+    kv = stages(tiny_mla, (6,))[0].make_kv(2, 4)
+    assert kv.bytes_per_token == 6 * (16 + 8) * 4
+
+
+def test_misuse_is_a_sentence(tiny_llama: Path, stages: Callable) -> None:
+    first, last = stages(tiny_llama, (3, 6))
+    kv, tokens, table = first.make_kv(4, 4), prompt(5), torch.tensor([0, 1])
+    with pytest.raises(WaveppError, match="add up to 4 tokens but 5 came in"):
+        first.forward(tokens, [Chunk(0, 4, table, False)], kv)
+    with pytest.raises(WaveppError, match="takes activations, not token ids"):
+        last.forward(tokens, [Chunk(0, 5, table, False)], last.make_kv(4, 4))
+    with pytest.raises(WaveppError, match="takes token ids, not activations"):
+        first.forward({"hidden": torch.zeros(5, 64)}, [Chunk(0, 5, table, False)], kv)
+    with pytest.raises(WaveppError, match="was given the KV memory of"):
+        last.forward({"hidden": torch.zeros(5, 64)}, [Chunk(0, 5, table, False)], kv)
+    with pytest.raises(WaveppError, match="the block table has 2"):
+        first.forward(tokens, [Chunk(4, 5, table, False)], kv)
+    with pytest.raises(WaveppError, match="at least one token"):
+        first.forward(tokens[:0], [], kv)
+    with pytest.raises(ConfigError, match="^partition: "):
+        load_stage(tiny_llama, range(4, 7), torch.float32, "cpu")
+    with pytest.raises(ConfigError, match="^device: "):
+        load_stage(tiny_llama, range(0, 6), torch.float32, "cuda:99")
