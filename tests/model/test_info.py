@@ -141,7 +141,7 @@ def test_windows_that_attention_does_not_ask_for_are_refused(
     """The layers know no window though the configuration speaks of one: running on would be wrong."""
     directory = Path(shutil.copytree(tiny_model("llama"), tmp_path / "windowed"))
     edit(directory / "config.json", sliding_window=16)
-    with pytest.raises(ConfigError, match="^model: .*attend with windows"):
+    with pytest.raises(ConfigError, match=r"^model: .*attend with windows"):
         load_stage(directory, range(6), torch.float32, "cpu")
 
 

@@ -174,7 +174,7 @@ def test_misuse_is_a_sentence(tiny_llama: Path, stages: Callable) -> None:
         first.forward(tokens, [Chunk(4, 5, table, False)], kv)
     with pytest.raises(WaveppError, match="at least one token"):
         first.forward(tokens[:0], [], kv)
-    with pytest.raises(ConfigError, match="^partition: "):
+    with pytest.raises(ConfigError, match=r"^partition: "):
         load_stage(tiny_llama, range(4, 7), torch.float32, "cpu")
-    with pytest.raises(ConfigError, match="^device: "):
+    with pytest.raises(ConfigError, match=r"^device: "):
         load_stage(tiny_llama, range(0, 6), torch.float32, "cuda:99")

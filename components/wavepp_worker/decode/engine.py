@@ -89,7 +89,9 @@ class DecodeEngine:
                 on_failure=self._die,
             )
             self._receive.start()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="step loop", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._loop,), name="step loop", daemon=True
+            )
             self._thread.start()
             self._started = True
         except BaseException:

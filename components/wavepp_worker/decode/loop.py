@@ -41,9 +41,7 @@ class StepLoop:
             self._requests.finish(live, "cancelled")
             return False
         if time.monotonic() > live.deadline:
-            text = (
-                f"request {live.request.request_id} did not finish within request_timeout={self._timeout:.0f} s"
-            )
+            text = f"request {live.request.request_id} did not finish within request_timeout={self._timeout:.0f} s"
             self._requests.fail(live, RequestTimeout(text))
             return False
         return True

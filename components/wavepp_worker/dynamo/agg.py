@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from dynamo._core import Context
@@ -84,8 +85,9 @@ class AggWorker(WaveppWorker):
                 probe = _prefill_request(str(context.id()), asked, handoff=False)
                 yield prefill_chunk(await self._prefill.probe(probe, context.is_stopped), {}, logprobs=False)
                 return
-            async for chunk in self._answer(str(context.id()), asked, context):
-                yield chunk
+            async with aclosing(self._answer(str(context.id()), asked, context)) as answer:
+                async for chunk in answer:
+                    yield chunk
         except WaveppError as error:
             raise to_dynamo(error) from error
 
@@ -97,8 +99,10 @@ class AggWorker(WaveppWorker):
             )
         )
         try:
-            async for chunk in self._decode.stream(request_id, asked, address, context.is_stopped):
-                yield chunk
+            stream = self._decode.stream(request_id, asked, address, context.is_stopped)
+            async with aclosing(stream):
+                async for chunk in stream:
+                    yield chunk
         except WaveppError:
             # What the prefill says itself is nearer to the cause than what decode heard of it.
             if prefill.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from dynamo._core import Context
@@ -71,8 +72,9 @@ class DecodeWorker(WaveppWorker):
                 yield probe_chunk(self._side, asked.prompt_tokens)
                 return
             stream = self._side.stream(str(context.id()), asked, find(request), context.is_stopped)
-            async for chunk in stream:
-                yield chunk
+            async with aclosing(stream):
+                async for chunk in stream:
+                    yield chunk
         except WaveppError as error:
             raise to_dynamo(error) from error
 
@@ -111,7 +113,7 @@ def probe_chunk(side: DecodeSide, prompt_tokens: int) -> Chunk:
     Raises:
         EngineDead: the engine died.
     """
-    if not side.alive:
+    if not side.engine.alive:
         raise EngineDead("the decode engine died")
     return {
         "token_ids": [0],

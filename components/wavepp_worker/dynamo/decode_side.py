@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from tokenizers import Tokenizer
 
@@ -16,7 +16,7 @@ from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.rooms import INVALID
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 from wavepp_worker.dynamo.translate import Asked
-from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, WaveppError
+from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.model.sampling import SampledToken
 
 POLL_SECONDS = 0.05
@@ -33,16 +33,9 @@ class DecodeSide:
             ConfigError: it cannot work; the message names the key.
         """
         self._config = config
-        self._on_death = on_death
-        self._death: str | None = None
         self._tokenizer: Tokenizer | None = None
-        self.engine = DecodeEngine(config, on_death=self._died)
+        self.engine = DecodeEngine(config, on_death=on_death)
         self.metrics = DecodeMetrics(self.engine.stats)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the engine has not died."""
-        return self._death is None
 
     def start(self) -> None:
         """Load the model; blocks until requests can be taken.
@@ -59,7 +52,7 @@ class DecodeSide:
 
     async def stream(
         self, request_id: str, asked: Asked, address: BootstrapAddress, is_stopped: Callable[[], bool]
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """The answer, as chunks of which exactly the last has a finish reason.
 
         Args:
@@ -87,8 +80,6 @@ class DecodeSide:
         )
         outcome = "cancelled"
         try:
-            if self._death is not None:
-                raise EngineDead(self._death)
             self.engine.submit(request, lambda output: _put(loop, outputs, output))
             while True:
                 output = await self._next(outputs, request_id, is_stopped)
@@ -119,8 +110,6 @@ class DecodeSide:
             try:
                 return await asyncio.wait_for(outputs.get(), POLL_SECONDS)
             except asyncio.TimeoutError:
-                if self._death is not None:
-                    raise EngineDead(self._death) from None
                 if is_stopped() and not aborted:
                     aborted = True
                     self.engine.abort(request_id)
@@ -140,18 +129,12 @@ class DecodeSide:
         )
 
     def _error(self, output: DecodeOutput) -> WaveppError:
-        if self._death is not None:
-            return EngineDead(self._death)
         text = output.error or "the decode engine gave no reason"
         _, invalid, reason = text.partition(INVALID)
         if invalid:
             return InvalidRequest(reason)
         kind = getattr(errors, output.error_kind or "", HandoffError)
         return kind(text)
-
-    def _died(self, reason: str) -> None:
-        self._death = reason
-        self._on_death(reason)
 
 
 def _put(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[DecodeOutput], output: DecodeOutput) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dynamo.llm.exceptions import Cancelled, EngineShutdown, InvalidArgument, Unknown
+
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted, WaveppError
 
 

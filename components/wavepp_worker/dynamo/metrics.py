@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -70,9 +70,9 @@ class PrefillMetrics:
             registry=self.registry,
         )
         self._stages = Histogram(
-            PREFIX + "stage_seconds",
-            "Seconds one rank spent on one request: compute, or handoff (waiting for the wave).",
-            ["rank", "part"],
+            PREFIX + "stage_compute_seconds",
+            "Seconds one rank computed the waves one request was part of.",
+            ["rank"],
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -90,8 +90,7 @@ class PrefillMetrics:
         for part in ("queued", "admission", "execution"):
             self._parts.labels(part).observe(getattr(timings, part))
         for stage in timings.stages:
-            self._stages.labels(str(stage.rank), "compute").observe(stage.compute)
-            self._stages.labels(str(stage.rank), "handoff").observe(stage.handoff)
+            self._stages.labels(str(stage.rank)).observe(stage.compute)
         self._offered.inc(offered_bytes)
 
     def failed(self, error: WaveppError) -> None:
@@ -170,7 +169,7 @@ class DecodeMetrics:
 
 
 def _families(
-    gauges: dict[str, tuple[str, float]], counters: dict[str, tuple[str, float]]
+    gauges: Mapping[str, tuple[str, float]], counters: Mapping[str, tuple[str, float]]
 ) -> Iterator[Metric]:
     for name, (text, value) in gauges.items():
         yield GaugeMetricFamily(PREFIX + name, text, value=value)

@@ -137,11 +137,14 @@ class PrefillSide:
         self, future: Future[PrefillResult], request_id: str, is_stopped: Callable[[], bool]
     ) -> PrefillResult:
         waiting = asyncio.wrap_future(future)
-        while not waiting.done():
-            await asyncio.wait({waiting}, timeout=POLL_SECONDS)
-            if not waiting.done() and is_stopped():
-                self.engine.abort(request_id)
-        return waiting.result()
+        try:
+            while not waiting.done():
+                await asyncio.wait({waiting}, timeout=POLL_SECONDS)
+                if not waiting.done() and is_stopped():
+                    self.engine.abort(request_id)
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     def _cancelled(self, room: int) -> None:
         with self._lock:

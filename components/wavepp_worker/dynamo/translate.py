@@ -74,7 +74,7 @@ class Asked:
         tokens: the prompt, little-endian uint32.
         salt: the cache isolation key.
         sampling: how tokens are chosen.
-        max_tokens: most tokens to generate, at least 1.
+        max_tokens: most tokens to generate: at least 1, at most what the context leaves.
         min_tokens: tokens before which nothing ends the answer.
         stop_hidden: token ids that end the answer and whose text is not shown.
         stop_visible: token ids that end the answer and whose text is shown.
@@ -141,13 +141,17 @@ def read_request(request: Mapping[str, Any], limits: Limits, defaults: SamplingP
     hidden = dict.fromkeys((*eos, *(stop.get("stop_token_ids") or ())))
     routing = request.get("routing") or {}
     room = max(1, limits.max_model_len - len(tokens) // 4)
-    max_tokens = min(_count(stop, "max_tokens", room), room)
+    max_tokens, min_tokens = _count(stop, "max_tokens", room), _count(stop, "min_tokens", 0)
+    if max_tokens < 1:
+        raise InvalidRequest("max_tokens=0 leaves nothing to generate; ask for at least 1")
+    if min_tokens > max_tokens:
+        raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
     return Asked(
         tokens=tokens,
         salt=str(_either(routing.get("cache_salt"), "")),
         sampling=_sampling(options, _count(output, "logprobs", None), limits, defaults),
-        max_tokens=max(1, max_tokens),
-        min_tokens=min(_count(stop, "min_tokens", 0), max_tokens),
+        max_tokens=min(max_tokens, room),
+        min_tokens=min(min_tokens, room),
         stop_hidden=tuple(token for token in hidden if token not in visible),
         stop_visible=visible,
         stop_strings=tuple(dict.fromkeys(text for text in stop.get("stop") or () if text)),
@@ -202,7 +206,8 @@ def _tokens(token_ids: Any, limits: Limits) -> bytes:
         raise InvalidRequest("the prompt is empty; give at least one token")
     if len(ids) > limits.max_model_len:
         raise InvalidRequest(
-            f"the prompt has {len(ids)} tokens, more than the context length of {limits.max_model_len}; shorten it"
+            f"the prompt has {len(ids)} tokens, more than the context length of {limits.max_model_len}; "
+            "shorten it"
         )
     outside = ids[(ids < 0) | (ids >= limits.vocab_size)]
     if len(outside):

@@ -46,6 +46,7 @@ class WaveppWorker(LLMEngine):
         self._ticker = Ticker(self._publish_snapshot)
         self._dying = threading.Event()
         self._closed = False
+        self.start_error: WaveppError | None = None
 
     @abstractmethod
     def open(self) -> Registration:
@@ -75,7 +76,11 @@ class WaveppWorker(LLMEngine):
         """Start the engine; requests can be taken when this returns."""
         del worker_id
         self._loop = asyncio.get_running_loop()
-        registration = await asyncio.to_thread(self.open)
+        try:
+            registration = await asyncio.to_thread(self.open)
+        except WaveppError as error:
+            self.start_error = error
+            raise
         self._ticker.start()
         return registration
 
@@ -180,15 +185,23 @@ def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) ->
     )
 
 
-def run_worker(make: Callable[[], Awaitable[tuple[LLMEngine, WorkerConfig]]]) -> None:
-    """Run a worker until it is told to stop; leaves with code 2 and a sentence if it cannot start."""
+def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]]) -> None:
+    """Run a worker until it is told to stop.
+
+    Leaves with a sentence if it cannot start: code 2 if the configuration is to blame, else 1.
+    """
 
     async def main() -> None:
-        engine, config = await make()
-        await Worker(engine, config).run()
+        worker, config = await make()
+        try:
+            await Worker(worker, config).run()
+        except Exception:
+            if worker.start_error is not None:
+                raise worker.start_error from None
+            raise
 
     try:
         uvloop.run(main())
-    except ConfigError as error:
+    except WaveppError as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(EXIT_BAD_CONFIG) from error
+        raise SystemExit(EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1) from error

@@ -48,11 +48,11 @@ def read_config(model_dir: Path) -> Any:
     model_type = read_json(model_dir / "config.json").get("model_type")
     try:
         config = AutoConfig.from_pretrained(model_dir)
-    except (ValueError, KeyError, OSError, TypeError, AttributeError) as error:
+    except Exception as error:  # whatever a foreign file makes a configuration class raise
         raise ConfigError(
             f"model: transformers {transformers.__version__} cannot read the configuration of {model_dir} "
-            f"(model_type {model_type}): {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        ) from None
+            f"(model_type {model_type}): {' '.join(str(error).split()) or type(error).__name__}"
+        ) from error
     if config.is_encoder_decoder:
         raise _unsupported(config, "it is an encoder-decoder model")
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

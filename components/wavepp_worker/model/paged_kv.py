@@ -80,7 +80,7 @@ class TorchPagedKV:
         if payload.dtype != torch.uint8 or payload.numel() != wanted:
             given = payload.numel() * payload.element_size()
             raise HandoffError(
-                f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes, but "
+                f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes but "
                 f"the payload has {given}; both sides must have the same model and dtype"
             )
         slots = token_slots(block_table, start, end, self.block).to(self.device)

@@ -18,6 +18,7 @@ import zmq
 
 from wavepp_worker.errors import (
     AuditError,
+    ConfigError,
     EngineDead,
     HandoffError,
     InvalidRequest,
@@ -113,6 +114,7 @@ class PrefillEngine:
         self._index = IndexFeed(config.pp, config.block)
         self._totals = {"prompt_tokens": 0, "reused_tokens": 0, "finished": 0, "failed": 0}
         self._death: str | None = None
+        self._misconfigured = False
         self._closing = threading.Event()
         self._all_ready = threading.Event()
         self._run_dir: Path | None = None
@@ -162,7 +164,7 @@ class PrefillEngine:
                     f"ranks {missing} were not ready after start_timeout={self.config.start_timeout:.0f} s"
                 )
             if self._death is not None:
-                raise EngineDead(self._death)
+                raise (ConfigError if self._misconfigured else EngineDead)(self._death)
         except BaseException:
             self.close()
             raise
@@ -384,11 +386,13 @@ class PrefillEngine:
             return sorted(reports, key=lambda report: report.rank)
 
     def _serve(self, events: zmq.Socket[bytes]) -> None:
+        next_check = 0.0
         while not self._closing.is_set():
             if events.poll(100):
                 self._handle(Codec.event.decode(events.recv()))
-            else:
+            if time.monotonic() > next_check:
                 self._check_deadlines()
+                next_check = time.monotonic() + 0.1
         events.close(linger=0)
 
     def _check_deadlines(self) -> None:
@@ -414,7 +418,8 @@ class PrefillEngine:
                 if len(self._ready) == self.config.pp:
                     self._all_ready.set()
             case RankFailed():
-                self._die(f"rank {event.rank} failed: {event.reason}")
+                self._misconfigured = event.config
+                self._die(event.reason if event.config else f"rank {event.rank} failed: {event.reason}")
             case Heartbeat():
                 with self._lock:
                     self._beats[event.rank] = (time.monotonic(), event)
@@ -471,7 +476,7 @@ class PrefillEngine:
             self._death = reason
             self._reported.notify_all()
         if self._processes is not None:
-            self._processes.expect_exit()
+            self._processes.kill()
         self._fail_all(EngineDead(reason))
         started = self._all_ready.is_set()
         self._all_ready.set()

@@ -44,6 +44,12 @@ class RankProcesses:
         """From now on a rank that exits does so because it was asked to."""
         self._closing.set()
 
+    def kill(self) -> None:
+        """End all ranks at once: a pipeline with a rank missing is of no use."""
+        self._closing.set()
+        for process in self._processes:
+            process.kill()
+
     def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the ranks to leave, then kill them; idempotent."""
         self._closing.set()

@@ -135,10 +135,11 @@ class RankReady(Message, frozen=True):
 
 
 class RankFailed(Message, frozen=True):
-    """A rank is about to exit and says why."""
+    """A rank is about to exit and says why; ``config`` if the configuration is at fault."""
 
     rank: int
     reason: str
+    config: bool
 
 
 class Heartbeat(Message, frozen=True):

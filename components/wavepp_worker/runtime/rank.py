@@ -13,7 +13,7 @@ import msgspec
 import torch
 import zmq
 
-from wavepp_worker.errors import WaveppError
+from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.data_plane import DataPlane
@@ -40,7 +40,9 @@ def run_rank(config: RankConfig) -> None:
         """The rank cannot go on: say why, and leave at once, so that nobody waits for it."""
         if not isinstance(error, WaveppError):
             traceback.print_exception(error)
-        events.send(RankFailed(rank=config.rank, reason=f"{type(error).__name__}: {error}"))
+        wrong_config = isinstance(error, ConfigError)
+        reason = str(error) if wrong_config else f"{type(error).__name__}: {error}"
+        events.send(RankFailed(rank=config.rank, reason=reason, config=wrong_config))
         events.close()
         context.term()
         os._exit(1)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from wavepp_worker.decode.messages import DecodeRequest
+from wavepp_worker.decode.sequence import Sequence
+from wavepp_worker.handoff.receiver import BootstrapAddress
+
+
+def sequence(**values: object) -> Sequence:
+    fields = {"request_id": "r", "tokens": np.arange(5, dtype="<u4").tobytes(), "max_tokens": 4}
+    address = BootstrapAddress(host="127.0.0.1", port=1, room=1)
+    return Sequence(DecodeRequest(**{**fields, "handoff": address, **values}))  # type: ignore[arg-type]
+
+
+def accepted(sequence: Sequence, tokens: list[int]) -> list[str | None]:
+    return [sequence.accept(token) for token in tokens]
+
+
+def test_length() -> None:
+    assert accepted(sequence(), [7, 7, 7, 7]) == [None, None, None, "length"]
+
+
+def test_the_first_token_can_be_the_last() -> None:
+    assert sequence(max_tokens=1).accept(7) == "length"
+    assert sequence(stop_token_ids=(7,)).accept(7) == "stop"
+
+
+def test_stop_beats_length() -> None:
+    assert accepted(sequence(max_tokens=2, stop_token_ids=(9, 8)), [7, 8]) == [None, "stop"]
+
+
+@pytest.mark.parametrize("at_least", [0, 1, 2])
+def test_stop_tokens_are_banned_and_ignored_below_min_tokens(at_least: int) -> None:
+    seq = sequence(min_tokens=at_least, stop_token_ids=(7, 8))
+    reasons = []
+    while not reasons or reasons[-1] is None:
+        assert seq.banned == ((7, 8) if len(seq.generated) < at_least else ())
+        reasons.append(seq.accept(7))
+    assert reasons == [None] * at_least + ["stop"]
+
+
+def test_each_chunk_is_the_newest_token_and_none_of_the_prompt() -> None:
+    seq, table = sequence(), torch.tensor([3, 1])
+    for new in range(1, 4):
+        seq.accept(7)
+        chunk = seq.next_chunk(table)
+        assert (chunk.start, chunk.length, chunk.wants_logits) == (5 + new - 1, 1, True)
+        assert chunk.block_table is table
+        assert seq.prompt_tokens_in(chunk) == 0
+
+
+def test_prompt_tokens_would_be_counted() -> None:
+    seq = sequence()
+    for start, length, expected in [(0, 5, 5), (3, 4, 2), (4, 1, 1), (5, 1, 0)]:
+        chunk = seq.next_chunk(torch.tensor([0]))
+        assert seq.prompt_tokens_in(type(chunk)(start, length, chunk.block_table, True)) == expected

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.dynamo import fakes
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+
+@pytest.fixture(scope="session")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory without weights: a byte-level tokenizer of 256 bytes and two special tokens."""
+    directory = tmp_path_factory.mktemp("text-model")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|start|>", "<|end|>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 258}))
+    return directory
+
+
+@pytest.fixture
+def fake_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers built in this test get fake engines and a fake bootstrap server."""
+    from wavepp_worker.dynamo import decode_side, prefill_side
+
+    monkeypatch.setattr(prefill_side, "PrefillEngine", fakes.FakePrefillEngine)
+    monkeypatch.setattr(prefill_side, "BootstrapServer", fakes.FakeBootstrap)
+    monkeypatch.setattr(decode_side, "DecodeEngine", fakes.FakeDecodeEngine)
+    monkeypatch.setattr(fakes.FakeBootstrap, "rooms", {})

@@ -1,0 +1,213 @@
+"""Stand-ins for the engines: the same surface, no model, answers after a delay."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest, DecodeStats
+from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
+from wavepp_worker.handoff.interface import FirstToken, Offer, RankAddress
+from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.engine import EngineStats
+from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult, StageTiming, Timings
+
+VOCABULARY = 258
+CONTEXT = 128
+REUSED = 3
+
+
+class FakePrefillEngine:
+    """Answers with the prompt's last token, plus one, after ``delay`` seconds."""
+
+    delay = 0.01
+
+    def __init__(self, config: Any, *, on_index: Any = None, on_death: Any = None) -> None:
+        self.config, self.on_index, self.on_death = config, on_index, on_death
+        self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
+        self.max_model_len, self.total_blocks = CONTEXT, 64
+        self.started = self.closed = 0
+        self.aborted: list[str] = []
+        self.live: dict[str, Future[PrefillResult]] = {}
+        self.requests: list[PrefillRequest] = []
+        self.dead: str | None = None
+
+    def start(self) -> None:
+        self.started += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def alive(self) -> bool:
+        return self.dead is None
+
+    def submit(self, request: PrefillRequest) -> Future[PrefillResult]:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+        if request.request_id in self.live:
+            raise InvalidRequest(f"request id {request.request_id} is in use")
+        future: Future[PrefillResult] = Future()
+        self.live[request.request_id] = future
+        self.requests.append(request)
+        threading.Timer(self.delay, self._finish, (request, future)).start()
+        return future
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+        self._end(request_id, RequestAborted(f"request {request_id} was aborted"))
+
+    def die(self, reason: str) -> None:
+        self.dead = reason
+        for request_id in list(self.live):
+            self._end(request_id, EngineDead(reason))
+        self.on_death(reason)
+
+    def offer(self, request_id: str) -> Offer:
+        rank = RankAddress(
+            rank=0, host="127.0.0.1", port=1, layers=(0, 2), block=16, dtype="float32", bytes_per_token=10,
+            transport="socket",
+        )  # fmt: skip
+        return Offer(request_id=request_id, prompt_tokens=1, model_id="m", ranks=(rank,))
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            queued=0, running=len(self.live), holding=0, used_blocks=5, total_blocks=64, prompt_tokens=10,
+            reused_tokens=4, finished=1, failed=0, waves=2, rounds=3, last_wave_age=0.5,
+        )  # fmt: skip
+
+    def audit(self, timeout: float = 30.0) -> dict[str, Any]:
+        return {"ranks": []}
+
+    def _finish(self, request: PrefillRequest, future: Future[PrefillResult]) -> None:
+        if self.live.pop(request.request_id, None) is None:
+            return
+        last = int.from_bytes(request.tokens[-4:], "little")
+        wanted = request.sampling.logprobs
+        first = SampledToken(last + 1) if wanted is None else SampledToken(last + 1, -0.5, ((last + 1, -0.5),))
+        timings = Timings(
+            queued=0.001, admission=0.002, execution=0.003, total=0.006, stages=(StageTiming(0, 0.001),)
+        )
+        result = PrefillResult(
+            request_id=request.request_id, first=first, prompt_tokens=request.prompt_tokens,
+            reused_tokens=REUSED, timings=timings,
+        )  # fmt: skip
+        future.set_result(result)
+
+    def _end(self, request_id: str, error: Exception) -> None:
+        future = self.live.pop(request_id, None)
+        if future is not None:
+            future.set_exception(error)
+
+
+class FakeBootstrap:
+    """Remembers what each room was told, and lets a fake decode engine wait for it."""
+
+    rooms: dict[int, FakeBootstrap.Room] = {}  # noqa: RUF012
+
+    class Room:
+        def __init__(self) -> None:
+            self.settled = threading.Event()
+            self.offer: Offer | None = None
+            self.first: FirstToken | None = None
+            self.failure: str | None = None
+
+    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None]) -> None:
+        self.host, self.port, self.on_cancel = host, port or 4242, on_cancel
+        self.closed = 0
+
+    @classmethod
+    def room(cls, room: int) -> FakeBootstrap.Room:
+        return cls.rooms.setdefault(room, cls.Room())
+
+    def register(self, room: int, offer: Offer) -> None:
+        self.room(room).offer = offer
+
+    def finish(self, room: int, first: FirstToken) -> None:
+        self.room(room).first = first
+        self.room(room).settled.set()
+
+    def fail(self, room: int, message: str) -> None:
+        self.room(room).failure = message
+        self.room(room).settled.set()
+
+    def pending(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class FakeDecodeEngine:
+    """Continues a room's first token by counting up, ``delay`` seconds a token."""
+
+    delay = 0.002
+
+    def __init__(self, config: Any, on_death: Any = None) -> None:
+        self.config, self.on_death = config, on_death
+        self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
+        self.max_model_len, self.total_blocks = CONTEXT, 64
+        self.alive = True
+        self.started = self.closed = 0
+        self.requests: list[DecodeRequest] = []
+        self.aborted: dict[str, threading.Event] = {}
+
+    def start(self) -> None:
+        self.started += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def submit(self, request: DecodeRequest, on_output: Callable[[DecodeOutput], None]) -> None:
+        self.requests.append(request)
+        aborted = self.aborted.setdefault(request.request_id, threading.Event())
+        threading.Thread(target=self._run, args=(request, on_output, aborted), daemon=True).start()
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.setdefault(request_id, threading.Event()).set()
+
+    def stats(self) -> DecodeStats:
+        return DecodeStats(
+            running=1, waiting=0, receiving=0, used_blocks=1, total_blocks=64, prompt_tokens_computed=0,
+            kv_bytes_received=7, tokens_generated=9, steps=3,
+        )  # fmt: skip
+
+    def audit(self, timeout: float = 30.0) -> dict[str, Any]:
+        return {"capacity": 64, "free": 64}
+
+    def _run(self, request: DecodeRequest, on_output: Any, aborted: threading.Event) -> None:
+        def emit(**fields: Any) -> None:
+            on_output(
+                DecodeOutput(
+                    request_id=request.request_id, prompt_tokens=request.prompt_tokens, **fields
+                )
+            )  # fmt: skip
+
+        room = FakeBootstrap.room(request.handoff.room)
+        while not room.settled.wait(0.01):
+            if aborted.is_set():
+                emit(finish_reason="cancelled")
+                return
+        if room.first is None:
+            emit(finish_reason="error", error=f"the prefill failed: {room.failure}", error_kind="HandoffError")
+            return
+        token, reused = room.first.first.token, room.first.reused_tokens
+        for step in range(request.max_tokens):
+            if aborted.wait(self.delay):
+                emit(finish_reason="cancelled", reused_tokens=reused)
+                return
+            last = step == request.max_tokens - 1
+            stop = token + step in request.stop_token_ids
+            wanted = request.sampling.logprobs
+            sampled = (
+                SampledToken(token + step)
+                if wanted is None
+                else SampledToken(token + step, -0.25, tuple((token + step + i, -0.25 - i) for i in range(wanted)))
+            )
+            reason = "stop" if stop else "length" if last else None
+            emit(tokens=(sampled,), finish_reason=reason, reused_tokens=reused)
+            if reason:
+                return

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
+from wavepp_worker.errors import ConfigError
+
+
+def test_every_kind_of_flag_reaches_the_configuration() -> None:
+    args = PrefillArgs.parse(
+        "--model /m/smol --pp 4 --partition 10,8,6,6 --kv-tokens 100,200,300,400 --dtype float32 --chunk 37 "
+        "--namespace n --component c --discovery-backend file --event-plane zmq --bootstrap-port 7000 "
+        "--served-model-name name --handoff socket".split()
+    )
+    assert args.engine.partition == (10, 8, 6, 6)
+    assert args.engine.kv_tokens == (100, 200, 300, 400)
+    assert (args.engine.dtype, args.engine.chunk, args.engine.handoff) == ("float32", 37, "socket")
+    runtime = args.runtime
+    assert (runtime.namespace, runtime.component, runtime.endpoint) == ("n", "c", "generate")
+    assert (runtime.served_model_name, runtime.bootstrap_port) == ("name", 7000)
+    assert runtime.options.discovery_backend == "file"
+
+
+def test_defaults_by_role() -> None:
+    prefill = PrefillArgs.parse(["--model", "/m/smol", "--kv-tokens", "512"])
+    assert (prefill.runtime.component, prefill.runtime.served_model_name) == ("prefill", "smol")
+    assert (prefill.engine.handoff, prefill.engine.kv_tokens) == ("auto", 512)
+    assert DecodeArgs.parse(["--model", "/m/smol"]).runtime.component == "backend"
+    assert AggArgs.parse(["--model", "/m/smol"]).runtime.component == "backend"
+
+
+def test_an_endpoint_address_sets_all_three() -> None:
+    runtime = DecodeArgs.parse(["--model", "/m", "--endpoint", "dyn://a.b.c"]).runtime
+    assert (runtime.namespace, runtime.component, runtime.endpoint) == ("a", "b", "c")
+    with pytest.raises(ConfigError, match="--endpoint"):
+        DecodeArgs.parse(["--model", "/m", "--endpoint", "a.b"])
+
+
+def test_agg_shares_flags_and_lets_decode_differ() -> None:
+    args = AggArgs.parse(
+        "--model /m --dtype float32 --kv-tokens 640 --block 32 --decode-kv-tokens 320 --pp 2".split()
+    )
+    assert (args.engine.kv_tokens, args.decode.kv_tokens) == (640, 320)
+    assert args.decode.block == args.engine.block == 32
+    assert args.decode.dtype == args.engine.dtype == "float32"
+    assert AggArgs.parse("--model /m --pp 2 --kv-tokens 64,96".split()).engine.kv_tokens == (64, 96)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--model /m --frobnicate 3", "--frobnicate"),
+        ("--model /m --pp zero", "--pp"),
+        ("--model /m --pp 0", "--pp"),
+        ("--model /m --partition 1,x", "--partition"),
+        ("--model /m --kv-tokens 1,,y", "--kv-tokens"),
+        ("--model /m --dtype float16", "--dtype"),
+        ("--model /m --handoff none", "--handoff"),
+        ("--model /m --bootstrap-port 70000", "--bootstrap-port"),
+        ("--pp 2", "--model"),
+        ("--model /m --discovery-backend paper", "--discovery-backend"),
+        ("--model /m --chu 4", "--chu"),
+    ],
+)
+def test_a_bad_flag_is_named(flags: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        PrefillArgs.parse(flags.split())
+
+
+def test_a_bad_command_line_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        PrefillArgs.parse_or_exit(["--model", "/m", "--nonsense"])
+    assert left.value.code == 2
+    assert "--nonsense" in capsys.readouterr().err
+
+
+def test_parsing_loads_no_tensor_library() -> None:
+    code = (
+        "import sys; from wavepp_worker.dynamo.args import AggArgs; AggArgs.parse(['--model', '/m']); "
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

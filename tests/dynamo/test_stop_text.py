@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(text_model: Path) -> Tokenizer:
+    return load_tokenizer(text_model)
+
+
+def say(text: StopText, ids: list[int]) -> tuple[str, list[str], bool]:
+    """What is shown, piece by piece, and whether a stop string ended it."""
+    pieces = []
+    for token in ids:
+        piece = text.add(token)
+        pieces.append(piece.text)
+        if piece.stopped:
+            return "".join(pieces), pieces, True
+    pieces.append(text.finish())
+    return "".join(pieces), pieces, False
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text).ids)
+
+
+def test_nothing_of_a_stop_string_is_shown(tokenizer: Tokenizer) -> None:
+    shown, pieces, stopped = say(StopText(tokenizer, ["cde"]), ids_of(tokenizer, "abcdefg"))
+    assert (shown, stopped) == ("ab", True)
+    assert pieces == ["a", "b", "", "", ""]
+
+
+def test_text_that_only_looked_like_a_stop_string_is_shown_in_the_end(tokenizer: Tokenizer) -> None:
+    assert say(StopText(tokenizer, ["cdx"]), ids_of(tokenizer, "abcde"))[0] == "abcde"
+    assert say(StopText(tokenizer, ["cdx"]), ids_of(tokenizer, "abcd"))[0] == "abcd"
+
+
+def test_the_stop_string_is_kept_if_asked_for(tokenizer: Tokenizer) -> None:
+    text = StopText(tokenizer, ["cd"], keep_stop_string=True)
+    assert say(text, ids_of(tokenizer, "abcdef"))[0] == "abcd"
+
+
+def test_the_first_of_several_stop_strings_counts(tokenizer: Tokenizer) -> None:
+    assert say(StopText(tokenizer, ["ef", "cd"]), ids_of(tokenizer, "abcdef"))[0] == "ab"
+
+
+def test_no_stop_within_the_first_min_tokens(tokenizer: Tokenizer) -> None:
+    assert say(StopText(tokenizer, ["b"], min_tokens=3), ids_of(tokenizer, "abcab"))[0] == "abca"
+
+
+def test_characters_of_several_tokens_come_out_whole(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "a→b")
+    assert len(ids) == 5
+    shown, pieces, _ = say(StopText(tokenizer, ["zz"]), ids)
+    assert shown == "a→b"
+    assert "�" not in "".join(pieces)
+
+
+def test_special_tokens_have_text_only_if_asked_for(tokenizer: Tokenizer) -> None:
+    ids = [*ids_of(tokenizer, "a"), 257, *ids_of(tokenizer, "b")]
+    assert say(StopText(tokenizer, ["zz"]), ids)[0] == "ab"
+    assert say(StopText(tokenizer, ["zz"], skip_special=False), ids)[0] == "a<|end|>b"
+
+
+def test_a_hidden_token_ends_without_text(tokenizer: Tokenizer) -> None:
+    text = StopText(tokenizer, ["zz"])
+    assert text.add(ids_of(tokenizer, "a")[0], shown=False).text == ""
+
+
+def test_the_prompt_is_context_not_text(tokenizer: Tokenizer) -> None:
+    prompt = np.array(ids_of(tokenizer, "prompt"), dtype="<u4").tobytes()
+    assert say(StopText(tokenizer, ["zz"], prompt=prompt), ids_of(tokenizer, "ab"))[0] == "ab"
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text("abc", max_size=30), stops=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1))
+def test_streaming_equals_looking_at_the_whole_text(
+    tokenizer: Tokenizer, text: str, stops: list[str]
+) -> None:
+    shown, _, stopped = say(StopText(tokenizer, stops), ids_of(tokenizer, text))
+    ends = [text.index(stop) + len(stop) for stop in stops if stop in text]
+    assert stopped == bool(ends)
+    if not ends:
+        assert shown == text
+        return
+    # Streaming stops at the first token that completes any stop string.
+    seen = text[: min(ends)]
+    assert shown == seen[: min(seen.index(stop) for stop in stops if stop in seen)]

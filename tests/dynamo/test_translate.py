@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.sampling import SamplingParams
+
+LIMITS = Limits(max_model_len=20, vocab_size=100, top_logprobs=5)
+
+
+def read(defaults: SamplingParams | None = None, **fields: Any) -> Any:
+    return read_request({"token_ids": [1, 2, 3], **fields}, LIMITS, defaults or SamplingParams())
+
+
+def as_the_frontend_sends(**changes: Any) -> dict[str, Any]:
+    """The groups of a request with every key the frontend writes, most of them null."""
+    request = {
+        "stop_conditions": dict.fromkeys(
+            ("max_tokens", "stop", "stop_token_ids", "stop_token_ids_visible", "stop_token_ids_hidden",
+             "min_tokens", "ignore_eos", "max_thinking_tokens")
+        ),
+        "sampling_options": dict.fromkeys(
+            ("n", "best_of", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature",
+             "top_p", "top_k", "min_p", "use_beam_search", "length_penalty", "seed",
+             "include_stop_str_in_output", "guided_decoding")
+        ),
+        "output_options": dict.fromkeys(
+            ("logprobs", "prompt_logprobs", "skip_special_tokens", "formatted_prompt",
+             "return_tokens_as_token_ids")
+        ),
+        "eos_token_ids": [99],
+        "routing": {"dp_rank": 0},
+    }  # fmt: skip
+    for path, value in changes.items():
+        group, _, key = path.partition("__")
+        request[group][key] = value
+    return request
+
+
+def test_a_plain_request_is_greedy_and_as_long_as_the_context_allows() -> None:
+    asked = read(**as_the_frontend_sends(stop_conditions__stop_token_ids_hidden=[99]))
+    assert np.frombuffer(asked.tokens, "<u4").tolist() == [1, 2, 3]
+    assert asked.sampling == SamplingParams()
+    assert asked.max_tokens == 17
+    assert asked.stop_hidden == (99,)
+    assert asked.salt == ""
+
+
+def test_every_sampling_option_is_passed_on() -> None:
+    given = {
+        "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 42, "presence_penalty": 0.5,
+        "frequency_penalty": 0.6, "repetition_penalty": 1.2,
+    }  # fmt: skip
+    assert read(sampling_options=given, output_options={"logprobs": 3}).sampling == SamplingParams(
+        **given, logprobs=3
+    )
+
+
+def test_stops_are_told_apart() -> None:
+    stop = {
+        "stop": ["a", "b", "a"], "stop_token_ids": [7], "stop_token_ids_visible": [8],
+        "stop_token_ids_hidden": [99], "min_tokens": 2, "max_tokens": 4,
+    }  # fmt: skip
+    asked = read(stop_conditions=stop, eos_token_ids=[98])
+    assert asked.stop_hidden == (99, 98, 7)
+    assert asked.stop_visible == (8,)
+    assert asked.stop_strings == ("a", "b")
+    assert (asked.min_tokens, asked.max_tokens) == (2, 4)
+    ignoring = read(stop_conditions={**stop, "ignore_eos": True}, eos_token_ids=[98])
+    assert ignoring.stop_hidden == (7,)
+
+
+def test_max_tokens_is_cut_to_the_room_left() -> None:
+    assert read(stop_conditions={"max_tokens": 10**6}).max_tokens == 17
+    assert read_request({"token_ids": [1] * 20}, LIMITS, SamplingParams()).max_tokens == 1
+
+
+def test_the_salt_comes_with_the_routing() -> None:
+    assert read(routing={"cache_salt": "tenant"}).salt == "tenant"
+
+
+def test_packed_token_ids_are_understood() -> None:
+    asked = read(token_ids=np.array([4, 5], dtype="<i4").tobytes())
+    assert np.frombuffer(asked.tokens, "<u4").tolist() == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"token_ids": []}, "empty"),
+        ({"token_ids": None}, "empty"),
+        ({"token_ids": [1, 100]}, "token id 100 is outside the vocabulary"),
+        ({"token_ids": [1, -1]}, "token id -1"),
+        ({"token_ids": [1] * 21}, "21 tokens, more than the context length of 20"),
+        ({"token_ids": [[1]]}, "flat list"),
+        ({"token_ids": ["x"]}, "integers"),
+        ({"sampling_options": {"n": 2}}, "n=2"),
+        ({"sampling_options": {"best_of": 3}}, "best_of=3"),
+        ({"sampling_options": {"guided_decoding": {"regex": "a"}}}, "constrained output"),
+        ({"sampling_options": {"use_beam_search": True}}, "beam search"),
+        ({"sampling_options": {"length_penalty": 2.0}}, "length_penalty"),
+        ({"sampling_options": {"logit_bias": {"1": 2}}}, "logit_bias"),
+        ({"sampling_options": {"temperature": -1.0}}, "temperature"),
+        ({"sampling_options": {"top_p": 1.5}}, "top_p"),
+        ({"sampling_options": {"top_k": -2}}, "top_k"),
+        ({"output_options": {"logprobs": 6}}, "logprobs"),
+        ({"output_options": {"prompt_logprobs": 1}}, "prompt_logprobs"),
+        ({"output_options": {"return_tokens_as_token_ids": True}}, "return_tokens_as_token_ids"),
+        ({"stop_conditions": {"max_thinking_tokens": 5}}, "max_thinking_tokens"),
+        ({"stop_conditions": {"max_tokens": 0}}, "max_tokens"),
+        ({"stop_conditions": {"min_tokens": 5, "max_tokens": 4}}, "min_tokens"),
+        ({"multi_modal_data": {"image_url": [{}]}}, "images"),
+        ({"routing": {"lora_name": "x"}}, "LoRA adapter 'x'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_a_sentence(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        read(**fields)
+
+
+def test_unset_options_of_any_name_are_fine() -> None:
+    read(sampling_options={"some_new_key": None}, output_options={"another": False})
+
+
+def test_defaults_follow_the_models_generation_config(tmp_path: Path) -> None:
+    assert default_sampling(tmp_path) == SamplingParams()
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_p": 0.9}))
+    assert default_sampling(tmp_path).temperature == 0.0
+    config = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    expected = SamplingParams(temperature=0.6, top_p=0.9, top_k=50, repetition_penalty=1.1)
+    assert default_sampling(tmp_path) == expected
+    assert read(expected).sampling == expected
+    assert read(expected, sampling_options={"temperature": 0.0}).sampling.temperature == 0.0
+
+
+def test_shaping_the_draw_asks_for_one() -> None:
+    assert read(sampling_options={"top_p": 0.5}).sampling.temperature == 1.0
+    assert read(sampling_options={"top_p": 0.5, "temperature": 0.0}).sampling.temperature == 0.0
+
+
+def test_other_spellings_of_the_extremes() -> None:
+    assert read(sampling_options={"top_k": -1}).sampling.top_k == 0
+    nothing = read(sampling_options={"top_p": 0.0, "temperature": 1.0}).sampling
+    assert (nothing.top_k, nothing.top_p) == (1, 1.0)

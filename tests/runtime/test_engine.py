@@ -1,0 +1,254 @@
+"""The prefill engine with real rank processes: right answers, bounded waits, clean books."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from pathlib import Path
+
+import pytest
+
+from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
+from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, RequestAborted, RequestTimeout
+from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.runtime.engine import pack_tokens
+from wavepp_worker.runtime.messages import PrefillRequest
+
+from .conftest import PromptMaker, Reference
+
+
+def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
+    expected = reference(prompt)
+    assert result.first_token == int(expected.argmax())
+    for token, logprob in result.top_logprobs:
+        assert abs(logprob - float(expected[token])) < 1e-3
+    assert result.prompt_tokens == len(prompt)
+    assert result.reused_tokens < len(prompt)
+
+
+def submit(engine: PrefillEngine, name: str, prompt: list[int]) -> Future[PrefillResult]:
+    return engine.submit(PrefillRequest(request_id=name, tokens=pack_tokens(prompt)))
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not merely waiting to be reaped."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        {"pp": 1, "chunk": 33, "block": 5},
+        {"pp": 2, "chunk": 16, "block": 16},
+        {"pp": 3, "partition": (1, 3, 2), "chunk": 7, "block": 3, "kv_tokens": (1200, 1000, 1500)},
+        {"pp": 4, "chunk": 512, "block": 1},
+    ],
+    ids=lambda values: f"pp{values['pp']}-chunk{values['chunk']}-block{values['block']}",
+)
+def engine(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[PrefillEngine]:
+    values = {"kv_tokens": 1000, "max_model_len": 600, **request.param}
+    with PrefillEngine(EngineConfig(model=tiny_llama, dtype="float32", **values)) as running:
+        yield running
+
+
+def test_first_tokens_equal_a_plain_forward(engine: PrefillEngine, reference: Reference) -> None:
+    """Promise 13: cold, with a reused prefix, one by one and all at once."""
+    maker = PromptMaker(seed=1)
+    for length in (1, 2, 17, 300):
+        prompt = maker.tokens(length)
+        cold = engine.prefill(prompt, top_logprobs=5)
+        warm = engine.prefill(prompt, top_logprobs=5)
+        assert cold.reused_tokens == 0
+        block = engine.config.block
+        assert warm.reused_tokens == (length - 1) // block * block
+        assert_right(reference, prompt, cold)
+        assert_right(reference, prompt, warm)
+    prompts = [maker.prompt() for _ in range(16)]
+    futures = [submit(engine, f"p{index}", prompt) for index, prompt in enumerate(prompts)]
+    for prompt, future in zip(prompts, futures, strict=True):
+        assert_right(reference, prompt, future.result(60))
+    engine.audit()
+
+
+def test_a_storm_of_aborts_leaves_survivors_right_and_books_clean(
+    engine: PrefillEngine, reference: Reference
+) -> None:
+    """S01, S30, S33, promise 10: half of the requests are cancelled at random instants, 90 % share a prefix."""
+    seed = random.randrange(2**32)
+    maker = PromptMaker(seed)
+    jobs = []
+    for index in range(120):
+        prompt = maker.prompt(shared=0.9)
+        name = f"storm-{index}"
+        jobs.append((prompt, submit(engine, name, prompt)))
+        if maker.random.random() < 0.5:
+            delay = maker.random.choice((0.0, 0.002, 0.02, 0.1))
+            threading.Timer(delay, engine.abort, (name,)).start()
+            threading.Timer(delay, engine.abort, (name,)).start()
+        time.sleep(maker.random.choice((0.0, 0.0, 0.003)))
+    finished = 0
+    for prompt, future in jobs:
+        try:
+            result = future.result(120)
+        except RequestAborted:
+            continue
+        finished += 1
+        if finished % 4 == 0:
+            assert_right(reference, prompt, result)
+    assert finished >= 30, f"seed {seed}"
+    report = engine.audit()
+    assert len(report["ranks"]) == engine.config.pp
+
+
+def test_a_thousand_random_good_and_bad_requests_leak_nothing(engine: PrefillEngine) -> None:
+    seed = random.randrange(2**32)
+    maker = PromptMaker(seed)
+    good: list[Future[PrefillResult]] = []
+    refused = 0
+    for index in range(1000):
+        prompt = maker.prompt(shared=0.8, longest=8)
+        kind = maker.random.random()
+        sampling = SamplingParams()
+        name = f"r{index}"
+        if kind < 0.1:
+            prompt = []
+        elif kind < 0.2:
+            prompt = prompt + [300 + maker.random.randrange(10)]
+        elif kind < 0.3:
+            prompt = maker.tokens(601)
+        elif kind < 0.4:
+            sampling = SamplingParams(top_p=1.5)
+        try:
+            request = PrefillRequest(request_id=name, tokens=pack_tokens(prompt), sampling=sampling)
+            good.append(engine.submit(request))
+        except InvalidRequest as error:
+            assert kind < 0.4, f"seed {seed}: {error}"
+            refused += 1
+        else:
+            assert kind >= 0.4, f"seed {seed}: request {index} should have been refused"
+    done, not_done = wait(good, timeout=120)
+    assert not not_done, f"seed {seed}"
+    assert all(future.exception() is None for future in done)
+    assert refused > 300
+    engine.audit()
+
+
+def test_bad_requests_are_refused_with_a_sentence_and_hurt_nobody(engine: PrefillEngine) -> None:
+    for token_ids, complaint in (
+        ([], "the prompt is empty"),
+        ([1] * 601, "has 601 tokens, this worker accepts at most 600"),
+        ([5, 100_000], "token id 100000 is outside the vocabulary"),
+        ([-1], "token id -1"),
+        ([1.5, "x"], "integers"),
+    ):
+        with pytest.raises(InvalidRequest, match=complaint):
+            engine.prefill(token_ids)
+    with pytest.raises(InvalidRequest, match="temperature"):
+        engine.prefill([1], sampling=SamplingParams(temperature=-1.0))
+    first = submit(engine, "same", [1, 2, 3] * 50)
+    with pytest.raises(InvalidRequest, match="request id same is in use"):
+        submit(engine, "same", [1])
+    first.result(60)
+    engine.audit()
+
+
+def test_two_requests_that_fit_only_one_after_the_other_both_finish(
+    engine: PrefillEngine, reference: Reference
+) -> None:
+    """S18: each fits the pool, together they do not; and S20: nobody behind them waits for ever."""
+    maker = PromptMaker(seed=3)
+    prompts = [maker.tokens(600), maker.tokens(590), maker.tokens(10)]
+    futures = [submit(engine, f"big-{index}", prompt) for index, prompt in enumerate(prompts)]
+    for prompt, future in zip(prompts, futures, strict=True):
+        assert future.result(120).first_token == int(reference(prompt).argmax())
+    engine.audit()
+
+
+def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) -> None:
+    """S27."""
+    config = EngineConfig(
+        model=tiny_llama, dtype="float32", pp=2, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
+    )
+    maker = PromptMaker(seed=4)
+    with PrefillEngine(config) as engine:
+        prompts = [maker.tokens(9) for _ in range(4)] + [maker.tokens(1)]
+        futures = [submit(engine, f"one-{index}", prompt) for index, prompt in enumerate(prompts)]
+        for prompt, future in zip(prompts, futures, strict=True):
+            assert future.result(60).first_token == int(reference(prompt).argmax())
+        engine.audit()
+
+
+def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Path) -> None:
+    config = EngineConfig(
+        model=tiny_llama, pp=2, chunk=1, kv_tokens=8192, dtype="float32", request_timeout=0.5
+    )
+    with PrefillEngine(config) as engine:
+        with pytest.raises(RequestTimeout, match="request_timeout=0"):
+            engine.prefill([7] * 8000)
+        engine.audit()
+
+
+def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_llama: Path) -> None:
+    """S54, promise 18."""
+    reasons: list[str] = []
+    config = EngineConfig(model=tiny_llama, pp=3, chunk=1, kv_tokens=8192, dtype="float32")
+    engine = PrefillEngine(config, on_death=reasons.append)
+    engine.start()
+    try:
+        pids = engine.rank_pids
+        future = submit(engine, "doomed", [7] * 8000)
+        time.sleep(0.2)
+        os.kill(pids[1], signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(EngineDead, match="rank 1 exited with code -9"):
+            future.result(5)
+        assert time.monotonic() - killed < 5
+        deadline = time.monotonic() + 5
+        while any(running(pid) for pid in pids):
+            assert time.monotonic() < deadline, "the other ranks outlive the one that died"
+            time.sleep(0.01)
+        assert reasons == ["rank 1 exited with code -9"]
+        assert not engine.alive
+        with pytest.raises(EngineDead):
+            submit(engine, "late", [1])
+        with pytest.raises(EngineDead):
+            engine.audit()
+    finally:
+        engine.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"pp": 7}, "pp"),
+        ({"pp": 2, "partition": (3, 4)}, "partition"),
+        ({"pp": 2, "partition": (6,)}, "partition"),
+        ({"max_model_len": 9000}, "max_model_len"),
+        ({"kv_tokens": 512}, "kv_tokens"),
+        ({"pp": 2, "kv_tokens": (9000, 100)}, "kv_tokens"),
+        ({"pp": 2, "kv_tokens": (9000,)}, "kv_tokens"),
+        ({"kv_tokens": 8, "block": 16}, "kv_tokens"),
+        ({"model": Path("/nowhere")}, "model"),
+        ({"device": "cuda:99", "max_model_len": 64}, "device"),
+    ],
+)
+def test_a_bad_configuration_fails_at_start_naming_the_key(
+    tiny_llama: Path, values: dict[str, object], key: str
+) -> None:
+    """S17."""
+    engine = None
+    with pytest.raises(ConfigError, match=key):
+        engine = PrefillEngine(EngineConfig.model_validate({"model": tiny_llama, **values}))
+        engine.start()
+    assert engine is None or not any(running(pid) for pid in engine.rank_pids)
