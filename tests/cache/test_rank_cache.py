@@ -1,4 +1,4 @@
-"""The rank's cache against a naive model (DESIGN.md, promises 1 and 2, as far as lockstep admission uses them)."""
+"""The rank's cache against a naive model (promises 1 and 2, as far as lockstep admission uses them)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from wavepp_worker.cache.hashing import block_hashes, cache_seed
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import AuditError
@@ -59,7 +58,9 @@ class CacheMachine(RuleBasedStateMachine):
             assert len(table) == -(-len(prompt) // BLOCK)
             assert len(set(table)) == len(table)
             for index in range(reuse):
-                assert self.memory[table[index]] == tuple(prompt[: (index + 1) * BLOCK]), "reused a wrong block"
+                assert self.memory[table[index]] == tuple(prompt[: (index + 1) * BLOCK]), (
+                    "reused a wrong block"
+                )
             for block in table[reuse:]:
                 for other, (_, other_table, _) in self.live.items():
                     assert block not in other_table, f"block {block} was taken from live request {other}"
@@ -96,7 +97,9 @@ class CacheMachine(RuleBasedStateMachine):
             del self.reported[key]
         for block in stored:
             assert block.key not in self.reported
-            assert block.parent is None or block.parent in self.reported, "a block was stored before its parent"
+            assert block.parent is None or block.parent in self.reported, (
+                "a block was stored before its parent"
+            )
             self.reported[block.key] = block.parent
 
     @invariant()

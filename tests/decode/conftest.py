@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ class Ranks:
     def __init__(self, model: Path, block: int = 8, blocks: int = 400) -> None:
         self.info = read_model_info(model)
         ends = [0, 2, self.info.num_layers]
-        layers = [range(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        layers = [range(a, b) for a, b in itertools.pairwise(ends)]
         self.stages = [load_stage(model, each, torch.float32, "cpu") for each in layers]
         self.kvs = [stage.make_kv(blocks, block) for stage in self.stages]
         self.block = block
@@ -96,7 +97,7 @@ class Room:
     """
 
     tokens: np.ndarray
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     offer: threading.Event = field(default_factory=threading.Event)
     kv: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
@@ -291,3 +292,8 @@ def bench(tiny_llama: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[[Callable[[], object]], None]:
     return until
+
+
+@pytest.fixture(scope="session")
+def collector() -> type[Collector]:
+    return Collector

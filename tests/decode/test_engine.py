@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.messages import DecodeOutput
 from wavepp_worker.errors import AuditError, ConfigError, EngineDead, HandoffError, InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.stage import StageOutput
 
 EOS = 299
 LENGTHS = [1, 3, 4, 5, 17, 40, 41, 120]
@@ -212,6 +214,18 @@ class TestAbort:
             b.engine.abort(f"r{b.submitted - 1}")
             assert collector.reason == "cancelled"
 
+    def test_before_the_receive_thread_knows_of_it(self, bench: Any, prompt: Any, monkeypatch: Any) -> None:
+        b = bench()
+        submit = b.engine._receive.submit
+
+        def abort_then_submit(live: Any) -> None:
+            b.engine.abort(live.request.request_id)
+            submit(live)
+
+        monkeypatch.setattr(b.engine._receive, "submit", abort_then_submit)
+        collector = b.submit(prompt(4), b.prefill.room(prompt(4), held=True))
+        assert collector.reason == "cancelled"
+
     def test_while_it_waits_for_room(self, bench: Any, prompt: Any, wait_until: Any) -> None:
         b = bench(kv_tokens=512)
         holder = b.prefill.room(prompt(12), held=True)
@@ -274,12 +288,12 @@ class TestAbort:
 
 
 def test_full_pool_waits_and_then_runs_in_order(bench: Any, prompt: Any, reference: Any) -> None:
-    b = bench(kv_tokens=512)
-    first = b.prefill.room(prompt(200), held=True)
+    b = bench(kv_tokens=96, max_model_len=96)
+    first = b.prefill.room(prompt(40), held=True)
     b.room(first).offer.set()
-    got = [b.submit(prompt(200), first, max_tokens=150)]
+    got = [b.submit(prompt(40), first, max_tokens=20)]
     assert b.room(first).allocated.wait(10)
-    for length, count in [(200, 150), (5, 20), (201, 20), (90, 300)]:
+    for length, count in [(41, 25), (5, 20), (39, 20), (9, 50)]:
         at = b.prefill.room(prompt(length))
         got.append(b.submit(prompt(length), at, max_tokens=count))
         assert b.room(at).asked.wait(10)
@@ -298,6 +312,7 @@ def test_max_batch_is_kept(bench: Any, prompt: Any) -> None:
     while not all(collector.done.is_set() for collector in got):
         stats = b.engine.stats()
         most = max(most, stats.running + stats.receiving)
+        time.sleep(0.001)
     assert most <= 2
     assert {collector.reason for collector in got} == {"length"}
 
@@ -307,7 +322,7 @@ def test_max_batch_is_kept(bench: Any, prompt: Any) -> None:
     [
         ({"error": HandoffError("rank 1 is gone")}, "HandoffError", "rank 1 is gone"),
         ({"error": OSError("broken")}, "HandoffError", "OSError: broken"),
-        ({"first": 300}, "HandoffError", "first token 300 is outside the vocabulary"),
+        ({"first": 300}, "HandoffError", "first token 300 of request r1 is outside the vocabulary"),
         ({"prompt_tokens": 11}, "HandoffError", "prompt of 12 tokens, but room 1 offers KV of 11"),
     ],
 )
@@ -347,7 +362,9 @@ def test_bad_logits_end_only_their_request(bench: Any, prompt: Any, monkeypatch:
         output = forward(inputs, chunks, kv)
         for row, chunk in enumerate(chunks):
             if chunk.start == 14:
-                output.logits[row] = float("nan")
+                rows = output.logits.clone()
+                rows[row] = float("nan")
+                output = StageOutput({}, rows)
         return output
 
     monkeypatch.setattr(b.engine._loop._stage, "forward", poisoned)
@@ -376,17 +393,19 @@ def test_a_failing_step_kills_the_engine_and_answers_everybody(
     bench: Any, prompt: Any, monkeypatch: Any, wait_until: Any
 ) -> None:
     b = bench()
+    forward = b.engine._loop._stage.forward
+
+    def broken(inputs: Any, chunks: Any, kv: Any) -> Any:
+        if len(chunks) == 3:
+            raise RuntimeError("the device is on fire")
+        return forward(inputs, chunks, kv)
+
+    monkeypatch.setattr(b.engine._loop._stage, "forward", broken)
     held = b.prefill.room(prompt(12), held=True)
     receiving = b.submit(prompt(12), held)
     b.room(held).offer.set()
-    running = [b.submit(prompt(30, seed), max_tokens=400) for seed in range(3)]
-    for collector in running:
-        collector.wait_for_tokens(2)
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("the device is on fire")
-
-    monkeypatch.setattr(b.engine._loop._stage, "forward", broken)
+    assert b.room(held).allocated.wait(10)
+    running = [b.submit(prompt(9, seed), max_tokens=200) for seed in range(3)]
     for collector in [*running, receiving]:
         assert collector.reason == "error"
         assert collector.last.error_kind == "EngineDead"

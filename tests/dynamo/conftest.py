@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.dynamo import fakes
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from tests.dynamo import fakes
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,9 @@ class FakePrefillEngine:
             return
         last = int.from_bytes(request.tokens[-4:], "little")
         wanted = request.sampling.logprobs
-        first = SampledToken(last + 1) if wanted is None else SampledToken(last + 1, -0.5, ((last + 1, -0.5),))
+        first = SampledToken(last + 1)
+        if wanted is not None:
+            first = SampledToken(last + 1, -0.5, ((last + 1, -0.5),))
         timings = Timings(
             queued=0.001, admission=0.002, execution=0.003, total=0.006, stages=(StageTiming(0, 0.001),)
         )
@@ -192,7 +194,8 @@ class FakeDecodeEngine:
                 emit(finish_reason="cancelled")
                 return
         if room.first is None:
-            emit(finish_reason="error", error=f"the prefill failed: {room.failure}", error_kind="HandoffError")
+            error = f"the prefill failed: {room.failure}"
+            emit(finish_reason="error", error=error, error_kind="HandoffError")
             return
         token, reused = room.first.first.token, room.first.reused_tokens
         for step in range(request.max_tokens):
@@ -202,11 +205,10 @@ class FakeDecodeEngine:
             last = step == request.max_tokens - 1
             stop = token + step in request.stop_token_ids
             wanted = request.sampling.logprobs
-            sampled = (
-                SampledToken(token + step)
-                if wanted is None
-                else SampledToken(token + step, -0.25, tuple((token + step + i, -0.25 - i) for i in range(wanted)))
-            )
+            sampled = SampledToken(token + step)
+            if wanted is not None:
+                best = tuple((token + step + place, -0.25 - place) for place in range(wanted))
+                sampled = SampledToken(token + step, -0.25, best)
             reason = "stop" if stop else "length" if last else None
             emit(tokens=(sampled,), finish_reason=reason, reused_tokens=reused)
             if reason:

@@ -4,17 +4,17 @@ import subprocess
 import sys
 
 import pytest
-
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
 
 
 def test_every_kind_of_flag_reaches_the_configuration() -> None:
-    args = PrefillArgs.parse(
+    flags = (
         "--model /m/smol --pp 4 --partition 10,8,6,6 --kv-tokens 100,200,300,400 --dtype float32 --chunk 37 "
         "--namespace n --component c --discovery-backend file --event-plane zmq --bootstrap-port 7000 "
-        "--served-model-name name --handoff socket".split()
+        "--served-model-name name --handoff socket"
     )
+    args = PrefillArgs.parse(flags.split())
     assert args.engine.partition == (10, 8, 6, 6)
     assert args.engine.kv_tokens == (100, 200, 300, 400)
     assert (args.engine.dtype, args.engine.chunk, args.engine.handoff) == ("float32", 37, "socket")
@@ -40,13 +40,12 @@ def test_an_endpoint_address_sets_all_three() -> None:
 
 
 def test_agg_shares_flags_and_lets_decode_differ() -> None:
-    args = AggArgs.parse(
-        "--model /m --dtype float32 --kv-tokens 640 --block 32 --decode-kv-tokens 320 --pp 2".split()
-    )
+    flags = "--model /m --dtype float32 --kv-tokens 640 --block 32 --decode-kv-tokens 320 --pp 2"
+    args = AggArgs.parse(flags.split())
     assert (args.engine.kv_tokens, args.decode.kv_tokens) == (640, 320)
     assert args.decode.block == args.engine.block == 32
     assert args.decode.dtype == args.engine.dtype == "float32"
-    assert AggArgs.parse("--model /m --pp 2 --kv-tokens 64,96".split()).engine.kv_tokens == (64, 96)
+    assert AggArgs.parse(["--model", "/m", "--pp", "2", "--kv-tokens", "64,96"]).engine.kv_tokens == (64, 96)
 
 
 @pytest.mark.parametrize(
@@ -82,5 +81,6 @@ def test_parsing_loads_no_tensor_library() -> None:
         "import sys; from wavepp_worker.dynamo.args import AggArgs; AggArgs.parse(['--model', '/m']); "
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from prometheus_client import generate_latest
-from tests.dynamo.fakes import FakeDecodeEngine, FakePrefillEngine
-
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics, hit_rate
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.messages import PrefillResult, StageTiming, Timings
+
+from tests.dynamo.fakes import FakeDecodeEngine, FakePrefillEngine
 
 
 def result(name: str) -> PrefillResult:

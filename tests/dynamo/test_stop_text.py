@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams

@@ -12,8 +12,6 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 from prometheus_client import generate_latest
-from tests.dynamo import fakes
-
 from wavepp_worker.dynamo.agg import AggWorker
 from wavepp_worker.dynamo.decode import DecodeWorker
 from wavepp_worker.dynamo.prefill import PrefillWorker
@@ -22,6 +20,8 @@ from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.interface import FirstToken
 from wavepp_worker.model.sampling import SampledToken
+
+from tests.dynamo import fakes
 
 KINDS = {"prefill": PrefillWorker, "decode": DecodeWorker, "agg": AggWorker}
 Kind = type[PrefillWorker] | type[DecodeWorker] | type[AggWorker]
@@ -51,10 +51,14 @@ async def started(kind: str, model: Path) -> Any:
     return worker
 
 
+def bootstrap_info(room: int) -> dict[str, Any]:
+    return {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": room}
+
+
 def prompt(kind: str, room: int = 1, max_tokens: int = 4, **fields: Any) -> dict[str, Any]:
-    request: dict[str, Any] = {"token_ids": [1, 2, 3], "stop_conditions": {"max_tokens": max_tokens}, **fields}
+    request = {"token_ids": [1, 2, 3], "stop_conditions": {"max_tokens": max_tokens}, **fields}
     if kind == "decode":
-        request["bootstrap_info"] = {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": room}
+        request["bootstrap_info"] = bootstrap_info(room)
         done = fakes.FakeBootstrap.room(room)
         done.first = FirstToken(first=SampledToken(4, -0.5, ((4, -0.5),)), reused_tokens=fakes.REUSED)
         done.settled.set()
@@ -180,8 +184,8 @@ class TestConformance:
 def test_prefill_announces_its_room_and_what_it_reused(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("prefill", text_model)
-        info = {"bootstrap_host": "h", "bootstrap_port": 9, "bootstrap_room": 77}
-        request = prompt("prefill", bootstrap_info=info, routing={"cache_salt": "s"}, output_options={"logprobs": 1})
+        request = prompt("prefill", bootstrap_info=bootstrap_info(77), output_options={"logprobs": 1})
+        request["routing"] = {"cache_salt": "s"}
         (chunk,) = await collect(worker, request, Context("r1"))
         assert chunk["disaggregated_params"] == {
             "schema": SCHEMA,
@@ -217,9 +221,8 @@ def test_prefill_chooses_a_room_if_the_frontend_did_not(text_model: Path) -> Non
 def test_a_refused_prefill_fails_its_room_too(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("prefill", text_model)
-        info = {"bootstrap_host": "h", "bootstrap_port": 9, "bootstrap_room": 5}
         with pytest.raises(InvalidArgument, match="outside the vocabulary"):
-            await collect(worker, {"token_ids": [999], "bootstrap_info": info}, Context("r"))
+            await collect(worker, {"token_ids": [999], "bootstrap_info": bootstrap_info(5)}, Context("r"))
         assert "invalid request: token id 999" in (fakes.FakeBootstrap.room(5).failure or "")
 
     run(check())
@@ -232,11 +235,11 @@ def test_a_replayed_request_does_not_disturb_the_first(
 
     async def check() -> None:
         worker = await started("prefill", text_model)
-        info = {"bootstrap_host": "h", "bootstrap_port": 9, "bootstrap_room": 5}
-        first = asyncio.create_task(collect(worker, prompt("prefill", bootstrap_info=info), Context("r")))
+        request = prompt("prefill", bootstrap_info=bootstrap_info(5))
+        first = asyncio.create_task(collect(worker, request, Context("r")))
         await asyncio.sleep(0.05)
         with pytest.raises(InvalidArgument, match="in use"):
-            await collect(worker, prompt("prefill", bootstrap_info=info), Context("r"))
+            await collect(worker, request, Context("r"))
         assert reasons(await first) == ["length"]
         assert fakes.FakeBootstrap.room(5).failure is None
 
@@ -266,7 +269,7 @@ def test_decode_reports_the_reuse_on_its_first_and_last_chunk(text_model: Path) 
         usages = [chunk["completion_usage"] for chunk in (chunks[0], chunks[-1])]
         assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [fakes.REUSED] * 2
         assert usages[1]["completion_tokens"] == 4
-        assert [len(chunk["log_probs"]) == len(chunk["token_ids"]) for chunk in chunks] == [True] * len(chunks)
+        assert all(len(chunk["log_probs"]) == len(chunk["token_ids"]) for chunk in chunks)
         assert [entry["token_id"] for entry in chunks[1]["top_logprobs"][0]] == [5, 6]
 
     run(check())
@@ -282,8 +285,8 @@ def test_decode_finds_the_room_in_a_prefill_result(text_model: Path) -> None:
             worker, {**request, "prefill_result": {"disaggregated_params": params}}, Context("r")
         )
         assert tokens(chunks) == [4, 5, 6, 7]
+        other = {"disaggregated_params": {**params, "schema": "x.v9"}}
         with pytest.raises(InvalidArgument, match=r"schema 'x\.v9'"):
-            other = {"disaggregated_params": {**params, "schema": "x.v9"}}
             await collect(worker, {**request, "prefill_result": other}, Context("r2"))
         with pytest.raises(InvalidArgument, match="no prefill worker has seen"):
             await collect(worker, request, Context("r3"))
@@ -328,7 +331,7 @@ def test_decode_maps_what_prefill_says(text_model: Path) -> None:
         with pytest.raises(Unknown, match="HandoffError: the prefill failed: rank 1"):
             await collect(worker, request, Context("r"))
         room.failure = "invalid request: too long, shorten it"
-        with pytest.raises(InvalidArgument, match="^too long, shorten it$"):
+        with pytest.raises(InvalidArgument, match=r"^too long, shorten it$"):
             await collect(worker, request, Context("r2"))
 
     run(check())

@@ -111,5 +111,5 @@ def test_decode_batch(window: int | None, softcap: float | None, sinks: bool) ->
 def test_what_it_cannot_do_is_refused(given: dict[str, torch.Tensor]) -> None:
     q, k, v = tensors(2, 0)
     mask = given.pop("attention_mask", None)
-    with pytest.raises(WaveppError, match="Caller needs .* which paged attention does not support"):
+    with pytest.raises(WaveppError, match=r"Caller needs .* which paged attention does not support"):
         paged_attention(Caller(), q, k, v, mask, **given)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model import load
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage, resolve_dtype
 
@@ -71,8 +73,9 @@ def test_identity_is_of_the_content(copy: Path, tiny_llama: Path, tiny_qwen3: Pa
     assert read_model_info(copy).model_id != identity
 
 
-def test_dtype_is_resolved(copy: Path) -> None:
+def test_dtype_is_resolved(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = read_model_info(copy)
+    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: True)
     assert resolve_dtype("auto", info) == torch.float32
     assert resolve_dtype("bfloat16", info) == torch.bfloat16
     for stored, wanted in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
@@ -81,6 +84,11 @@ def test_dtype_is_resolved(copy: Path) -> None:
         info = read_model_info(copy)
         assert info.dtype == stored
         assert resolve_dtype("auto", info) == wanted
+    half = replace(info, dtype=torch.bfloat16)
+    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: False)
+    assert resolve_dtype("auto", half) == torch.float32
+    assert resolve_dtype("auto", half, "cuda:1") == torch.bfloat16
+    assert resolve_dtype("bfloat16", half) == torch.bfloat16
     with pytest.raises(ConfigError, match="dtype: float16"):
         resolve_dtype("float16", info)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
-
 from wavepp_worker.cli import app
 
 from .conftest import Reference
@@ -26,7 +25,17 @@ def test_a_file_of_prompts_becomes_a_file_of_results(
     ]
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text("\n".join(json.dumps(line) for line in lines) + "\nnot json\n")
-    arguments = ["prefill", "--model", str(tiny_llama), "--pp", "3", "--prompts", str(prompts), "--out", str(out)]
+    arguments = [
+        "prefill",
+        "--model",
+        str(tiny_llama),
+        "--pp",
+        "3",
+        "--prompts",
+        str(prompts),
+        "--out",
+        str(out),
+    ]
     arguments += ["--dtype", "float32", "--chunk", "16", "--block", "8", "--top-logprobs", "20"]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0, outcome.output
@@ -65,7 +74,15 @@ def test_a_wrong_flag_exits_with_2_and_names_it(
 ) -> None:
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": 1, "token_ids": [1]}\n')
-    arguments = ["prefill", "--model", str(tiny_llama), "--prompts", str(prompts), "--out", str(tmp_path / "o")]
+    arguments = [
+        "prefill",
+        "--model",
+        str(tiny_llama),
+        "--prompts",
+        str(prompts),
+        "--out",
+        str(tmp_path / "o"),
+    ]
     outcome = CliRunner().invoke(app, [*arguments, *flags])
     assert outcome.exit_code == 2, outcome.output
     assert f"error: {complaint}" in outcome.output

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from wavepp_worker.errors import AuditError, PositionMismatch, RequestTimeout
 from wavepp_worker.runtime.admission import admitted_requests, agreed_endpoints
 from wavepp_worker.runtime.boundary import SchedulingBoundary
@@ -148,7 +147,7 @@ def test_a_block_is_stored_when_the_last_rank_has_it_and_removed_when_the_first_
 
 @given(st.data())
 def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> None:
-    """Whatever the interleaving, what a router believes is exactly what all ranks hold, parents before children."""
+    """Whatever the interleaving, a router believes exactly what all ranks hold, parents first."""
     ranks = data.draw(st.integers(1, 4))
     feed = IndexFeed(ranks, block=1)
     depth = [0] * ranks
@@ -159,7 +158,9 @@ def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> N
         grow = tuple(range(depth[rank] + 1, target + 1))
         shrink = tuple(range(depth[rank], target, -1))
         parent = depth[rank] or None
-        stored = (run(*grow, parent=parent, tokens=bytes(4 * len(grow)) if rank == 0 else b""),) if grow else ()
+        stored = (
+            (run(*grow, parent=parent, tokens=bytes(4 * len(grow)) if rank == 0 else b""),) if grow else ()
+        )
         for delta in feed.apply(CacheChanges(rank=rank, stored=stored, removed=shrink)):
             for key in delta.removed:
                 assert believed.pop() == key, "a parent was removed before its child"

@@ -148,16 +148,17 @@ class RankCache:
             for node in self._tree.nodes():
                 if node.pins != pins.get(node.key, 0):
                     raise AuditError(
-                        f"block {node.block} has {node.pins} pins, its holders account for fewer"
+                        f"block {node.block} has {node.pins} pins, requests account for {pins.get(node.key, 0)}"
                     )
             for block, owners in enumerate(expected):
                 if self._pool.owners(block) != owners:
                     raise AuditError(
-                        f"block {block} has {self._pool.owners(block)} owners, tree and requests account for {owners}"
+                        f"block {block} has {self._pool.owners(block)} owners, "
+                        f"tree and requests account for {owners}"
                     )
 
     def audit(self) -> CacheUse:
-        """``check``, and raise AuditError unless at rest: no request holds anything, free + tree == capacity."""
+        """Raise AuditError unless the books balance and nothing is held: ``free + tree == capacity``."""
         self.check()
         with self._mutex:
             if self._holdings:

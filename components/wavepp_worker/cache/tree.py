@@ -1,4 +1,4 @@
-"""The prefix tree of one rank: full blocks that other requests may reuse, evicted least recently used first."""
+"""The prefix tree of one rank: full blocks others may reuse, evicted least recently used first."""
 
 from __future__ import annotations
 

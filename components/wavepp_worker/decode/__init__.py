@@ -1,1 +1,1 @@
-"""The generation engine: continuous batching from KV that a prefill worker hands over; no prompt is run here."""
+"""The generation engine: continuous batching from KV that prefill workers hand over. It runs no prompt."""

@@ -1,4 +1,4 @@
-"""The decode engine: the whole model in this process, continuing prompts whose KV prefill workers hand over."""
+"""The decode engine: the whole model, continuing prompts whose KV prefill workers hand over."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class DecodeEngine:
         self._receive.submit(live)
 
     def abort(self, request_id: str) -> None:
-        """Let go of a request in whatever state it is; it finishes as ``cancelled``. Unknown ids are ignored."""
+        """Let go of a request in whatever state it is; it ends as ``cancelled``. Unknown ids are ignored."""
         self._requests.abort(request_id)
         if self._receive is not None:
             self._receive.cancel(request_id)
@@ -233,7 +233,7 @@ def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
     room = config.kv_tokens // config.block * config.block
     if room < longest:
         raise ConfigError(
-            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block}, too small for one request of "
-            f"{longest} tokens; raise kv_tokens or set max_model_len to at most {room}"
+            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block}, too small for one "
+            f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most {room}"
         )
     return longest

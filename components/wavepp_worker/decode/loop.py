@@ -1,4 +1,4 @@
-"""The step loop: every step runs the newest token of all running requests as one wave and samples the next ones."""
+"""The step loop: each step runs the newest token of every running request as one wave and samples more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class StepLoop:
             self._requests.finish(live, "cancelled")
             return False
         if time.monotonic() > live.deadline:
-            text = f"request {live.request.request_id} did not finish within request_timeout={self._timeout:.0f} s"
+            name = live.request.request_id
+            text = f"request {name} did not finish within request_timeout={self._timeout:.0f} s"
             self._requests.fail(live, RequestTimeout(text))
             return False
         return True

@@ -1,4 +1,4 @@
-"""The receive thread: claims each request's KV, pulls it into blocks of its own, and hands it to the step loop."""
+"""The receive thread: takes each request's KV into the request's blocks and passes it on to the step loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 
@@ -133,8 +132,13 @@ class ReceiveThread:
         self.bytes_received += received.bytes_received
         first = received.first.first
         if not 0 <= first.token < self._vocab_size:
-            text = f"the prefill worker's first token {first.token} is outside the vocabulary of {self._vocab_size}"
-            self._requests.fail(live, HandoffError(text))
+            self._requests.fail(
+                live,
+                HandoffError(
+                    f"the prefill worker's first token {first.token} of request {live.request.request_id} is "
+                    f"outside the vocabulary of {self._vocab_size}"
+                ),
+            )
             return
         live.reused_tokens = received.first.reused_tokens
         reason = live.sequence.accept(first.token)
@@ -152,9 +156,10 @@ class ReceiveThread:
                 f"the KV of request {live.request.request_id} was not here within {self._timeout:.0f} s "
                 "(handoff_timeout)"
             )
-        logger.error("receiving request %s failed", live.request.request_id, exc_info=error)
+        name = live.request.request_id
+        logger.error("receiving request %s failed", name, exc_info=error)
         return HandoffError(
-            f"the KV of request {live.request.request_id} could not be received: {type(error).__name__}: {error}"
+            f"the KV of request {name} could not be received: {type(error).__name__}: {error}"
         )
 
     def _call(self, function: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import torch
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest, FinishReason
 from wavepp_worker.decode.sequence import Sequence
-from wavepp_worker.errors import AuditError, EngineDead, InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.errors import AuditError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.model.sampling import SampledToken
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Requests:
                 self._changed.notify_all()
 
     def ask_for_room(self, live: LiveRequest, blocks: int, grant: Callable[[list[int]], None]) -> None:
-        """Queue for blocks; ``grant(blocks)`` is called under the lock, at once or when others have finished."""
+        """Queue for blocks; ``grant(blocks)`` comes under the lock, at once or when others have finished."""
         with self._lock:
             self._grants[live.request.request_id] = grant
             self._batch.ask(live.request.request_id, blocks)
@@ -150,7 +150,7 @@ class Requests:
 
     def fail(self, live: LiveRequest, error: WaveppError) -> None:
         """Finish a request that something went wrong with."""
-        if live.aborted or isinstance(error, RequestAborted):
+        if live.aborted:
             self.finish(live, "cancelled")
         else:
             self.finish(live, "error", error=error)
@@ -200,8 +200,8 @@ class Requests:
                     return
             if time.monotonic() > deadline:
                 raise AuditError(
-                    f"not at rest after {timeout:.0f} s: {len(held)} requests are live, such as {held[:8]}, and "
-                    f"{self._batch.free} of {self._batch.capacity} blocks are free"
+                    f"not at rest after {timeout:.0f} s: {len(held)} requests are live, such as {held[:8]}, "
+                    f"and {self._batch.free} of {self._batch.capacity} blocks are free"
                 )
             time.sleep(0.01)
 

@@ -139,11 +139,13 @@ class WaveppWorker(LLMEngine):
         self._dying.set()
         print(f"FATAL: the engine died: {reason}", file=sys.stderr, flush=True)
         # Should the loop be stuck, the process must still end.
-        threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave).start()
+        watchdog = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
+        watchdog.daemon = True
+        watchdog.start()
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._die(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._die(watchdog), self._loop)
 
-    async def _die(self) -> None:
+    async def _die(self, watchdog: threading.Timer) -> None:
         if self._endpoint is not None:
             try:
                 await asyncio.wait_for(self._endpoint.unregister_endpoint_instance(), UNREGISTER_SECONDS)
@@ -151,6 +153,7 @@ class WaveppWorker(LLMEngine):
                 logger.exception("could not leave discovery; the frontend will notice by itself")
         await asyncio.sleep(LAST_ANSWERS_SECONDS)
         await self.cleanup()
+        watchdog.cancel()
         _leave()
 
     def _publish_snapshot(self) -> None:

@@ -34,7 +34,7 @@ class DataPlane:
             for name, tensor in tensors.items()
         )
         header = WaveHeader(wave_id=header.wave_id, spans=header.spans, tensors=metas, compute=header.compute)
-        frames = [memoryview(tensor.view(torch.uint8).numpy()).cast("B") for tensor in tensors.values()]
+        frames = [tensor.view(torch.uint8).flatten().numpy().data for tensor in tensors.values()]
         self._out.send_multipart([encode(header), *frames], copy=False)
 
     def send_done(self, done: WaveDone) -> None:

@@ -1,4 +1,4 @@
-"""From each rank's cache changes to the worker's: stored on *all* ranks, removed from the *first* (promise 15)."""
+"""From the ranks' cache changes to the worker's: stored on *all*, removed from the *first* (promise 15)."""
 
 from __future__ import annotations
 

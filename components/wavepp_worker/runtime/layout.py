@@ -1,4 +1,4 @@
-"""From a configuration to one ``RankConfig`` per rank: layers, pools and addresses, checked before any starts."""
+"""From a configuration to one ``RankConfig`` per rank, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def pool_blocks(config: EngineConfig) -> list[int]:
     per_rank = [tokens] * config.pp if isinstance(tokens, int) else list(tokens)
     if len(per_rank) != config.pp:
         raise ConfigError(
-            f"kv_tokens lists {len(per_rank)} pools for pp={config.pp} ranks; give one number, or one per rank"
+            f"kv_tokens lists {len(per_rank)} pools for pp={config.pp} ranks; "
+            "give one number, or one per rank"
         )
     for rank, amount in enumerate(per_rank):
         if amount < config.block:
@@ -53,8 +54,9 @@ def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
     for rank, blocks in enumerate(pool_blocks(config)):
         if blocks * config.block < longest:
             raise ConfigError(
-                f"kv_tokens gives rank {rank} a pool of {blocks * config.block} tokens, too small for one request "
-                f"of {longest} tokens; raise kv_tokens or set max_model_len to at most {blocks * config.block}"
+                f"kv_tokens gives rank {rank} a pool of {blocks * config.block} tokens, too small for one "
+                f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most "
+                f"{blocks * config.block}"
             )
     return longest
 

@@ -155,7 +155,7 @@ class LocalState:
         )
 
     def _report_changes(self, published: LocalRequest | None) -> None:
-        """Tell the engine what became reusable or stopped being so; ``published`` is whose blocks attached."""
+        """Tell the engine what changed in the tree; ``published`` is the request whose blocks attached."""
         stored, removed = self.cache.take_changes()
         runs: list[StoredRun] = []
         if stored and published is not None:

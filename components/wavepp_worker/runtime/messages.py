@@ -97,3 +97,27 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     lora: str = ""
     removed: tuple[int, ...] = ()
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Load and totals of an engine; ``used_blocks`` is of the fullest rank, ``total_blocks`` of the smallest.
+
+    Attributes:
+        queued: requests not admitted yet.
+        running: admitted requests without an answer yet.
+        holding: answered requests whose KV some rank still holds.
+        last_wave_age: seconds since the rank that waited longest executed a wave.
+    """
+
+    queued: int
+    running: int
+    holding: int
+    used_blocks: int
+    total_blocks: int
+    prompt_tokens: int
+    reused_tokens: int
+    finished: int
+    failed: int
+    waves: int
+    rounds: int
+    last_wave_age: float

@@ -23,8 +23,9 @@ from rich.progress import (
 from wavepp_worker.errors import ConfigError, InvalidRequest, WaveppError
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.config import EngineConfig
-from wavepp_worker.runtime.engine import PrefillEngine, pack_tokens
+from wavepp_worker.runtime.engine import PrefillEngine
 from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.prompts import pack_tokens
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Three planes, each its own connections:
 
 * commands and events, between the engine client and the ranks;
 * the rounds plane (``Plan``, ``Vote``, ``Tally``), rank 0 with every other rank;
-* the data plane (``WaveHeader`` with tensors, ``WaveDone``), each rank with the next and the last with rank 0.
+* the data plane (``WaveHeader`` with tensors, ``WaveDone``), each rank with the next, the last with rank 0.
 """
 
 from __future__ import annotations

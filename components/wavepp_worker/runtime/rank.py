@@ -8,6 +8,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import torch
@@ -29,6 +31,12 @@ from wavepp_worker.runtime.protocol import RankFailed, RankReady
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.rounds import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneEnded
+
+
+class Closable(Protocol):
+    """Whatever holds sockets."""
+
+    def close(self) -> None: ...
 
 
 def run_rank(config: RankConfig) -> None:
@@ -65,7 +73,7 @@ def _serve(
     device = config.device
     if device == "cuda":
         device = f"cuda:{config.rank % torch.cuda.device_count()}"
-    stage = load_stage(config.model, range(*config.layers), getattr(torch, config.dtype), device)
+    stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), device)
     kv = stage.make_kv(config.blocks, config.block)
     state = LocalState(config, events)
     if config.handoff != "none":
@@ -93,7 +101,7 @@ def _serve(
         leader = Leader(state, leader_rounds, admission, commands, to_wave, to_loop)
         planner = GreedyPlanner(config.chunk)
         loop = LeaderLoop(state, executor, plane, boundary, planner, to_loop, to_wave)
-        closing = [leader_rounds, to_loop, to_wave, commands, plane]
+        closing: list[Closable] = [leader_rounds, to_loop, to_wave, commands, plane]
         wave_main, loop_main = leader.run, loop.run
     else:
         rounds = FollowerRounds(context, config.rounds[config.rank - 1], config.wait)

@@ -1,4 +1,4 @@
-"""``dynamo serve GRAPH``: graph definitions become processes that are started, watched and stopped together."""
+"""``dynamo serve GRAPH``: processes of a graph, started, watched and stopped together."""
 
 from __future__ import annotations
 

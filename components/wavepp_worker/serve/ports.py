@@ -30,9 +30,7 @@ def is_free(host: str, port: int) -> bool:
             probe.bind(address)
             probe.listen(1)
         except PermissionError as error:
-            raise ConfigError(
-                f"--port: this user may not listen on {port}; use one from 1024 on"
-            ) from error
+            raise ConfigError(f"--port: this user may not listen on {port}; use one from 1024 on") from error
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise ConfigError(f"--host: {host} is not an address of this machine") from error
@@ -53,7 +51,9 @@ def free_ports(count: int, *, taken: Collection[int] = ()) -> list[int]:
         if port not in taken and is_free("127.0.0.1", port):
             found.append(port)
     if len(found) < count:
-        raise ConfigError(f"{count} free ports are needed between {_FIRST} and {_LAST}; {len(found)} are free")
+        raise ConfigError(
+            f"{count} free ports are needed between {_FIRST} and {_LAST}; {len(found)} are free"
+        )
     return found
 
 

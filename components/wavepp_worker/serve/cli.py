@@ -1,0 +1,96 @@
+"""The ``dynamo`` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.graph import COMMON, resolve
+from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
+from wavepp_worker.serve.launch import describe, launch
+from wavepp_worker.serve.plan import Options, make_plan
+from wavepp_worker.serve.settings import deep_merge, read_file, split_overrides
+
+app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+_OVERRIDES = "overrides"
+
+
+class _WithOverrides(TyperCommand):
+    """Takes ``--Service.key=value`` out before options are parsed, so that a misspelt option is noticed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        return super().parse_args(ctx, rest)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[--Service.key=value ...]"]
+
+
+@app.callback()
+def dynamo() -> None:
+    """Run graphs of Dynamo services."""
+
+
+@app.command(cls=_WithOverrides)
+def serve(
+    context: typer.Context,
+    graph: Annotated[str, typer.Argument(help="package.module:name, e.g. graphs:disagg_wavepp, or file.py.")],
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", help="YAML: a section per service, and Common.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Short for --Common.model: a Hugging Face directory.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address HTTP is served on.  [default: 127.0.0.1]", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of HTTP.  [default: 8000, or the next free one]", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started.")] = False,
+    service_name: Annotated[
+        str | None, typer.Option(help="Start this service only; the others run elsewhere.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of this run, with state.json; must be new or empty, removed at the end."
+        ),
+    ] = None,
+    start_timeout: Annotated[float, typer.Option(help="Seconds until everything must be ready.")] = 300.0,
+) -> None:
+    """Start every service of GRAPH, say when it is ready, and stop all of it on Ctrl-C.
+
+    --Service.key=value sets a flag of a service (--PrefillWorker.pp=3), --Common.key=value of all that have
+    it, --Service.ServiceArgs.workers=N the number of processes, --Service.ServiceArgs.envs.NAME=value their
+    environment.
+    """
+    try:
+        chosen = resolve(graph)
+        config = deep_merge(read_file(file) if file else {}, context.meta[_OVERRIDES])
+        if model is not None:
+            config = deep_merge(config, {COMMON: {"model": model}})
+        plan = make_plan(chosen, config, Options(host=host, port=port, only=service_name))
+        if dry_run:
+            typer.echo(describe(plan))
+            return
+        launch(plan, run_dir=run_dir, start_seconds=start_timeout)
+    except ConfigError as error:
+        _fail(str(error), CONFIG_EXIT_CODE)
+    except StartFailed as error:
+        _fail(str(error), error.code)
+
+
+def _fail(message: str, code: int) -> None:
+    typer.secho(f"error: {message}", fg="red", err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,49 @@
+"""What processes say of themselves over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+# A proxy configured for the outside must not see what goes to loopback.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _get(url: str, timeout: float) -> tuple[int, Any]:
+    try:
+        with _direct.open(url, timeout=timeout) as answer:
+            status, body = answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        status, body = error.code, error.read()
+    except (OSError, http.client.HTTPException):
+        return 0, None
+    try:
+        return status, json.loads(body)
+    except ValueError:
+        return status, None
+
+
+async def get(url: str, timeout: float = 2.0) -> tuple[int, Any]:
+    """Status and JSON body of ``url``.
+
+    The status is 0 if nobody answers within ``timeout`` seconds; the body is None if it is not JSON.
+    """
+    return await asyncio.to_thread(_get, url, timeout)
+
+
+async def listed_models(base_url: str) -> list[str]:
+    """The models a frontend offers."""
+    _, body = await get(f"{base_url}/v1/models")
+    models = body.get("data") if isinstance(body, dict) else None
+    return [str(model.get("id")) for model in models or ()]
+
+
+async def known_workers(base_url: str) -> int:
+    """The instances that a frontend would send requests to."""
+    _, body = await get(f"{base_url}/health")
+    instances = body.get("instances") if isinstance(body, dict) else None
+    return len({entry.get("instance_id") for entry in instances or () if entry.get("endpoint") == "generate"})

@@ -1,0 +1,91 @@
+"""Carries a plan out: model, directory, broker, processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from wavepp_worker.serve.broker import Broker
+from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.plan import LOOPBACK, QUIET, Plan, base_environment
+from wavepp_worker.serve.run_dir import RunDir
+from wavepp_worker.serve.supervisor import Supervisor
+
+
+def describe(plan: Plan) -> str:
+    """The plan for people: the merged configuration, and each process as a command line of a shell."""
+    config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
+    shared = {
+        key: value for key, value in {**LOOPBACK, **QUIET}.items() if os.environ.get(key, value) == value
+    }
+    if plan.own_store:
+        shared["DYN_FILE_KV"] = "<run directory>/store"
+    if plan.own_broker:
+        shared["DYN_ZMQ_BROKER_URL"] = "<the launcher's event broker>"
+    parts = [f"# {plan.graph}: configuration, all sources merged", config]
+    parts += ["# environment of every process", _assignments(shared, "\n"), ""]
+    for process in plan.processes:
+        command = f"{_assignments(process.env, ' ')} {shlex.join(process.argv)}".strip()
+        parts += [f"# {process.label}", command, ""]
+    parts += [f"# note: {note}" for note in plan.notes]
+    return "\n".join(parts)
+
+
+def launch(plan: Plan, *, run_dir: Path | None, start_seconds: float) -> None:
+    """Run the plan until interrupted; afterwards no process, socket or file of it is left.
+
+    Args:
+        run_dir: the run's directory; by default a private temporary one.
+        start_seconds: time for everything to become ready.
+
+    Raises:
+        ConfigError: the default model cannot be had, or the directory cannot be used.
+        StartFailed: the graph did not come up.
+    """
+    if plan.wants_demo:
+        from wavepp_worker.model.demo import ensure_demo_model
+
+        plan = plan.with_model(ensure_demo_model())
+    log = Log([process.label for process in plan.processes])
+    for note in plan.notes:
+        log.say(note, "yellow")
+    directory = RunDir(run_dir)
+    broker = None
+    try:
+        environment = {**base_environment(), **directory.environment()}
+        if plan.own_store:
+            environment["DYN_FILE_KV"] = str(directory.store)
+        if plan.own_broker:
+            broker = Broker()
+            environment["DYN_ZMQ_BROKER_URL"] = broker.url
+        asyncio.run(_supervise(plan, environment, directory, log, start_seconds))
+    finally:
+        if broker is not None:
+            broker.close()
+        stuck = directory.close()
+        if stuck:
+            log.say(f"these processes could not be killed: {stuck}", "bold red")
+
+
+async def _supervise(
+    plan: Plan, environment: Mapping[str, str], directory: RunDir, log: Log, start_seconds: float
+) -> None:
+    await Supervisor(plan, environment, directory, log).run(start_seconds)
+
+
+def _plain(value: object) -> object:
+    """Only what YAML has a notation for."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _assignments(variables: Mapping[str, str], between: str) -> str:
+    return between.join(f"{name}={shlex.quote(value)}" for name, value in variables.items())

@@ -1,0 +1,68 @@
+"""What the user sees: every process's lines behind its name, and the launcher's own words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+_OWN = "dynamo serve"
+
+
+class Log:
+    """Writes to standard output, in colour where that is a terminal."""
+
+    def __init__(self, labels: Iterable[str], console: Console | None = None) -> None:
+        """``labels`` are the names lines can come from."""
+        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        self._styles = {label: _COLOURS[index % len(_COLOURS)] for index, label in enumerate(labels)}
+        self._width = max(map(len, (*self._styles, _OWN)))
+
+    def line(self, label: str, text: str) -> None:
+        """One line of a process."""
+        self._print(label, self._styles[label], Text.from_ansi(text))
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line of the launcher."""
+        self._print(_OWN, "bold", Text(text, style=style))
+
+    def death(self, label: str, sentence: str, last_lines: Iterable[str]) -> None:
+        """A process ended unasked: say so, with its last words."""
+        self.say(f"{label} {sentence}; its last words:", style="bold red")
+        for line in last_lines:
+            self._print(label, self._styles[label], Text(f"  > {line}", style="red"))
+
+    def ready(self, seconds: float, base_url: str | None, model: str | None, running: str) -> None:
+        """The line everybody waits for, and what to do next."""
+        where = f" at {base_url}" if base_url else ""
+        self.say(f"ready in {seconds:.1f} s: {model or 'no model'}{where} ({running})", style="bold green")
+        if base_url and model:
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+                "max_tokens": 64,
+            }
+            command = (
+                f"curl -s {base_url}/v1/chat/completions -H 'Content-Type: application/json' "
+                f"-d '{json.dumps(body)}'"
+            )
+            # Without a prefix, and on one line, so that it can be pasted.
+            self._console.print(Text(f"\n{command}\n", style="bold"), soft_wrap=True)
+        self.say("Ctrl-C stops everything")
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str], None]]:
+        """While open, what is given to the yielded function is shown below the log of a terminal."""
+        if not self._console.is_terminal:
+            yield lambda text: None
+            return
+        with self._console.status("starting") as status:
+            yield lambda text: status.update(text)
+
+    def _print(self, label: str, style: str, text: Text) -> None:
+        prefix = Text(f"{label:<{self._width}} | ", style=style)
+        self._console.print(prefix + text, soft_wrap=True)

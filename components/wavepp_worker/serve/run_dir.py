@@ -1,0 +1,94 @@
+"""The private directory of a run, gone when the run is, even if the launcher is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve import guard
+
+STATE_FILE = "state.json"
+# Socket paths below it are limited to 107 characters, of which workers need about 40.
+_LONGEST = 60
+
+
+class RunDir:
+    """Holds the discovery store, the processes' temporary files and ``state.json``."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Make the directory, readable by this user alone, and start its guard.
+
+        Args:
+            path: where; by default a new one under ``$XDG_RUNTIME_DIR`` or the temporary directory.
+
+        Raises:
+            ConfigError: it exists with something in it, cannot be made, or its path is too long.
+        """
+        self.path = self._make(path)
+        for name in ("store", "tmp"):
+            (self.path / name).mkdir(mode=0o700)
+        # The lifeline: the kernel closes our end however we die.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    @property
+    def store(self) -> Path:
+        """The root of Dynamo's file discovery."""
+        return self.path / "store"
+
+    def environment(self) -> dict[str, str]:
+        """What every process of the run has in its environment."""
+        return {guard.MARK: str(self.path), "TMPDIR": str(self.path / "tmp")}
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Replace ``state.json`` at once."""
+        scratch = self.path / f".{STATE_FILE}"
+        scratch.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(self.path / STATE_FILE)
+
+    def close(self) -> list[int]:
+        """Kill what is left of the run, remove the directory and let the guard go; idempotent.
+
+        Returns:
+            Processes that would not die.
+        """
+        left = guard.clean(str(self.path))
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        try:
+            self._guard.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        return left
+
+    @staticmethod
+    def _make(path: Path | None) -> Path:
+        try:
+            if path is None:
+                base = os.environ.get("XDG_RUNTIME_DIR")
+                usable = bool(base) and os.access(base or "", os.W_OK) and len(base or "") < _LONGEST - 20
+                return Path(tempfile.mkdtemp(prefix="wavepp-serve-", dir=base if usable else None))
+            path = path.absolute()
+            if len(str(path)) > _LONGEST:
+                raise ConfigError(
+                    f"--run-dir: {path} is longer than {_LONGEST} characters, too long for the sockets in it"
+                )
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise ConfigError(f"--run-dir: {path} is not empty, and would be removed at the end")
+            path.chmod(0o700)
+            return path
+        except OSError as error:
+            raise ConfigError(f"--run-dir: {error}") from error

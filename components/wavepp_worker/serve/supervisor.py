@@ -1,0 +1,148 @@
+"""Brings a plan up, says when it is ready, and takes it down in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from wavepp_worker.serve.health import known_workers, listed_models
+from wavepp_worker.serve.keeper import Keeper, StartFailed
+from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.plan import Plan
+from wavepp_worker.serve.run_dir import RunDir
+
+STOP_SECONDS = 30.0
+"""How long a service has to finish what it is doing before it is killed."""
+
+_POLL_SECONDS = 0.1
+
+
+class Supervisor:
+    """All processes of one run."""
+
+    def __init__(self, plan: Plan, environment: Mapping[str, str], run_dir: RunDir, log: Log) -> None:
+        """``environment`` is what every process gets before its own variables."""
+        self._plan = plan
+        self._run_dir = run_dir
+        self._log = log
+        self._model = plan.model
+        self._is_ready = False
+        self._stop = asyncio.Event()
+        self._began = time.monotonic()
+        self._keepers = [Keeper(process, environment, log, self._write_state) for process in plan.processes]
+
+    async def run(self, start_seconds: float) -> None:
+        """Run until SIGINT, SIGTERM or SIGHUP; when it returns or raises, every process is gone.
+
+        Args:
+            start_seconds: time for everything to become ready.
+
+        Raises:
+            StartFailed: a configuration was refused, or the time ran out.
+        """
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in signals:
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._write_state()
+        tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        tasks.append(asyncio.create_task(self._announce(start_seconds)))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            waiting: set[asyncio.Task[object]] = {stop, *tasks}
+            while not stop.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            tasks[-1].cancel()
+            stop.cancel()
+            await self._stop_all()
+            await asyncio.gather(*tasks, stop, return_exceptions=True)
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if not self._stop.is_set():
+            self._log.say(f"{number.name}: stopping; once more to kill everything at once", "bold")
+            self._stop.set()
+            return
+        self._log.say("killing everything", "bold red")
+        for keeper in self._keepers:
+            keeper.kill()
+
+    async def _announce(self, start_seconds: float) -> None:
+        deadline = self._began + start_seconds
+        with self._log.progress() as show:
+            while missing := await self._missing():
+                show(f"waiting for {missing}")
+                if time.monotonic() > deadline:
+                    raise StartFailed(self._too_late(start_seconds, missing))
+                await asyncio.sleep(_POLL_SECONDS)
+        self._is_ready = True
+        self._write_state()
+        replicas = Counter(process.service for process in self._plan.processes)
+        running = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in replicas.items())
+        self._log.ready(time.monotonic() - self._began, self._plan.base_url, self._model, running)
+
+    async def _missing(self) -> str:
+        """What the graph still waits for; empty when it is ready."""
+        down = [keeper.process.label for keeper in self._keepers if not keeper.ready]
+        if down:
+            return ", ".join(down)
+        workers = sum(process.kind == "worker" for process in self._plan.processes)
+        url = self._plan.base_url
+        if url is None or not workers:
+            return ""
+        models = await listed_models(url)
+        if not models or (self._model is not None and self._model not in models):
+            return f"the frontend to list {self._model or 'a model'}"
+        self._model = self._model or models[0]
+        if await known_workers(url) < workers:
+            return "the frontend to find all workers"
+        return ""
+
+    def _too_late(self, seconds: float, missing: str) -> str:
+        words = [
+            f"\n  {keeper.process.label} said last: {keeper.last_lines[-1]}"
+            for keeper in self._keepers
+            if not keeper.ready and keeper.last_lines
+        ]
+        return (
+            f"not ready after {seconds:.0f} s (--start-timeout): still waiting for {missing}{''.join(words)}"
+        )
+
+    async def _stop_all(self) -> None:
+        for keeper in self._keepers:
+            keeper.no_restart()
+        for service in dict.fromkeys(process.service for process in self._plan.processes):
+            of_service = [keeper for keeper in self._keepers if keeper.process.service == service]
+            self._log.say(f"stopping {service}")
+            await asyncio.gather(*(keeper.stop(STOP_SECONDS) for keeper in of_service))
+        self._log.say("stopped")
+
+    def _write_state(self) -> None:
+        self._run_dir.write_state(
+            {
+                "graph": self._plan.graph,
+                "pid": os.getpid(),
+                "ready": self._is_ready,
+                "base_url": self._plan.base_url,
+                "model": self._model,
+                "processes": [
+                    {
+                        "service": keeper.process.service,
+                        "replica": keeper.process.replica,
+                        "pid": keeper.pid,
+                        "port": keeper.process.port,
+                        "ready": keeper.ready,
+                        "restarts": keeper.restarts,
+                    }
+                    for keeper in self._keepers
+                ],
+            }
+        )

@@ -1,0 +1,30 @@
+"""What the graphs have in common."""
+
+from __future__ import annotations
+
+from wavepp_worker.serve import PLANES, Service
+
+FRONTEND = Service(
+    name="Frontend",
+    module="dynamo.frontend",
+    arguments="wavepp_worker.serve.frontend:FrontendArgs",
+    defaults={"router_mode": "kv"},
+    kind="frontend",
+)
+
+WORKER_COMMON = (
+    *PLANES,
+    "model",
+    "served_model_name",
+    "dtype",
+    "device",
+    "threads",
+    "block",
+    "kv_tokens",
+    "max_model_len",
+    "max_batch",
+    "top_logprobs",
+    "host",
+    "request_timeout",
+)
+"""Keys of the ``Common`` section that prefill and decode workers both have."""

@@ -1,0 +1,185 @@
+"""The engine over the real hand-off: KV of two ranks, pulled over loopback while the prompt is still running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.decode.engine import DecodeEngine
+from wavepp_worker.decode.messages import DecodeRequest
+from wavepp_worker.handoff.bootstrap import BootstrapServer
+from wavepp_worker.handoff.interface import FirstToken, Offer
+from wavepp_worker.handoff.receiver import BootstrapAddress
+from wavepp_worker.handoff.transport import make_source
+from wavepp_worker.model.sampling import SamplingParams, sample
+
+HOST = "127.0.0.1"
+CHUNK = 16
+
+
+class Prefill:
+    """What a prefill worker is to a decode worker, with the ranks in this process."""
+
+    def __init__(self, ranks: Any) -> None:
+        self.ranks = ranks
+        self.settled: dict[tuple[int, str], str] = {}
+        self.cancelled: list[int] = []
+        self.server = BootstrapServer(HOST, 0, on_cancel=self.cancelled.append)
+        self.sources = [
+            make_source(
+                "socket",
+                rank=rank,
+                host=HOST,
+                kv=kv,
+                dtype=torch.float32,
+                timeout=30.0,
+                on_settled=lambda request_id, how, rank=rank: self.settled.update({(rank, request_id): how}),
+            )
+            for rank, kv in enumerate(ranks.kvs)
+        ]
+        self._blocks = 0
+        self._rooms = 100
+
+    def room(self) -> BootstrapAddress:
+        self._rooms += 1
+        return BootstrapAddress(host=HOST, port=self.server.port, room=self._rooms)
+
+    def run(self, at: BootstrapAddress, tokens: np.ndarray, sampling: SamplingParams, gate: threading.Event) -> None:
+        """Prefill in chunks; from the second one on only after ``gate``."""
+        table = self.ranks.table(tokens, self._blocks)
+        self._blocks += len(table)
+        name, count = f"p{at.room}", len(tokens)
+        for source in self.sources:
+            source.offer(name, table, count, 0)
+        addresses = tuple(source.address for source in self.sources)
+        model_id = self.ranks.info.model_id
+        offer = Offer(request_id=name, prompt_tokens=count, model_id=model_id, ranks=addresses)
+        self.server.register(at.room, offer)
+
+        def compute() -> None:
+            for start in range(0, count, CHUNK):
+                end = min(start + CHUNK, count)
+                logits = self.ranks.compute(table, tokens, start, end)
+                for source in self.sources:
+                    source.advance(name, end)
+                gate.wait(30)
+            first = sample(logits, sampling, 0, tokens, [])
+            self.server.finish(at.room, FirstToken(first=first, reused_tokens=3))
+
+        threading.Thread(target=compute, daemon=True).start()
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+        self.server.close()
+
+
+@pytest.fixture
+def worker(ranks: Any) -> Iterator[Prefill]:
+    prefill = Prefill(ranks)
+    yield prefill
+    prefill.close()
+
+
+@pytest.fixture
+def engine(tiny_llama: Path) -> Iterator[DecodeEngine]:
+    config = DecodeConfig(model=tiny_llama, dtype="float32", kv_tokens=1200, max_model_len=600, block=5)
+    with DecodeEngine(config) as engine:
+        yield engine
+
+
+@pytest.fixture
+def submit(engine: DecodeEngine, worker: Prefill, collector: Any) -> Callable[..., Any]:
+    """``submit(tokens, …)``: prefill it, continue it, collect its outputs."""
+
+    def go(tokens: np.ndarray, gate: threading.Event | None = None, **values: Any) -> Any:
+        at = worker.room()
+        fields = {"request_id": f"d{at.room}", "max_tokens": 12, **values}
+        outputs = collector()
+        if gate is None:
+            gate = threading.Event()
+            gate.set()
+        packed = tokens.astype("<u4").tobytes()
+        engine.submit(DecodeRequest(tokens=packed, handoff=at, **fields), outputs)
+        worker.run(at, tokens, fields.get("sampling", SamplingParams()), gate)
+        return outputs
+
+    return go
+
+
+def test_eight_at_once_equal_generate(
+    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, reference: Any, wait_until: Any
+) -> None:
+    lengths = [1, 2, 15, 16, 17, 33, 100, 333]
+    got = [submit(prompt(length), max_tokens=16) for length in lengths]
+    for length, outputs in zip(lengths, got, strict=True):
+        assert outputs.last.error is None
+        assert outputs.ids == reference.generate(prompt(length), 16)
+        assert outputs.last.reused_tokens == 3
+    stats = engine.stats()
+    assert stats.prompt_tokens_computed == 0
+    assert stats.kv_bytes_received == sum(lengths) * sum(kv.bytes_per_token for kv in worker.ranks.kvs)
+    wait_until(lambda: len(worker.settled) == 2 * len(lengths))
+    assert set(worker.settled.values()) == {"received"}
+    assert engine.audit() == {"capacity": 240, "free": 240}
+
+
+def test_sampled_tokens_and_logprobs(submit: Any, prompt: Any, reference: Any) -> None:
+    params = SamplingParams(temperature=0.9, top_p=0.95, seed=11, logprobs=3)
+    outputs = submit(prompt(50), sampling=params)
+    assert outputs.reason == "length"
+    assert outputs.ids == reference.sampled(prompt(50), 12, params)
+    assert all(len(token.top) == 3 for token in outputs.tokens)
+
+
+def test_abort_while_kv_arrives_frees_the_prefill(
+    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, wait_until: Any
+) -> None:
+    gate = threading.Event()
+    outputs = submit(prompt(100), gate, request_id="gone")
+    wait_until(lambda: engine.stats().receiving == 1)
+    engine.abort("gone")
+    assert outputs.reason == "cancelled"
+    assert engine.audit()["free"] == 240
+    wait_until(lambda: len(worker.settled) == 2)
+    wait_until(lambda: worker.cancelled)
+    gate.set()
+
+
+def test_abort_before_the_prefill_begins(engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any) -> None:
+    outputs = collector()
+    packed = prompt(9).astype("<u4").tobytes()
+    request = DecodeRequest(request_id="early", tokens=packed, max_tokens=4, handoff=worker.room())
+    engine.submit(request, outputs)
+    time.sleep(0.1)
+    engine.abort("early")
+    assert outputs.reason == "cancelled"
+
+
+def test_a_failed_prefill_is_told(
+    submit: Any, engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any, reference: Any
+) -> None:
+    good = submit(prompt(40), max_tokens=60)
+    at, outputs = worker.room(), collector()
+    packed = prompt(9).astype("<u4").tobytes()
+    engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
+    worker.server.fail(at.room, "the prompt was unlucky")
+    assert outputs.last.error_kind == "HandoffError"
+    assert "the prompt was unlucky" in outputs.last.error
+    assert good.ids[:1] and good.reason == "length"
+    assert good.ids == reference.generate(prompt(40), 60)
+
+
+def test_nobody_there(engine: DecodeEngine, collector: Any, prompt: Any) -> None:
+    outputs = collector()
+    packed = prompt(9).astype("<u4").tobytes()
+    at = BootstrapAddress(host=HOST, port=1, room=1)
+    engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
+    assert outputs.last.error_kind == "HandoffError"

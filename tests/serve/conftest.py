@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from graph_process import RunningGraph, start_graph
+
+_PROGRAMS = Path(__file__).with_name("programs")
+
+_GRAPH = """
+from wavepp_worker.serve import Graph, Service
+
+dummies = Graph("dummies", (
+    Service("Front", "dummy_service", {"role": "front", "workers_known": 3}, common=(), kind="frontend"),
+    Service("Decode", "dummy_service", {"role": "decode"}, common=()),
+    Service("Prefill", "dummy_service", {"role": "prefill"}, common=(), replicas=2),
+))
+"""
+
+
+class StartDummies(Protocol):
+    def __call__(self, *words: str) -> AbstractContextManager[RunningGraph]: ...
+
+
+@pytest.fixture
+def start_dummies(tmp_path: Path) -> Iterator[StartDummies]:
+    """Starts a frontend, a decode worker and two prefill workers that only pretend."""
+    (tmp_path / "dummies.py").write_text(_GRAPH)
+    path = os.pathsep.join(filter(None, (str(_PROGRAMS), os.environ.get("PYTHONPATH"))))
+
+    def start(*words: str) -> AbstractContextManager[RunningGraph]:
+        return start_graph("dummies.py", *words, env={"PYTHONPATH": path}, cwd=tmp_path)
+
+    return start
