@@ -51,7 +51,9 @@ class Prefill:
         self._rooms += 1
         return BootstrapAddress(host=HOST, port=self.server.port, room=self._rooms)
 
-    def run(self, at: BootstrapAddress, tokens: np.ndarray, sampling: SamplingParams, gate: threading.Event) -> None:
+    def run(
+        self, at: BootstrapAddress, tokens: np.ndarray, sampling: SamplingParams, gate: threading.Event
+    ) -> None:
         """Prefill in chunks; from the second one on only after ``gate``."""
         table = self.ranks.table(tokens, self._blocks)
         self._blocks += len(table)
@@ -153,7 +155,9 @@ def test_abort_while_kv_arrives_frees_the_prefill(
     gate.set()
 
 
-def test_abort_before_the_prefill_begins(engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any) -> None:
+def test_abort_before_the_prefill_begins(
+    engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any
+) -> None:
     outputs = collector()
     packed = prompt(9).astype("<u4").tobytes()
     request = DecodeRequest(request_id="early", tokens=packed, max_tokens=4, handoff=worker.room())

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 import pytest
-from graph_process import RunningGraph, start_graph
+from graph_process import RunningGraph, Starter, start_graph
 
 _PROGRAMS = Path(__file__).with_name("programs")
 
@@ -22,12 +20,8 @@ dummies = Graph("dummies", (
 """
 
 
-class StartDummies(Protocol):
-    def __call__(self, *words: str) -> AbstractContextManager[RunningGraph]: ...
-
-
 @pytest.fixture
-def start_dummies(tmp_path: Path) -> Iterator[StartDummies]:
+def start_dummies(tmp_path: Path) -> Starter:
     """Starts a frontend, a decode worker and two prefill workers that only pretend."""
     (tmp_path / "dummies.py").write_text(_GRAPH)
     path = os.pathsep.join(filter(None, (str(_PROGRAMS), os.environ.get("PYTHONPATH"))))

@@ -6,7 +6,183 @@ import os
 import signal
 import socket
 import stat
-import time
 from pathlib import Path
 
-from conftest_types import StartDummies
+import pytest
+from graph_process import RunningGraph, Starter
+
+
+def alive(pid: int) -> bool:
+    """Not gone, and not just waiting to be collected by process 1."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    logged = [f"--{name}.stop_log={order}" for name in ("Front", "Decode", "Prefill")]
+    with start_dummies(*logged, "--Decode.ServiceArgs.envs.COLOUR=007") as graph:
+        graph.wait_ready()
+        assert graph.log().count("ready in") == 1
+        assert f"curl -s {graph.base_url}/v1/chat/completions" in graph.log()
+        assert graph.model == "dummy-model"
+        assert stat.S_IMODE(graph.run_dir.stat().st_mode) == 0o700
+        assert len(graph.pids()) == 4
+        environment = _get(graph.processes("Decode")[0]["port"])["environment"]
+        assert environment["COLOUR"] == "007"
+        assert environment["DYN_FILE_KV"] == str(graph.run_dir / "store")
+        assert environment["DYN_TCP_RPC_HOST"] == "127.0.0.1"
+        assert graph.stop() == 0
+        assert order.read_text().split() == ["front", "decode", "prefill", "prefill"]
+
+
+def test_dead_service_is_reported_with_its_last_words_and_restarted(
+    start_dummies: Starter, tmp_path: Path
+) -> None:
+    with start_dummies("--Decode.say=goodbye cruel world") as graph:
+        graph.wait_ready()
+        first = graph.processes("Decode")[0]["pid"]
+        os.kill(first, signal.SIGKILL)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
+        second = graph.processes("Decode")[0]["pid"]
+        assert second != first
+        assert "Decode:0 was ended by SIGKILL, and is restarted in 1 s; its last words:" in graph.log()
+        assert "> goodbye cruel world" in graph.log()
+        os.kill(second, signal.SIGKILL)
+        graph.wait_for(lambda: "restarted in 2 s" in graph.log())
+        assert all(entry["restarts"] == 0 for entry in graph.processes("Prefill"))
+        assert graph.stop() == 0
+
+
+def test_service_that_fails_at_first_still_comes_up(start_dummies: Starter, tmp_path: Path) -> None:
+    with start_dummies("--Prefill.exit_code=3", f"--Prefill.once={tmp_path / 'died'}") as graph:
+        graph.wait_ready()
+        assert "ended with exit code 3" in graph.log()
+        assert graph.stop() == 0
+
+
+def test_refused_configuration_fails_the_start_with_its_sentence(start_dummies: Starter) -> None:
+    with start_dummies("--Prefill.exit_code=2", "--Prefill.say=error: pp: too many stages") as graph:
+        assert graph.wait_exit(30) == 2
+        assert "error: Prefill:" in graph.log()
+        assert "pp: too many stages" in graph.log().splitlines()[-1]
+        assert "restarted" not in graph.log()
+
+
+def test_start_that_takes_too_long_says_what_is_missing(start_dummies: Starter) -> None:
+    with start_dummies("--Decode.sick_after=0", "--Decode.say=loading", "--start-timeout", "2") as graph:
+        assert graph.wait_exit(30) == 1
+        last = graph.log().splitlines()[-2:]
+        assert "not ready after 2 s" in last[0]
+        assert "Decode:0" in last[0]
+        assert "Decode:0 said last: loading" in last[1]
+
+
+def test_worker_unknown_to_the_frontend_is_waited_for(start_dummies: Starter) -> None:
+    with start_dummies("--Front.workers_known=2", "--start-timeout", "2") as graph:
+        assert graph.wait_exit(30) == 1
+        assert "the frontend to find all workers" in graph.log()
+
+
+def test_children_that_left_the_session_are_gone_too(start_dummies: Starter) -> None:
+    with start_dummies("--Prefill.grandchild") as graph:
+        graph.wait_ready()
+        pids = graph.pids()
+        assert len(pids) == 6
+        assert graph.stop() == 0
+        assert not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_it_too(start_dummies: Starter, number: signal.Signals) -> None:
+    with start_dummies() as graph:
+        graph.wait_ready()
+        assert graph.stop(number) == 0
+
+
+def test_signal_during_start_stops_it(start_dummies: Starter) -> None:
+    with start_dummies("--Decode.sick_after=0") as graph:
+        graph.wait_for(lambda: "Prefill:1 is up" in graph.log())
+        assert graph.stop() == 0
+        assert "ready in" not in graph.log()
+
+
+def test_second_interrupt_kills_at_once(start_dummies: Starter) -> None:
+    with start_dummies("--Front.ignore_term", "--Prefill.grandchild") as graph:
+        graph.wait_ready()
+        graph.process.send_signal(signal.SIGINT)
+        graph.wait_for(lambda: "stopping Front" in graph.log())
+        assert graph.stop(seconds=5) == 0
+
+
+def test_killed_launcher_leaves_nothing(start_dummies: Starter) -> None:
+    with start_dummies("--Prefill.grandchild", "--Decode.ignore_term") as graph:
+        graph.wait_ready()
+        pids = graph.pids()
+        graph.process.kill()
+        graph.process.wait()
+        graph.assert_nothing_left()
+        assert not any(map(alive, pids))
+
+
+def test_orphans_of_a_dead_service_do_not_outlive_the_run(start_dummies: Starter) -> None:
+    with start_dummies("--Prefill.grandchild") as graph:
+        graph.wait_ready()
+        os.kill(graph.processes("Prefill")[0]["pid"], signal.SIGKILL)
+        graph.wait_for(lambda: graph.processes("Prefill")[0]["restarts"] == 1)
+        assert graph.stop() == 0
+
+
+def test_sick_service_is_restarted(start_dummies: Starter) -> None:
+    with start_dummies("--Decode.sick_after=2") as graph:
+        graph.wait_ready()
+        graph.wait_for(lambda: "Decode:0 has reported itself unhealthy" in graph.log(), 30)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
+        assert graph.stop() == 0
+
+
+def test_port_in_use(start_dummies: Starter) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with start_dummies("--port", str(port)) as graph:
+            assert graph.wait_exit(20) == 2
+            assert f"--port: port {port} of 127.0.0.1 is in use" in graph.log()
+        with start_dummies(f"--Front.http_port={port}") as graph:
+            assert graph.wait_exit(20) == 2
+            assert f"Front.http_port: port {port} of 127.0.0.1 is in use" in graph.log()
+
+
+def test_run_dir_in_use(start_dummies: Starter) -> None:
+    with start_dummies() as graph:
+        graph.wait_ready()
+        with start_dummies("--run-dir", str(graph.run_dir)) as second:
+            second.run_dir.mkdir()
+            (second.run_dir / "precious").touch()
+            second.process.wait(20)
+            assert "is not empty, and would be removed" in second.log()
+            assert (second.run_dir / "precious").exists()
+        assert graph.processes("Front")[0]["ready"]
+        assert graph.stop() == 0
+
+
+def _get(port: int) -> dict[str, dict[str, str]]:
+    import json
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        body: dict[str, dict[str, str]] = json.loads(answer.read())
+        return body
+
+
+def test_log_names_every_line(start_dummies: Starter) -> None:
+    with start_dummies("--Decode.say=hello there") as graph:
+        graph.wait_ready()
+        assert any(line.startswith("Decode:0 ") and "hello there" in line for line in _lines(graph))
+        assert graph.stop() == 0
+
+
+def _lines(graph: RunningGraph) -> list[str]:
+    return graph.log().splitlines()

@@ -93,6 +93,10 @@ class RunningGraph:
         self.wait_for(lambda: not self.pids() and not self.run_dir.exists(), seconds)
 
 
+Starter = Callable[..., contextlib.AbstractContextManager[RunningGraph]]
+"""A fixture that starts a graph, given further words of the command line."""
+
+
 @contextlib.contextmanager
 def start_graph(
     graph: str, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None

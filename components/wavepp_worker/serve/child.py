@@ -9,6 +9,8 @@ import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from wavepp_worker.serve.orphans import collect
+
 _LAST_LINES = 20
 _LONGEST_LINE = 16384
 
@@ -66,8 +68,9 @@ class Child:
         """Its exit code, negative for a signal; then its process group is gone and its output read."""
         code = await self._process.wait()
         self.signal_group(signal.SIGKILL)
+        await asyncio.to_thread(collect, self.pid)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._output, timeout=2)
+            await asyncio.wait_for(self._output, timeout=0.5)
         return code
 
     def terminate(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import guard
+from wavepp_worker.serve.orphans import adopt, collect
 
 STATE_FILE = "state.json"
 # Socket paths below it are limited to 107 characters, of which workers need about 40.
@@ -33,6 +34,7 @@ class RunDir:
         self.path = self._make(path)
         for name in ("store", "tmp"):
             (self.path / name).mkdir(mode=0o700)
+        adopt()
         # The lifeline: the kernel closes our end however we die.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(self.path)],
@@ -66,6 +68,7 @@ class RunDir:
         left = guard.clean(str(self.path))
         assert self._guard.stdin is not None
         self._guard.stdin.close()
+        collect(None, seconds=0)
         try:
             self._guard.wait(timeout=10)
         except subprocess.TimeoutExpired:

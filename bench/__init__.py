@@ -1,0 +1,1 @@
+"""What measures WavePP. Nothing imports this package."""

@@ -1,0 +1,81 @@
+"""What of an OpenAI request this deployment cannot honour, told before it is routed. Pure.
+
+Dynamo's frontend checks much itself, but not everything. Token ids it takes as they are, some parameters it
+drops without a word (``logit_bias``, ``suffix``), and what a worker refuses it reports as an internal error
+on some paths and versions (1.4: any ``/v1/completions`` and any stream). So these are refused up front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+GUARDED = ("/v1/completions", "/v1/chat/completions")
+
+_EMPTY: tuple[Any, ...] = (None, False, "", [], {})
+
+
+def problem(path: str, body: Any, vocab_size: int | None) -> str | None:
+    """Why a request cannot be honoured, as a sentence; None if nothing speaks against it.
+
+    Args:
+        path: the URL path; only those of ``GUARDED`` are looked at.
+        body: the decoded JSON body.
+        vocab_size: token ids are below it; None if unknown.
+    """
+    if path not in GUARDED or not isinstance(body, Mapping):
+        return None
+    checks = (_choices, _unsupported, _constrained, _prompt(vocab_size), _messages)
+    return next((sentence for check in checks if (sentence := check(body)) is not None), None)
+
+
+def _choices(body: Mapping[str, Any]) -> str | None:
+    for key in ("n", "best_of"):
+        if body.get(key) not in (None, 1):
+            return f"{key}={body[key]} is not supported; ask for one choice ({key}=1)"
+    return None
+
+
+def _unsupported(body: Mapping[str, Any]) -> str | None:
+    for key in ("logit_bias", "suffix", "echo", "prompt_logprobs", "return_tokens_as_token_ids"):
+        if body.get(key) not in _EMPTY:
+            return f"{key} is not supported; leave it out"
+    return None
+
+
+def _constrained(body: Mapping[str, Any]) -> str | None:
+    wanted = [key for key in body if key.startswith("guided_") and body[key] not in _EMPTY]
+    form = body.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
+        wanted.append("response_format")
+    choice = body.get("tool_choice")
+    if choice == "required" or isinstance(choice, Mapping):
+        wanted.append("tool_choice")
+    if not wanted:
+        return None
+    return f"{wanted[0]} asks for constrained output, which is not supported; leave it out"
+
+
+def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
+    def check(body: Mapping[str, Any]) -> str | None:
+        prompt = body.get("prompt")
+        if vocab_size is None or not isinstance(prompt, list):
+            return None
+        for part in prompt:
+            for token in part if isinstance(part, list) else [part]:
+                if isinstance(token, int) and not 0 <= token < vocab_size:
+                    return f"token id {token} is outside the vocabulary; ids are 0 to {vocab_size - 1}"
+        return None
+
+    return check
+
+
+def _messages(body: Mapping[str, Any]) -> str | None:
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for part in content if isinstance(content, list) else []:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind not in (None, "text", "refusal"):
+                return f"a message has content of type {kind!r}; this deployment takes text only"
+    return None

@@ -1,0 +1,134 @@
+"""The graph of the README, two replicas of two ranks: real text, cache-aware routing, and a rank that dies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import Graph
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def graph(start: Callable[..., Graph], ascii_model: Path) -> Graph:
+    return start("graphs:disagg_wavepp", f"--Common.model={ascii_model}", "--Common.dtype=float32")
+
+
+def prefilled_by(answer: dict[str, Any]) -> int:
+    return answer["nvext"]["worker_id"]["prefill_worker_id"]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The rank processes below a worker."""
+    found = []
+    for child in children(pid):
+        if b"wavepp_worker.runtime.rank" in Path(f"/proc/{child}/cmdline").read_bytes():
+            found.append(child)
+        found.extend(ranks_of(child))
+    return found
+
+
+def ask(graph: Graph, prompt: list[int]) -> dict[str, Any]:
+    return graph.complete(prompt, max_tokens=2, nvext={"extra_fields": ["worker_id", "timing"]})
+
+
+def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(graph: Graph) -> None:
+    """S63: only consumed KV events can tell a new frontend where a prefix is."""
+    draw = random.Random(11)
+    prefixes = [[draw.randrange(256) for _ in range(400)] for _ in range(6)]
+    home = {}
+    for number, prefix in enumerate(prefixes):
+        home[number] = prefilled_by(ask(graph, prefix))
+    assert len(set(home.values())) == 2, "six cold prompts should spread over both replicas"
+    (frontend,) = graph.workers("Frontend")
+    os.kill(frontend["pid"], signal.SIGKILL)
+
+    def back() -> bool:
+        (entry,) = graph.workers("Frontend")
+        return entry["pid"] != frontend["pid"] and entry["ready"]
+
+    graph.running.wait_for(back, 60)
+    for number in draw.sample(range(6), 6):
+        answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
+        assert prefilled_by(answer) == home[number]
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
+
+
+def test_a_killed_rank_costs_one_replica_for_a_while(graph: Graph) -> None:
+    """Promise 18, S54: errors within 5 s, the other replica serves, the launcher brings the replica back."""
+    before = {worker["pid"] for worker in graph.workers("PrefillWorker")}
+    victim = graph.workers("PrefillWorker")[0]
+    outcomes: list[tuple[float, int]] = []
+    killed = threading.Event()
+
+    def client(number: int) -> None:
+        draw = random.Random(number)
+        while not killed.is_set():
+            prompt = [draw.randrange(256) for _ in range(3000)]
+            begun = time.monotonic()
+            code = graph.post("/v1/completions", prompt=prompt, max_tokens=2).status_code
+            outcomes.append((time.monotonic() - begun, code))
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in clients:
+        thread.start()
+    time.sleep(1.5)
+    os.kill(ranks_of(victim["pid"])[0], signal.SIGKILL)
+    at = time.monotonic()
+    killed.set()
+    for thread in clients:
+        thread.join(30)
+        assert not thread.is_alive(), "a request in flight hangs after its rank was killed"
+    assert time.monotonic() - at < 10
+    deadline = time.monotonic() + 15
+    served = 0
+    while served < 10:
+        assert time.monotonic() < deadline, (
+            f"the other replica does not serve:\n{graph.running.log()[-3000:]}"
+        )
+        draw = random.Random(served)
+        answer = graph.post("/v1/completions", prompt=[draw.randrange(256) for _ in range(50)], max_tokens=2)
+        served = served + 1 if answer.status_code == 200 else 0
+
+    def restarted() -> bool:
+        workers = graph.workers("PrefillWorker")
+        return {worker["pid"] for worker in workers} != before and all(worker["ready"] for worker in workers)
+
+    graph.running.wait_for(restarted, 90)
+    assert "rank 0 exited with code -9" in graph.running.log()
+    used = set()
+    deadline = time.monotonic() + 30
+    while len(used) < 2 and time.monotonic() < deadline:
+        used.add(prefilled_by(ask(graph, [random.randrange(256) for _ in range(64)])))
+    assert len(used) == 2, "the restarted replica gets no requests"
+    graph.audit()
+
+
+def test_a_dead_worker_is_unhealthy(graph: Graph) -> None:
+    """S53: health is not 200 while the engine is dead."""
+    victim = graph.workers("PrefillWorker")[0]
+    url = f"http://127.0.0.1:{victim['port']}/health"
+    assert httpx.get(url, timeout=5).status_code == 200
+    os.kill(ranks_of(victim["pid"])[1], signal.SIGKILL)
+
+    def unhealthy() -> bool:
+        try:
+            return httpx.get(url, timeout=1).status_code != 200
+        except httpx.HTTPError:
+            return True
+
+    graph.running.wait_for(unhealthy, 5)

@@ -1,0 +1,129 @@
+"""A request through frontend, pipeline, hand-off and decode answers what transformers' generate answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .conftest import Graph, Reference
+
+pytestmark = pytest.mark.e2e
+
+LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 64, 100, 127, 129, 200, 333, 500, 512, 777, 1024, 1500, 2500, 6000)
+KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
+"""Tiny model: 6 layers, keys and values, 2 heads of 16, float32."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (
+            "--PrefillWorker.pp=1",
+            "--PrefillWorker.chunk=333",
+            "--Common.block=16",
+            "--PrefillWorker.handoff=socket",
+        ),
+        ("--PrefillWorker.pp=2", "--PrefillWorker.chunk=512", "--Common.block=16"),
+        (
+            "--PrefillWorker.pp=3",
+            "--PrefillWorker.chunk=130",
+            "--Common.block=7",
+            "--PrefillWorker.partition=1,3,2",
+        ),
+        (
+            "--PrefillWorker.pp=4",
+            "--PrefillWorker.chunk=61",
+            "--Common.block=5",
+            "--PrefillWorker.handoff=socket",
+        ),
+    ],
+    ids=["pp1", "pp2", "pp3", "pp4"],
+)
+def graph(request: pytest.FixtureRequest, start: Callable[..., Graph], ascii_model: Path) -> Graph:
+    return start(
+        "graphs:disagg_wavepp",
+        "--PrefillWorker.ServiceArgs.workers=1",
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        *request.param,
+    )
+
+
+def prompts(seed: int) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(256) for _ in range(length)] for length in LENGTHS]
+
+
+def cached(answer: dict) -> int:
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_greedy_text_equals_generate_cold_warm_and_concurrently(graph: Graph, reference: Reference) -> None:
+    """Promise 13 end to end: 21 prompts of 1 to 6,000 tokens, cold, with a reused prefix, and 8 at once."""
+    cases = [(prompt, reference.text(prompt, 12)) for prompt in prompts(seed=5)]
+    for prompt, expected in cases:
+        cold = graph.complete(prompt, max_tokens=12)
+        assert cold["choices"][0]["text"] == expected, f"{len(prompt)} tokens, cold"
+        assert cold["usage"]["prompt_tokens"] == len(prompt)
+        assert cached(cold) == 0
+    for prompt, expected in cases:
+        warm = graph.complete(prompt, max_tokens=12)
+        assert warm["choices"][0]["text"] == expected, f"{len(prompt)} tokens, warm"
+        assert cached(warm) > len(prompt) - 18
+    with ThreadPoolExecutor(8) as pool:
+        fresh = [(prompt[::-1], reference.text(prompt[::-1], 12)) for prompt, _ in cases[4:18]]
+        answers = pool.map(lambda case: graph.complete(case[0], max_tokens=12), fresh)
+        for (_, expected), answer in zip(fresh, answers, strict=True):
+            assert answer["choices"][0]["text"] == expected
+    graph.audit()
+
+
+def test_decode_computed_no_prompt_token_and_got_exactly_the_prompts_kv(graph: Graph) -> None:
+    (decode,) = graph.workers("DecodeWorker")
+    before = graph.metric(decode, "wavepp_decode_kv_received_bytes_total")
+    lengths = (1, 40, 333)
+    for length in lengths:
+        graph.complete([length % 250] * length, max_tokens=5)
+    received = graph.metric(decode, "wavepp_decode_kv_received_bytes_total") - before
+    assert received == sum(lengths) * KV_BYTES_PER_TOKEN
+    assert graph.metric(decode, "wavepp_decode_prompt_tokens_computed_total") == 0
+
+
+def test_streaming_and_first_token_logprobs(graph: Graph, reference: Reference) -> None:
+    prompt = [9, 8, 7, 6, 5]
+    expected = reference.text(prompt, 6)
+    body = {"model": graph.running.model, "prompt": prompt, "max_tokens": 6, "temperature": 0, "stream": True}
+    with graph.http.stream("POST", "/v1/completions", json=body) as response:
+        lines = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    import json
+
+    pieces = [json.loads(line)["choices"] for line in lines[:-1]]
+    assert "".join(choice["text"] for choices in pieces for choice in choices) == expected
+    answer = graph.complete(prompt, max_tokens=6, logprobs=3)
+    logprobs = answer["choices"][0]["logprobs"]["token_logprobs"]
+    assert len(logprobs) == 6
+    assert all(value <= 0 for value in logprobs)
+
+
+def test_stop_strings_seeds_and_limits(graph: Graph, reference: Reference) -> None:
+    prompt = [3, 1, 4, 1, 5]
+    text = reference.text(prompt, 12)
+    stop = text[5:7]
+    answer = graph.complete(prompt, max_tokens=12, stop=[stop])
+    assert answer["choices"][0]["text"] == text[: text.index(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    one = graph.complete(prompt, max_tokens=1)
+    assert one["choices"][0]["text"] == text[:1]
+    assert one["choices"][0]["finish_reason"] == "length"
+    sampled = [
+        graph.complete(prompt, max_tokens=12, temperature=1.0, top_p=0.9, seed=seed)["choices"][0]["text"]
+        for seed in (1, 1, 2)
+    ]
+    assert sampled[0] == sampled[1]
+    assert sampled[0] != sampled[2]
+    graph.audit()
