@@ -6,9 +6,11 @@ from wavepp_worker.serve import PLANES, Service
 
 FRONTEND = Service(
     name="Frontend",
-    module="dynamo.frontend",
-    arguments="wavepp_worker.serve.frontend:FrontendArgs",
+    module="wavepp_worker.dynamo.frontend",
+    arguments="wavepp_worker.dynamo.frontend:GateArgs",
     defaults={"router_mode": "kv"},
+    common=(*PLANES, "model"),
+    needs_model=True,
     kind="frontend",
 )
 

@@ -1,4 +1,4 @@
-"""The engine over the real hand-off: KV of two ranks, pulled over loopback while the prompt is still running."""
+"""The engine over the real hand-off: KV of two ranks, pulled over loopback while the prompt still runs."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_failed_prefill_is_told(
     worker.server.fail(at.room, "the prompt was unlucky")
     assert outputs.last.error_kind == "HandoffError"
     assert "the prompt was unlucky" in outputs.last.error
-    assert good.ids[:1] and good.reason == "length"
+    assert good.reason == "length"
     assert good.ids == reference.generate(prompt(40), 60)
 
 

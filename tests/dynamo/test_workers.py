@@ -122,6 +122,9 @@ class TestConformance:
             def register_prometheus_expfmt_callback(self, callback: Callable[[], str]) -> None:
                 self.texts.append(callback)
 
+            def register_prometheus_typed_callback(self, callback: object) -> None:
+                """Only newer Dynamo versions have it."""
+
         async def check() -> None:
             worker = await started(kind, text_model)
             metrics = Metrics()

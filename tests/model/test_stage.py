@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.model import attention
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.stage import Chunk
 
@@ -102,7 +103,26 @@ def test_decode_in_one_batch_equals_plain_forward(
             assert torch.allclose(row, plain(directory, tokens)[-back], atol=5e-4)
 
 
-def test_a_neighbour_that_is_not_a_number_stays_alone(
+def test_decode_is_one_attention_call_a_layer(
+    tiny_llama: Path, stages: Callable, pipeline: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
+    tokens = prompt(9)
+    for request in range(3):
+        pipe.admit(request, 9)
+        pipe.run([(request, 0, tokens[:8], False)])
+    calls = []
+    attend = attention.F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        attention.F,
+        "scaled_dot_product_attention",
+        lambda q, *args, **kwargs: calls.append(len(q)) or attend(q, *args, **kwargs),
+    )
+    pipe.run([(request, 8, tokens[8:], True) for request in range(3)])
+    assert calls == [3] * 6
+
+
+def test_what_is_not_a_number_elsewhere_in_the_pool_stays_there(
     tiny_llama: Path, stages: Callable, pipeline: Callable, plain: Callable
 ) -> None:
     pipe = pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
@@ -110,9 +130,10 @@ def test_a_neighbour_that_is_not_a_number_stays_alone(
     pipe.admit(0, 6)
     pipe.admit(1, 20)
     pipe.run([(0, 0, good[:5], False), (1, 0, bad[:19], False)])
+    others = [block for block in range(12) if block not in pipe.tables[0][0]]
     for layer in range(6):
         for pool in pipe.kvs[0].pools(layer):
-            pool.view(12, 4, *pool.shape[1:])[pipe.tables[0][1]] = torch.nan
+            pool.view(12, 4, *pool.shape[1:])[others] = torch.nan
     row = pipe.run([(0, 5, good[5:], True), (1, 19, bad[19:], False)])[0]
     assert torch.allclose(row, plain(tiny_llama, good)[-1], atol=5e-4)
 

@@ -57,7 +57,7 @@ class LiveRequest:
             tokens=tokens,
             finish_reason=finish_reason,
             error=str(error) if error is not None else None,
-            error_kind=type(error).__name__ if error is not None else None,
+            error_kind=_kind(error) if error is not None else None,
             prompt_tokens=self.request.prompt_tokens,
             reused_tokens=self.reused_tokens,
         )
@@ -70,6 +70,11 @@ class LiveRequest:
             except Exception:
                 logger.exception("request %s is aborted, as its callback failed", self.request.request_id)
                 self.aborted = True
+
+
+def _kind(error: WaveppError) -> str:
+    """The nearest class of ``errors``; a room may have subclasses of its own."""
+    return next(each.__name__ for each in type(error).__mro__ if each.__module__ == WaveppError.__module__)
 
 
 class Requests:

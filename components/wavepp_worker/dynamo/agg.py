@@ -17,7 +17,7 @@ from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import AggArgs
-from wavepp_worker.dynamo.chunks import Chunk
+from wavepp_worker.dynamo.chunks import Chunk, cancelled_chunk
 from wavepp_worker.dynamo.decode import decode_limits
 from wavepp_worker.dynamo.decode_side import DecodeSide
 from wavepp_worker.dynamo.faults import to_dynamo
@@ -27,7 +27,7 @@ from wavepp_worker.dynamo.prefill_side import PrefillSide
 from wavepp_worker.dynamo.rooms import fresh_room
 from wavepp_worker.dynamo.translate import Asked, Limits, default_sampling, read_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
-from wavepp_worker.errors import WaveppError
+from wavepp_worker.errors import RequestAborted, WaveppError
 from wavepp_worker.runtime.messages import PrefillRequest
 
 
@@ -88,6 +88,8 @@ class AggWorker(WaveppWorker):
             async with aclosing(self._answer(str(context.id()), asked, context)) as answer:
                 async for chunk in answer:
                     yield chunk
+        except RequestAborted:
+            yield cancelled_chunk(len(request["token_ids"]), 0)
         except WaveppError as error:
             raise to_dynamo(error) from error
 

@@ -99,7 +99,7 @@ class Gate:
         app = web.Application(client_max_size=MOST_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -114,7 +114,7 @@ class Gate:
         )
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, shutdown_timeout=1.0).start()
+            await web.TCPSite(self._runner, host, port).start()
         except OSError as error:
             raise ConfigError(
                 f"--http-port: cannot listen on {host}:{port} ({error.strerror}); choose a free port"
@@ -131,9 +131,7 @@ class Gate:
         if request.method == "POST" and request.path in GUARDED:
             sentence = problem(request.path, _decode(body), self._vocab_size)
             if sentence is not None:
-                return web.json_response(
-                    {"message": sentence, "type": "Bad Request", "code": 400}, status=400
-                )
+                return _refusal(400, "Bad Request", sentence)
         assert self._session is not None
         headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP]
         try:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff import deadline
 from wavepp_worker.handoff.wire import Message, encode
 
 FRAME_LIMIT = 4 << 20
@@ -26,7 +27,7 @@ class PeerLost(HandoffError):
 
 
 class Channel:
-    """A connected socket. One task may send while another receives.
+    """A connected socket. One task may send while another receives, but no two may send.
 
     A cancelled ``send`` or ``receive`` may leave half a message behind: afterwards that direction is only
     good for closing.
@@ -37,7 +38,6 @@ class Channel:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._sock = sock
-        self._sending = asyncio.Lock()
         self.peer = peer
 
     @classmethod
@@ -51,14 +51,13 @@ class Channel:
         loop = asyncio.get_running_loop()
         sock: socket.socket | None = None
         try:
-            found = await asyncio.wait_for(
-                loop.getaddrinfo(host, port, type=socket.SOCK_STREAM), timeout
-            )
-            family, kind, protocol, _, address = found[0]
-            sock = socket.socket(family, kind, protocol)
-            sock.setblocking(False)
-            sock.bind((local_host, 0))
-            await asyncio.wait_for(loop.sock_connect(sock, address), timeout)
+            async with deadline.timeout(timeout):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                family, kind, protocol, _, address = found[0]
+                sock = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                sock.bind((local_host, 0))
+                await loop.sock_connect(sock, address)
         except (OSError, asyncio.TimeoutError) as error:
             if sock is not None:
                 sock.close()
@@ -70,21 +69,21 @@ class Channel:
             raise
         return cls(sock, peer)
 
-    async def send(self, message: Message, payload: memoryview | None = None) -> None:
-        """Send one message, and ``payload`` behind it; returns once the kernel has taken all of it.
+    async def send(self, message: Message) -> None:
+        """Send one message; returns once the kernel has taken all of it.
 
         Raises:
             PeerLost: the connection broke.
         """
         body = encode(message)
-        loop = asyncio.get_running_loop()
-        async with self._sending:
-            try:
-                await loop.sock_sendall(self._sock, _LENGTH.pack(len(body)) + body)
-                if payload is not None:
-                    await loop.sock_sendall(self._sock, payload)
-            except OSError as error:
-                raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
+        await self.send_raw(memoryview(_LENGTH.pack(len(body)) + body))
+
+    async def send_raw(self, data: memoryview) -> None:
+        """Send bytes that a message before has announced; raises as ``send``."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._sock, data)
+        except OSError as error:
+            raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
 
     async def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
         """The next message.
@@ -133,13 +132,11 @@ class Channel:
         scratch = memoryview(bytearray(_DRAIN_BYTES))
         loop = asyncio.get_running_loop()
 
-        async def drain() -> None:
-            while await loop.sock_recv_into(self._sock, scratch):
-                continue
-
         try:
             self._sock.shutdown(socket.SHUT_WR)
-            await asyncio.wait_for(drain(), timeout)
+            async with deadline.timeout(timeout):
+                while await loop.sock_recv_into(self._sock, scratch):
+                    continue
         except (OSError, asyncio.TimeoutError):
             return
         finally:

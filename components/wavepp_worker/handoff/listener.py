@@ -24,23 +24,16 @@ class Listener:
         port: 0 takes a free one; ``port`` tells which.
 
     Raises:
-        HandoffError: the address cannot be bound.
+        OSError: the address cannot be bound.
     """
 
     def __init__(self, host: str, port: int, name: str) -> None:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._sock = socket.create_server((host, port), family=family, backlog=256)
         self.host = host
         self._name = name
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._sock = socket.create_server((host, port), family=family, backlog=256)
-        except OSError as error:
-            self._loop.close()
-            raise HandoffError(
-                f"{name} cannot listen on {host}:{port}: {error}. Choose a host of this machine and a free port "
-                "(0 takes any)."
-            ) from error
         self._sock.setblocking(False)
         self.port: int = self._sock.getsockname()[1]
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -13,7 +13,7 @@ from wavepp_worker.model.architecture import outline, read_config
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
 
 # A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
-# runs about 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
+# runs up to 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
 _HEAD_SHARE = 1 / 32
 # The embedding copies one row per token and multiplies nothing.
 _EMBEDDING_SHARE = 0.0

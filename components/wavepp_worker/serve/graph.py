@@ -34,7 +34,8 @@ class Service:
         kind: a frontend answers HTTP clients; a worker answers ``/health`` on ``DYN_SYSTEM_PORT``.
         arguments: ``module:Class`` whose ``parse(argv)`` raises ConfigError for flags the process would
             refuse; None leaves the flags unchecked.
-        needs_model: give it ``model`` and ``served_model_name``, by default those of the demo model.
+        needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what
+            another service was given, else those of the demo model.
     """
 
     name: str

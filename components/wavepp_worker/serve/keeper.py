@@ -17,9 +17,10 @@ from wavepp_worker.serve.plan import Process
 CONFIG_EXIT_CODE = 2
 """How a process says that its configuration cannot work, so that starting it again is no use."""
 
+_MOST_FAILED_STARTS = 5
 _POLL_SECONDS = 0.25
 _WATCH_SECONDS = 2.0
-_UNHEALTHY_SECONDS = 10.0
+_UNHEALTHY_SECONDS = 5.0
 _KILLED_SECONDS = 10.0
 
 
@@ -50,6 +51,7 @@ class Keeper:
         self._changed = changed
         self._child: Child | None = None
         self._ever_ready = False
+        self._failed_starts = 0
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._backoff = Backoff()
@@ -69,7 +71,7 @@ class Keeper:
         """Keep it running until ``stop``.
 
         Raises:
-            StartFailed: it refused its configuration before it was ever ready.
+            StartFailed: it refused its configuration, or failed time after time, and was never ready.
         """
         try:
             while not self._stopping.is_set():
@@ -129,6 +131,12 @@ class Keeper:
             return 0.0
         if code == CONFIG_EXIT_CODE and not self._ever_ready:
             raise StartFailed(f"{label}: {_sentence(self.last_lines)}", CONFIG_EXIT_CODE)
+        self._failed_starts += not self._ever_ready
+        if self._failed_starts == _MOST_FAILED_STARTS:
+            raise StartFailed(
+                f"{label} {_ending(code)} {_MOST_FAILED_STARTS} times without ever being ready; "
+                f"it said last: {self.last_lines[-1] if self.last_lines else 'nothing'}"
+            )
         pause = self._backoff.after(time.monotonic() - began)
         self._log.death(label, f"{_ending(code)}, and is restarted in {pause:.0f} s", self.last_lines)
         return pause

@@ -156,7 +156,8 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
         own = settings[service.name]
         flags = dict(own.flags)
         if service.needs_model:
-            model = _add_model(service, flags)
+            name = _add_model(service, flags, settings)
+            model = name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
             host, port = _address(service, own, options, notes)
@@ -236,23 +237,30 @@ def _check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
         )
 
 
-def _add_model(service: Service, flags: dict[str, Any]) -> str:
-    """Settle ``model`` and ``served_model_name``; returns the latter."""
-    given = flags.get("model")
-    if given is None:
-        flags["model"] = DEMO_MODEL
-        name = DEMO_NAME
+def _add_model(
+    service: Service, flags: dict[str, Any], settings: Mapping[str, ServiceSettings]
+) -> str | None:
+    """Settle ``model`` and, where the service takes it, ``served_model_name``; returns the latter."""
+
+    def given(key: str) -> Any:
+        return next((own.flags[key] for own in settings.values() if own.flags.get(key) is not None), None)
+
+    model = flags.get("model") or given("model")
+    if model is None:
+        flags["model"], name = DEMO_MODEL, DEMO_NAME
     else:
-        directory = Path(str(given)).expanduser().resolve()
+        directory = Path(str(model)).expanduser().resolve()
         if not (directory / "config.json").is_file():
             what = "holds no config.json" if directory.is_dir() else "is no directory"
             raise ConfigError(
                 f"{service.name}.model: {directory} {what}; give a Hugging Face model directory, "
                 f"or leave it out for {DEMO_NAME}"
             )
-        flags["model"] = directory
-        name = directory.name
-    flags.setdefault("served_model_name", name)
+        flags["model"], name = directory, directory.name
+    if "served_model_name" not in service.common:
+        return None
+    if flags.get("served_model_name") is None:
+        flags["served_model_name"] = given("served_model_name") or name
     return str(flags["served_model_name"])
 
 
@@ -288,13 +296,21 @@ def _check_flags(service: Service, argv: list[str]) -> None:
     try:
         parser.parse(argv)
     except ConfigError as error:
-        raise ConfigError(f"{service.name}: {_as_keys(service.name, str(error))}") from error
+        raise ConfigError(_as_keys(service, str(error))) from error
 
 
-def _as_keys(service: str, message: str) -> str:
+def _as_keys(service: Service, message: str) -> str:
     """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote."""
-    message = message.removesuffix(" (see --help)")
-    return re.sub(r"--([a-z][a-z0-9-]*)", lambda match: f"{service}.{match[1].replace('-', '_')}", message)
+    message = re.sub(
+        r"--([a-z][a-z0-9-]*)",
+        lambda match: f"{service.name}.{match[1].replace('-', '_')}",
+        message.removesuffix(" (see --help)"),
+    )
+    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
+    if unknown:
+        keys = ", ".join(word.partition("=")[0] for word in unknown[1].split() if "." in word)
+        message = f"{keys}: unknown; python -m {service.module} --help lists the keys, as flags"
+    return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"
 
 
 def _merged(services: tuple[Service, ...], settings: Mapping[str, ServiceSettings]) -> dict[str, Any]:

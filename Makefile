@@ -1,0 +1,48 @@
+# make serve   bring a graph up and wait for requests; Ctrl-C stops it
+# make test    lint, types and tests
+#
+# Both first install what they need into .venv; that takes minutes once and nothing afterwards.
+#
+#   GRAPH=agg_wavepp            another graph
+#   ARGS="--PrefillWorker.pp=3" more arguments for dynamo serve (make serve) or pytest (make test)
+#   PYTHON=python3.12           the interpreter .venv is made with, 3.10 or newer
+#   PIP_ARGS="..."              more arguments for pip install, such as an index with another build of torch
+
+PYTHON ?= python3
+GRAPH ?= disagg_wavepp
+ARGS ?=
+PIP_ARGS ?=
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+
+.PHONY: serve test clean
+
+serve: .venv/.serve
+	$(BIN)/dynamo serve graphs:$(GRAPH) -f configs/$(GRAPH).yaml $(ARGS)
+
+test: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	timeout --kill-after=30 1500 $(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "error: PYTHON=$(PYTHON) is older than 3.10; give a newer one" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv \
+		|| { echo "error: $(PYTHON) -m venv failed; on Debian, apt install python3-venv" >&2; exit 1; }
+
+.venv/.serve: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing into .venv (a few minutes, once)"
+	$(INSTALL) -e '.[demo]'
+	@touch $@
+
+# NIXL without its dependencies: those are both of its builds for CUDA, of which the tests need one.
+.venv/.test: .venv/.serve
+	$(INSTALL) -e '.[demo,dev,nats]'
+	$(INSTALL) --no-deps nixl nixl-cu12
+	@touch $@
+
+clean:
+	rm -rf .venv
