@@ -94,7 +94,7 @@ def start(graph_process: ModuleType) -> Iterator[Callable[..., Graph]]:
 
 @pytest.fixture(scope="session")
 def ascii_model(tiny_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama that only ever answers printable ASCII, one byte a token, so that text shows its tokens."""
+    """A tiny Llama that only answers printable ASCII, one byte a token, so that text shows its tokens."""
     directory = tiny_models.make_model(tmp_path_factory.mktemp("e2e") / "tiny-ascii", "llama")
     tokenizer = AutoTokenizer.from_pretrained(directory)
     weights = load_file(directory / "model.safetensors")
@@ -115,8 +115,10 @@ class Reference:
     @torch.inference_mode()
     def text(self, prompt: list[int], max_tokens: int) -> str:
         """What the model answers, as a server shows it: without the token that ended the answer."""
+        ids = torch.tensor([prompt])
+        # Without a mask, generate takes padding ids in the prompt for padding.
         output = self.model.generate(
-            torch.tensor([prompt]), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
         )
         return self.tokenizer.decode(output[0, len(prompt) :], skip_special_tokens=True)
 

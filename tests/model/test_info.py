@@ -67,7 +67,8 @@ def test_identity_is_of_the_content(copy: Path, tiny_llama: Path, tiny_qwen3: Pa
     assert read_model_info(copy).model_id == identity
     assert read_model_info(tiny_qwen3).model_id != identity
     weights = load_file(copy / "model.safetensors")
-    save_file({k: v + 0.5 for k, v in weights.items()}, copy / "model.safetensors")
+    changed = {k: v + 0.5 for k, v in weights.items()}
+    save_file(changed, copy / "model.safetensors", metadata={"format": "pt"})
     assert read_model_info(copy).model_id != identity
     edit(copy / "config.json", rms_norm_eps=1e-3)
     assert read_model_info(copy).model_id != identity

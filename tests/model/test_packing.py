@@ -50,7 +50,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int, int
 
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(
-    max_examples=12,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

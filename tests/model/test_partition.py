@@ -59,15 +59,21 @@ def test_slowest_stage_is_as_fast_as_possible(
     assert max(stage_costs(info, tuple(len(r) for r in ranges))) == pytest.approx(least)
 
 
-def test_equal_layers_divide_evenly() -> None:
-    sizes = [len(r) for r in partition_layers(model([1.0] * 30), 4, None)]
-    assert sorted(sizes) == [7, 7, 8, 8]
+@pytest.mark.parametrize(("layers", "pp"), [(30, 4), (9, 4), (11, 4), (7, 5), (6, 6), (5, 1)])
+def test_equal_layers_divide_evenly(layers: int, pp: int) -> None:
+    sizes = [len(r) for r in partition_layers(model([1.0] * layers), pp, None)]
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_head_and_embedding_take_layers_off_their_stages() -> None:
     even = model([1.0] * 12)
     assert [len(r) for r in partition_layers(replace(even, head_cost=3.0), 3, None)] == [5, 5, 2]
     assert [len(r) for r in partition_layers(replace(even, embedding_cost=3.0), 3, None)] == [2, 5, 5]
+
+
+def test_stages_that_are_not_the_slowest_are_alike_too() -> None:
+    sizes = [len(r) for r in partition_layers(model([10.0] + [1.0] * 6), 3, None)]
+    assert sizes == [1, 3, 3]
 
 
 def test_explicit_partition() -> None:

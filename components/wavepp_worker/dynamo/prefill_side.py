@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from wavepp_worker.decode.messages import BootstrapAddress
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.dynamo.rooms import INVALID
-from wavepp_worker.errors import InvalidRequest, WaveppError
+from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.bootstrap import BootstrapServer
 from wavepp_worker.handoff.interface import FirstToken
 from wavepp_worker.runtime.config import EngineConfig
@@ -40,7 +40,7 @@ class PrefillSide:
         self._config = config
         self._port = bootstrap_port
         self._lock = threading.Lock()
-        self._requests: dict[int, str] = {}
+        self._rooms: set[int] = set()
         self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_rooms)
         self.bootstrap: BootstrapServer | None = None
@@ -52,7 +52,10 @@ class PrefillSide:
             ConfigError: the port is in use, or the partition or the hand-off cannot work.
             EngineDead: a rank failed to start.
         """
-        self.bootstrap = BootstrapServer(self._config.host, self._port, on_cancel=self._cancelled)
+        try:
+            self.bootstrap = BootstrapServer(self._config.host, self._port, on_cancel=self.engine.abort)
+        except HandoffError as error:
+            raise ConfigError(f"--bootstrap-port and --host: {error}") from error
         self.engine.start()
 
     def address(self, room: int) -> BootstrapAddress:
@@ -75,10 +78,10 @@ class PrefillSide:
         """
         assert self.bootstrap is not None
         with self._lock:
-            if room in self._requests:
+            if room in self._rooms:
                 # A router that replays a request must not disturb the one that runs.
-                raise InvalidRequest(f"room {room} is in use by request {self._requests[room]}")
-            self._requests[room] = request.request_id
+                raise InvalidRequest(f"room {room} of request {request.request_id} is in use already")
+            self._rooms.add(room)
         try:
             future = self.engine.submit(request)
             try:
@@ -98,7 +101,7 @@ class PrefillSide:
             raise
         finally:
             with self._lock:
-                self._requests.pop(room, None)
+                self._rooms.discard(room)
         bytes_per_token = sum(rank.bytes_per_token for rank in offer.ranks)
         self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
         return result
@@ -123,9 +126,12 @@ class PrefillSide:
             raise
 
     def is_quiescent(self) -> bool:
-        """Whether nothing is queued, running, or held for a decode worker."""
+        """Whether nothing is queued, running, or held for a decode worker.
+
+        Rooms that nobody claimed do not count: their requests were refused or their KV has been let go.
+        """
         stats = self.engine.stats()
-        return stats.queued + stats.running + stats.holding == 0 and self._pending_rooms() == 0
+        return stats.queued + stats.running + stats.holding == 0
 
     def close(self) -> None:
         """Stop both; idempotent, also if never started."""
@@ -145,12 +151,6 @@ class PrefillSide:
             return waiting.result()
         finally:
             waiting.cancel()
-
-    def _cancelled(self, room: int) -> None:
-        with self._lock:
-            request_id = self._requests.get(room)
-        if request_id is not None:
-            self.engine.abort(request_id)
 
     def _pending_rooms(self) -> int:
         return self.bootstrap.pending() if self.bootstrap is not None else 0

@@ -1,179 +1,251 @@
-"""The prefill worker's bootstrap server: decode workers claim rooms and learn where the KV is."""
+"""The prefill worker's meeting point: decode workers claim rooms here and learn what to pull from where."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff import deadline
 from wavepp_worker.handoff.channel import Channel, PeerLost
 from wavepp_worker.handoff.interface import FirstToken, Offer
 from wavepp_worker.handoff.listener import Listener
-from wavepp_worker.handoff.wire import (
-    CancelClaim,
-    Claim,
-    ClaimFailed,
-    Codec,
-    Offered,
-    Prefilled,
-    check_room,
-)
+from wavepp_worker.handoff.pulse import Pulse
+from wavepp_worker.handoff.wire import Claim, ClaimFailed, Codec, Offered, Prefilled, check_room
 
-CLAIM_WAIT_SECONDS = 30.0
-"""How long a claim waits for its room to be registered."""
-ROOM_SECONDS = 120.0
-"""How long the end of a room that nobody has claimed is remembered."""
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS = 10.0
+"""A connection that has not claimed a room by then is closed."""
 CLOSE_SECONDS = 5.0
+REMEMBERED = 4096
+"""Rooms that are over, remembered to answer late claims at once and to ignore late news."""
 
 
 @dataclass
 class _Room:
-    """One request's meeting point. ``changed`` is set whenever something below changes."""
+    """A room that is not over.
 
+    Attributes:
+        since: when it came up, or when its outcome was known.
+        outcome: the first token, or why there is none.
+    """
+
+    since: float
     offer: Offer | None = None
-    first: FirstToken | None = None
-    failure: str | None = None
+    outcome: FirstToken | str | None = None
     claimed: bool = False
-    touched: float = field(default_factory=time.monotonic)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def over(self) -> bool:
-        return self.first is not None or self.failure is not None
 
 
 class BootstrapServer:
-    """Serves claims from a thread of its own. ``register``, ``finish`` and ``fail`` are thread-safe.
+    """Matches claims of decode workers with the prefills of this worker, whichever comes first. Thread-safe.
 
-    Args:
-        host: address to listen on.
-        port: 0 takes a free one.
-        on_cancel: told the request id when the decode side gives a claimed room up before its first token.
-
-    Raises:
-        HandoffError: the address cannot be bound.
+    A room is registered when its prefill is accepted and must then be finished or failed. It is over once the
+    decode side has been told the outcome, has cancelled, or has not claimed it for ``keep`` seconds after the
+    outcome. A room is claimed once; it never comes back.
     """
 
-    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None]) -> None:
-        self._listener = Listener(host, port, "bootstrap server")
+    def __init__(
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        on_cancel: Callable[[str], None],
+        claim_wait: float = 30.0,
+        keep: float = 60.0,
+    ) -> None:
+        """Listen at once.
+
+        Args:
+            port: 0 takes a free one.
+            on_cancel: told the request id, from the server's thread and once at most, when nobody waits for
+                its first token any more. It must not block.
+            claim_wait: seconds a claim waits for its room to be registered.
+            keep: seconds an outcome waits for its claim.
+
+        Raises:
+            HandoffError: the address is in use or not of this machine.
+        """
+        try:
+            self._listener = Listener(host, port, "bootstrap")
+        except OSError as error:
+            raise HandoffError(
+                f"the bootstrap server cannot listen on {host}:{port}: {error}; choose a free port (0 takes "
+                "any) and an address of this machine"
+            ) from error
+        self.host = host
+        self.port = self._listener.port
         self._on_cancel = on_cancel
+        self._claim_wait = claim_wait
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._pulse = Pulse()
         self._rooms: dict[int, _Room] = {}
+        self._over: OrderedDict[int, str] = OrderedDict()
+        self._unwanted: dict[int, float] = {}
         self._listener.start(self._serve)
-        self._listener.spawn(self._sweep())
-
-    @property
-    def host(self) -> str:
-        return self._listener.host
-
-    @property
-    def port(self) -> int:
-        return self._listener.port
+        self._listener.spawn(self._forget())
 
     def register(self, room: int, offer: Offer) -> None:
-        """Offer a request's KV in ``room``."""
-        self._update(room, offer=offer)
+        """A prefill was accepted: whoever claims ``room`` may start pulling.
+
+        Raises:
+            HandoffError: the room is registered already, or over.
+        """
+        with self._lock:
+            if self._unwanted.pop(room, None) is not None:
+                self._listener.call(self._cancel, offer)
+                return
+            if room in self._over:
+                raise HandoffError(
+                    f"room {room} cannot be used for request {offer.request_id}: {self._over[room]}"
+                )
+            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
+            if entry.offer is not None or entry.outcome is not None:
+                raise HandoffError(
+                    f"room {room} is in use and cannot be used for request {offer.request_id} too"
+                )
+            entry.offer = offer
+        self._listener.call(self._pulse.fire)
 
     def finish(self, room: int, first: FirstToken) -> None:
-        """The prompt is done."""
-        self._update(room, first=first)
+        """The prefill is done. Ignored if the room is over."""
+        with self._lock:
+            entry = self._rooms.get(room)
+            if entry is None:
+                return
+        self._settle(entry, first)
 
     def fail(self, room: int, message: str) -> None:
-        """There will be no first token, because of ``message``."""
-        self._update(room, failure=message)
+        """There will be no first token; the decode side is told ``message``. Ignored if the room is over.
+
+        The room need not be registered: a claim that comes later is told, too.
+        """
+        with self._lock:
+            if room in self._over or self._unwanted.pop(room, None) is not None:
+                return
+            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
+        self._settle(entry, message)
 
     def pending(self) -> int:
-        """Rooms whose end no decode worker has been told."""
-        return len(self._rooms)
+        """Rooms that are registered or claimed, and not over."""
+        with self._lock:
+            return len(self._rooms)
 
     def close(self) -> None:
-        """Stop serving, within a bounded time; idempotent."""
+        """Stop within ``CLOSE_SECONDS``; claims that wait lose their connection. Idempotent."""
         self._listener.close(CLOSE_SECONDS)
 
-    def _update(self, number: int, **changes: object) -> None:
-        def apply() -> None:
-            room = self._rooms.setdefault(number, _Room())
-            if not room.over:
-                for name, value in changes.items():
-                    setattr(room, name, value)
-                room.touched = time.monotonic()
-                room.changed.set()
-
-        self._listener.call(apply)
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for number, room in list(self._rooms.items()):
-                if room.over and not room.claimed and now - room.touched > ROOM_SECONDS:
-                    del self._rooms[number]
+    def _settle(self, entry: _Room, outcome: FirstToken | str) -> None:
+        with self._lock:
+            if entry.outcome is None:
+                entry.outcome = outcome
+                entry.since = time.monotonic()
+        self._listener.call(self._pulse.fire)
 
     async def _serve(self, channel: Channel) -> None:
-        claim = await asyncio.wait_for(channel.receive(Codec.from_claimant), CLAIM_WAIT_SECONDS)
-        if not isinstance(claim, Claim):
-            raise HandoffError(f"{channel.peer} began with a {type(claim).__name__} instead of a claim")
-        room = self._rooms.setdefault(claim.room, _Room())
-        if room.claimed:
-            await channel.send(ClaimFailed(room=claim.room, message=f"room {claim.room} is claimed already"))
-            await channel.finish(CLOSE_SECONDS)
-            return
-        room.claimed = True
-        leaving = asyncio.ensure_future(self._left(channel, claim.room))
         try:
-            told = await self._tell(channel, claim, room, leaving)
-        except PeerLost:
-            told = False
+            async with deadline.timeout(HELLO_SECONDS):
+                claim = await channel.receive(Codec.from_claimant)
+        except (PeerLost, asyncio.TimeoutError):
+            return
+        if not isinstance(claim, Claim):
+            raise HandoffError(f"{channel.peer} began with {type(claim).__name__} instead of Claim")
+        room = claim.room
+        entry = self._claim(room)
+        if isinstance(entry, str):
+            await channel.send(ClaimFailed(room=room, message=entry))
+            return
+        listening = asyncio.create_task(self._listen(channel, room))
+        answering = asyncio.create_task(self._answer(channel, claim, entry))
+        try:
+            await asyncio.wait({listening, answering}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            self._rooms.pop(claim.room, None)
-        if not told and room.offer is not None and not room.over:
-            self._on_cancel(room.offer.request_id)
-        if told:
-            await channel.finish(CLOSE_SECONDS)
+            told = answering.done() and not answering.cancelled() and answering.exception() is None
+            told = told and answering.result()
+            for task in (listening, answering):
+                task.cancel()
+            await asyncio.gather(listening, answering, return_exceptions=True)
+            self._leave(room, entry, told)
 
-    async def _tell(
-        self, channel: Channel, claim: Claim, room: _Room, leaving: asyncio.Future[None]
-    ) -> bool:
-        """Offer, then the end; False if the decode side left first."""
-        if not await self._until(room, lambda: room.offer is not None or room.over, leaving, CLAIM_WAIT_SECONDS):
-            if leaving.done():
-                return False
-            message = f"no prefill for room {claim.room} arrived within {CLAIM_WAIT_SECONDS:.0f} s"
-            await channel.send(ClaimFailed(room=claim.room, message=message))
-            return True
-        if room.offer is not None:
-            await channel.send(Offered(room=claim.room, offer=room.offer))
-        if not await self._until(room, lambda: room.over, leaving, claim.wait):
-            return False
-        if room.failure is not None:
-            await channel.send(ClaimFailed(room=claim.room, message=room.failure))
-        elif room.first is not None:
-            await channel.send(Prefilled(room=claim.room, first=room.first))
-        return True
-
-    async def _until(
-        self, room: _Room, holds: Callable[[], bool], leaving: asyncio.Future[None], timeout: float
-    ) -> bool:
-        deadline = time.monotonic() + timeout
-        while not holds():
-            room.changed.clear()
-            changed = asyncio.ensure_future(room.changed.wait())
-            await asyncio.wait(
-                {changed, leaving},
-                timeout=max(0.0, deadline - time.monotonic()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            changed.cancel()
-            if not holds() and (leaving.done() or time.monotonic() >= deadline):
-                return False
-        return True
-
-    async def _left(self, channel: Channel, room: int) -> None:
-        """Returns when the decode side cancels or its connection ends."""
+    async def _listen(self, channel: Channel, room: int) -> None:
+        """Returns when the claimant does not want the room any more, or is gone."""
         try:
             message = await channel.receive(Codec.from_claimant)
-            check_room(message, room)
-        except HandoffError:
+        except PeerLost:
             return
+        check_room(message, room)
+
+    async def _answer(self, channel: Channel, claim: Claim, entry: _Room) -> bool:
+        """Tell the claimant the offer and the outcome; whether it knows the outcome."""
+        room = claim.room
+        wait = min(max(0.0, claim.wait), self._claim_wait)
+        if not await self._pulse.wait_for(lambda: entry.offer or entry.outcome, wait):
+            message = (
+                f"no prefill for room {room} reached this worker within {wait:.1f} s; the request was not "
+                "routed here, or is lost"
+            )
+            await channel.send(ClaimFailed(room=room, message=message))
+            return False
+        if entry.offer is not None:
+            await channel.send(Offered(room=room, offer=entry.offer))
+            if not await self._pulse.wait_for(lambda: entry.outcome, max(0.0, claim.wait)):
+                message = (
+                    f"the prefill of room {room} took more than the {claim.wait:.1f} s it was claimed for"
+                )
+                await channel.send(ClaimFailed(room=room, message=message))
+                return False
+        outcome = entry.outcome
+        if isinstance(outcome, FirstToken):
+            await channel.send(Prefilled(room=room, first=outcome))
+        else:
+            await channel.send(ClaimFailed(room=room, message=str(outcome)))
+        return True
+
+    def _claim(self, room: int) -> _Room | str:
+        """Take a room for one claimant, or a sentence why it cannot be had."""
+        with self._lock:
+            if room in self._over:
+                return f"room {room} cannot be claimed: {self._over[room]}"
+            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
+            if entry.claimed:
+                return f"room {room} is claimed by another decode worker already"
+            entry.claimed = True
+            return entry
+
+    def _leave(self, room: int, entry: _Room, told: bool) -> None:
+        with self._lock:
+            del self._rooms[room]
+            self._close_room(room, "it has been answered" if told else "its claimant gave it up")
+            if entry.offer is None and entry.outcome is None:
+                self._unwanted[room] = time.monotonic()
+        if not told and entry.offer is not None:
+            self._cancel(entry.offer)
+
+    def _cancel(self, offer: Offer) -> None:
+        try:
+            self._on_cancel(offer.request_id)
+        except Exception:
+            logger.exception("cancelling request %s failed in its owner", offer.request_id)
+
+    def _close_room(self, room: int, why: str) -> None:
+        self._over[room] = why
+        if len(self._over) > REMEMBERED:
+            self._over.popitem(last=False)
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.02, min(1.0, self._keep / 4)))
+            limit = time.monotonic() - self._keep
+            with self._lock:
+                for room, entry in list(self._rooms.items()):
+                    if entry.outcome is not None and not entry.claimed and entry.since <= limit:
+                        del self._rooms[room]
+                        self._close_room(room, f"nobody claimed it within {self._keep:.1f} s")
+                for room in [room for room, since in self._unwanted.items() if since <= limit]:
+                    del self._unwanted[room]

@@ -20,6 +20,14 @@ from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.model.stage import PagedKV
 
 
+class BootstrapAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a decode worker claims one request: a room of a prefill worker's bootstrap server."""
+
+    host: str
+    port: int
+    room: int
+
+
 class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where one rank offers its layers, and what it offers.
 

@@ -115,7 +115,9 @@ class Ledger:
             HandoffError: the request is ending; its blocks must not be read any more.
         """
         if held.ending is not None:
-            raise HandoffError(f"request {held.request_id} is {held.ending}; its KV must not be read any more")
+            raise HandoffError(
+                f"request {held.request_id} is {held.ending}; its KV must not be read any more"
+            )
         held.readers += 1
 
     def end_read(self, held: Held) -> Held | None:
@@ -123,7 +125,7 @@ class Ledger:
         return self._settle(held)
 
     def end(self, request_id: str, outcome: Settled) -> Held | None:
-        """Let go of a request as soon as nobody reads it. The first outcome stays; unknown ids are ignored."""
+        """Let go of a request once nobody reads it. The first outcome stays; unknown ids are ignored."""
         held = self._held.get(request_id)
         if held is None:
             return None

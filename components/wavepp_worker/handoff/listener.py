@@ -18,7 +18,7 @@ Handler = Callable[[Channel], Awaitable[None]]
 
 
 class Listener:
-    """Listens from construction on; serves each connection with ``handle`` in its loop thread after ``start``.
+    """Listens from construction on; after ``start``, serves each connection in its loop thread.
 
     Args:
         port: 0 takes a free one; ``port`` tells which.
@@ -43,7 +43,7 @@ class Listener:
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Run ``function`` in the loop thread, after everything called before; silently not after ``close``."""
+        """Run ``function`` in the loop thread, in the order of calls; silently not after ``close``."""
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:

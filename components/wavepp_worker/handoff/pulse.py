@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
+
+from wavepp_worker.handoff import deadline
 
 
 class Pulse:
@@ -22,13 +23,10 @@ class Pulse:
 
         None waits without an end of its own: only where another bound ends the waiting task.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not condition():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            try:
-                await asyncio.wait_for(self._next.wait(), left)
-            except asyncio.TimeoutError:
-                continue
+        try:
+            async with deadline.timeout(timeout):
+                while not condition():
+                    await self._next.wait()
+        except asyncio.TimeoutError:
+            return bool(condition())
         return True

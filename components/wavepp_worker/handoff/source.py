@@ -9,11 +9,12 @@ import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff import deadline
 from wavepp_worker.handoff.channel import Channel, PeerLost
 from wavepp_worker.handoff.interface import OnSettled, RankAddress, Settled
 from wavepp_worker.handoff.ledger import Held, Ledger
@@ -55,7 +56,7 @@ class _Pull:
     """A connected receiver. ``reading``: it was told where tokens are and has not said ``Read``."""
 
     held: Held
-    task: asyncio.Task[None] | None
+    task: asyncio.Task[None]
     reading: bool = False
 
 
@@ -86,8 +87,8 @@ class RankSource:
             self._listener = Listener(host, 0, f"kv-source-{rank}")
         except OSError as error:
             raise HandoffError(
-                f"rank {rank} cannot listen on {host} for the hand-off: {error}. Set host to an address of this "
-                "machine"
+                f"rank {rank} cannot listen on {host} for the hand-off: {error}. Set host to an address of "
+                "this machine"
             ) from error
         self.address = RankAddress(
             rank=rank,
@@ -117,12 +118,13 @@ class RankSource:
         """See ``KVSource``.
 
         Raises:
-            HandoffError: the request is offered already, the positions are impossible, or the source is closed.
+            HandoffError: the request is offered already, the positions are impossible, or the source is
+                closed.
         """
         if not 0 <= ready <= prompt_tokens or len(block_table) * self._kv.block < prompt_tokens:
             raise HandoffError(
-                f"request {request_id} offers {ready} of {prompt_tokens} tokens in {len(block_table)} blocks of "
-                f"{self._kv.block}, which cannot be"
+                f"request {request_id} offers {ready} of {prompt_tokens} tokens in {len(block_table)} blocks "
+                f"of {self._kv.block}, which cannot be"
             )
         with self._changed:
             if self._closed:
@@ -130,7 +132,7 @@ class RankSource:
             if request_id in self._live:
                 raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
             self._live[request_id] = prompt_tokens
-        self._listener.call(self._offer, request_id, block_table.clone(), prompt_tokens, ready)
+            self._listener.call(self._offer, request_id, block_table.clone(), prompt_tokens, ready)
 
     def advance(self, request_id: str, ready: int) -> None:
         """See ``KVSource``; ignored for a request that has settled.
@@ -141,9 +143,7 @@ class RankSource:
         with self._changed:
             prompt_tokens = self._live.get(request_id)
         if prompt_tokens is not None and ready > prompt_tokens:
-            raise HandoffError(
-                f"request {request_id} has {prompt_tokens} tokens but advances to {ready}"
-            )
+            raise HandoffError(f"request {request_id} has {prompt_tokens} tokens but advances to {ready}")
         self._listener.call(self._advance, request_id, ready)
 
     def withdraw(self, request_id: str) -> None:
@@ -160,7 +160,7 @@ class RankSource:
 
     def close(self) -> None:
         """Settle everything and stop, within ``CLOSE_SECONDS``; idempotent."""
-        deadline = time.monotonic() + CLOSE_SECONDS
+        latest = time.monotonic() + CLOSE_SECONDS
         with self._changed:
             self._closed = True
         self._listener.call(self._end_all)
@@ -169,7 +169,7 @@ class RankSource:
         if not settled:
             logger.error("rank %d: reads of %d requests did not end", self.address.rank, self.pending())
             self._listener.call(self._settle_all)
-        self._listener.close(max(1.0, deadline - time.monotonic()))
+        self._listener.close(max(1.0, latest - time.monotonic()))
         self._copier.shutdown(wait=False)
 
     async def _feed(self, channel: Channel, pull: _Pull) -> None:
@@ -181,7 +181,9 @@ class RankSource:
 
         Bounded by the ledger: without progress the request expires, which is an ending.
         """
-        await self._pulse.wait_for(lambda: held.ending or held.ready > held.sent or held.sent == held.prompt_tokens)
+        await self._pulse.wait_for(
+            lambda: held.ending or held.ready > held.sent or held.sent == held.prompt_tokens
+        )
         return held.ending is None and held.sent < held.prompt_tokens
 
     def _end_read(self, held: Held) -> None:
@@ -228,66 +230,70 @@ class RankSource:
         while True:
             await asyncio.sleep(max(0.02, min(1.0, self._timeout / 10)))
             for request_id in self._ledger.overdue(time.monotonic()):
-                logger.warning("the KV of request %s expired: nothing moved for %.1f s", request_id, self._timeout)
+                logger.warning(
+                    "the KV of request %s expired: nothing moved for %.1f s", request_id, self._timeout
+                )
                 self._end(request_id, "expired")
 
     async def _serve(self, channel: Channel) -> None:
         try:
-            hello = await asyncio.wait_for(channel.receive(Codec.from_puller), HELLO_SECONDS)
+            async with deadline.timeout(HELLO_SECONDS):
+                hello = await channel.receive(Codec.from_puller)
         except (PeerLost, asyncio.TimeoutError):
             return
         if not isinstance(hello, Pull):
             raise HandoffError(f"{channel.peer} began with {type(hello).__name__} instead of Pull")
-        request_id = hello.request_id
+        listening = asyncio.create_task(self._listen(channel, hello.request_id))
+        tasks: list[asyncio.Task[Any]] = [listening]
         pull: _Pull | None = None
-        listening = asyncio.ensure_future(self._listen(channel, request_id))
-        feeding: asyncio.Future[None] | None = None
         try:
-            waiting = asyncio.ensure_future(self._attach(hello))
-            await asyncio.wait({listening, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                waiting.cancel()
-                await asyncio.wait({waiting})
+            me = asyncio.current_task()
+            assert me is not None
+            attaching = asyncio.create_task(self._attach(hello, me))
+            tasks.append(attaching)
+            await asyncio.wait({listening, attaching}, return_when=asyncio.FIRST_COMPLETED)
+            if not attaching.done():
                 return
-            pull = waiting.result()
+            pull = attaching.result()
             if pull is None:
-                await channel.send(PullFailed(request_id=request_id, message=self._absence(hello)))
+                await channel.send(PullFailed(request_id=hello.request_id, message=self._absence(hello)))
                 await asyncio.wait({listening}, timeout=STOP_SECONDS)
                 return
-            feeding = asyncio.ensure_future(self._feed_and_end(channel, pull))
-            await asyncio.wait({listening, feeding}, return_when=asyncio.FIRST_COMPLETED)
-            if feeding.done():
-                await asyncio.wait({listening}, timeout=STOP_SECONDS)
+            held = pull.held
+            feeding = asyncio.create_task(self._feed_and_end(channel, pull))
+            ending = asyncio.create_task(self._pulse.wait_for(lambda: held.ending))
+            tasks += [feeding, ending]
+            await asyncio.wait({listening, feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening}, timeout=STOP_SECONDS)
             if listening.done():
                 feeding.cancel()
                 await asyncio.wait({feeding})
                 await self._conclude(channel, pull, listening.result())
         except PeerLost as error:
-            logger.info("request %s: %s", request_id, error)
+            logger.info("request %s: %s", hello.request_id, error)
         finally:
-            for task in (listening, feeding):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if pull is not None:
                 self._detach(pull)
 
-    async def _attach(self, hello: Pull) -> _Pull | None:
-        """Wait until the request is offered and take over from an earlier connection; None if it never was."""
+    async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> _Pull | None:
+        """Wait until the request is offered and take over from an earlier connection; None if it is not."""
         wait = max(0.0, hello.wait)
         if hello.request_id in self._past:
             wait = min(wait, REOFFER_SECONDS)
         if not await self._pulse.wait_for(lambda: self._ledger.get(hello.request_id), wait):
             return None
         before = self._pulls.get(hello.request_id)
-        if before is not None and before.task is not None:
+        if before is not None:
             before.task.cancel()
             await asyncio.wait({before.task}, timeout=STOP_SECONDS)
         held = self._ledger.get(hello.request_id)
         if held is None:
             return None
         self._ledger.start_pull(held)
-        pull = _Pull(held, None)
+        pull = _Pull(held, task)
         self._pulls[hello.request_id] = pull
         return pull
 
@@ -320,8 +326,8 @@ class RankSource:
         pull = self._pulls.get(message.request_id)
         if pull is None or not pull.reading or not pull.held.sent < message.end <= pull.held.ready:
             raise HandoffError(
-                f"the receiver of request {message.request_id} says it read up to token {message.end}, which it "
-                "was not told to"
+                f"the receiver of request {message.request_id} says it read up to token {message.end}, which "
+                "it was not told to"
             )
         pull.reading = False
         self._ledger.delivered(pull.held, message.end, time.monotonic())
@@ -342,7 +348,9 @@ class RankSource:
         except Exception as error:
             logger.exception("rank %d cannot hand off request %s", self.address.rank, held.request_id)
             self._end(held.request_id, "failed")
-            await channel.send(PullFailed(request_id=held.request_id, message=self._trouble(held, str(error))))
+            await channel.send(
+                PullFailed(request_id=held.request_id, message=self._trouble(held, str(error)))
+            )
             return
         await channel.send(PullFailed(request_id=held.request_id, message=self._trouble(held)))
 
@@ -367,8 +375,13 @@ class RankSource:
 
     def _trouble(self, held: Held, reason: str = "") -> str:
         if not reason:
-            reason = f"nothing moved for {self._timeout:.1f} s" if held.ending == "expired" else "it was given up"
-        return f"rank {self.address.rank} {held.ending or 'failed'} request {held.request_id}: {reason}"
+            reason = (
+                f"nothing moved for {self._timeout:.1f} s" if held.ending == "expired" else "it was given up"
+            )
+        return (
+            f"rank {self.address.rank} no longer holds the KV of request {held.request_id} "
+            f"({held.ending}): {reason}"
+        )
 
     def _absence(self, hello: Pull) -> str:
         past = self._past.get(hello.request_id)
@@ -387,7 +400,7 @@ class SocketSource(RankSource):
         while await self._more(held):
             start = held.sent
             end = min(held.ready, start + step)
-            payload = memoryview((await self._copy(held, start, end)).numpy())
+            payload = (await self._copy(held, start, end)).numpy().data
             if held.ending is not None:
                 return
             await channel.send(Piece(request_id=held.request_id, start=start, end=end, size=len(payload)))

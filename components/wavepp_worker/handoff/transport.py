@@ -1,39 +1,62 @@
-"""Which transport moves the KV, and making a rank's source for it."""
+"""Which transport KV takes, and a rank's source for it."""
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Literal
 
 import torch
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.handoff.interface import KVSource, OnSettled
+from wavepp_worker.handoff.interface import KVSource, MakeSource, OnSettled
+from wavepp_worker.handoff.nixl_library import nixl_installed
+from wavepp_worker.handoff.source import SocketSource
 from wavepp_worker.model.stage import PagedKV
 
-Transport = Literal["none", "socket", "nixl"]
 
-
-def nixl_installed() -> bool:
-    return importlib.util.find_spec("nixl") is not None
-
-
-def resolve_transport(handoff: str) -> Transport:
-    """``auto`` is NIXL where installed, else the socket transport.
+def resolve_transport(handoff: str) -> Literal["none", "socket", "nixl"]:
+    """What the configuration key ``handoff`` (none, socket, nixl or auto) means on this machine.
 
     Raises:
-        ConfigError: NIXL is asked for and not installed, or the name is unknown.
+        ConfigError: NIXL is asked for but not installed, or ``handoff`` is something else.
     """
     if handoff == "auto":
+        return "nixl" if nixl_installed() else "socket"
+    if handoff == "nixl":
+        if not nixl_installed():
+            raise ConfigError(
+                "handoff is nixl, but NIXL is not installed: install the extra with pip install "
+                "'wavepp-worker[nixl]', or set handoff to socket or auto"
+            )
+        return "nixl"
+    if handoff == "socket":
         return "socket"
-    if handoff in ("none", "socket"):
-        return handoff  # type: ignore[return-value]
-    raise ConfigError(f"handoff is {handoff!r}; use none, socket, nixl or auto")
+    if handoff == "none":
+        return "none"
+    raise ConfigError(f"handoff is {handoff!r}; choose none, socket, nixl or auto")
 
 
 def make_source(
-    transport: str, *, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
+    transport: str,
+    *,
+    rank: int,
+    host: str,
+    kv: PagedKV,
+    dtype: torch.dtype,
+    timeout: float,
+    on_settled: OnSettled,
 ) -> KVSource:
-    from wavepp_worker.handoff.source import SocketSource
+    """A listening source over ``kv`` for one rank.
 
-    return SocketSource(rank, host, kv, dtype, timeout, on_settled)
+    Args:
+        transport: what ``resolve_transport`` said, but not ``none``.
+
+    Raises:
+        ConfigError: NIXL cannot be loaded.
+        HandoffError: ``host`` is not an address of this machine, or the KV memory cannot be registered.
+    """
+    make: MakeSource = SocketSource
+    if transport == "nixl":
+        from wavepp_worker.handoff.nixl_source import NixlSource
+
+        make = NixlSource
+    return make(rank=rank, host=host, kv=kv, dtype=dtype, timeout=timeout, on_settled=on_settled)

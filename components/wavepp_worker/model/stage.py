@@ -48,6 +48,7 @@ class PagedKV(Protocol):
     layers: range
     num_blocks: int
     block: int
+    device: torch.device
     bytes_per_token: int
     """Bytes that one token takes over all of ``layers``."""
 
@@ -63,7 +64,10 @@ class PagedKV(Protocol):
         """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens."""
 
     def block_regions(self, block: int) -> list[tuple[int, int]]:
-        """``(address, bytes)`` of one physical block: layer by layer, keys then values."""
+        """``(address, bytes)`` of one physical block: layer by layer, keys then values.
+
+        Each holds the block's tokens one after the other.
+        """
 
     def regions(self) -> list[tuple[int, int]]:
         """``(address, bytes)`` of every allocation, for registration with a transfer library."""

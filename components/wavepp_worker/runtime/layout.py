@@ -69,7 +69,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
     """
     layers = partition_layers(info, config.pp, config.partition)
     transport = resolve_transport(config.handoff)
-    dtype = str(resolve_dtype(config.dtype, info)).removeprefix("torch.")
+    dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
 
     def address(name: str) -> str:

@@ -1,0 +1,79 @@
+"""A rank's source over NIXL: the receiver reads the KV from this rank's registered memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import torch
+
+from wavepp_worker.handoff.channel import Channel
+from wavepp_worker.handoff.interface import OnSettled
+from wavepp_worker.handoff.nixl_library import RegisteredMemory
+from wavepp_worker.handoff.source import RankSource, _Pull
+from wavepp_worker.handoff.wire import Agent, Regions
+from wavepp_worker.model.stage import PagedKV
+
+REGION_BYTES = 32 << 20
+"""KV bytes that one ``Regions`` message opens for reading, unless one block alone is larger."""
+REGION_ADDRESSES = 1 << 16
+"""Addresses in one ``Regions`` message, which keeps it far below the frame limit."""
+
+
+class NixlSource(RankSource):
+    """Control messages over the pull connection, KV by the receiver's NIXL READ.
+
+    A block counts as being read from the moment its address is sent until the receiver says ``Read`` or its
+    connection is gone. A receiver that neither stops nor goes is waited for a bounded time; it can read on
+    then, but is never told ``Released``, so what it reads is not used.
+    """
+
+    transport = "nixl"
+
+    def __init__(
+        self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
+    ) -> None:
+        self._memory = RegisteredMemory(kv, f"wavepp-rank-{rank}")
+        super().__init__(rank, host, kv, dtype, timeout, on_settled)
+
+    def close(self) -> None:
+        super().close()
+        self._memory.close()
+
+    async def _feed(self, channel: Channel, pull: _Pull) -> None:
+        held, block = pull.held, self._kv.block
+        memory = self._memory
+        await channel.send(
+            Agent(
+                request_id=held.request_id,
+                metadata=memory.agent.get_agent_metadata(),
+                memory=memory.memory,
+                device=memory.device,
+            )
+        )
+        sizes = tuple(size for _, size in self._kv.block_regions(int(held.table[0])))
+        step = max(1, min(REGION_BYTES // sum(sizes), REGION_ADDRESSES // len(sizes)))
+        while await self._more(held):
+            start = held.sent
+            first = start // block
+            end = min(held.ready, (first + step) * block)
+            if self._kv.device.type == "cuda":
+                # The wave that computed these tokens may still be queued on the device.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._copier, torch.cuda.synchronize, self._kv.device)
+                if held.ending is not None:
+                    return
+            blocks = held.table[first : -(-end // block)].tolist()
+            addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
+            self._ledger.begin_read(held)
+            pull.reading = True
+            await channel.send(
+                Regions(
+                    request_id=held.request_id,
+                    start=start,
+                    end=end,
+                    sizes=sizes,
+                    addresses=np.array(addresses, dtype="<u8").tobytes(),
+                )
+            )
+            await self._pulse.wait_for(lambda: held.ending or not pull.reading)
