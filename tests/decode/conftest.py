@@ -18,8 +18,9 @@ import transformers
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest
-from wavepp_worker.handoff.interface import FirstToken, Offer
-from wavepp_worker.handoff.receiver import BootstrapAddress, Received
+from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
+from wavepp_worker.handoff.receiver import Received
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
@@ -114,6 +115,7 @@ class FakePrefill:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.rooms: dict[int, Room] = {}
+        self.closed = False
 
     def room(self, tokens: np.ndarray, *, held: bool = False, **values: Any) -> BootstrapAddress:
         """A new room; its gates are open unless ``held``."""
@@ -146,9 +148,14 @@ class FakeReceiver:
         at = self._prefill.rooms[room]
         try:
             return await asyncio.wait_for(self._receive(at, allocate), timeout)
+        except asyncio.TimeoutError:
+            raise RequestTimeout(f"not here within {timeout} s") from None
         except asyncio.CancelledError:
             at.cancelled.set()
             raise
+
+    def close(self) -> None:
+        self._prefill.closed = True
 
     async def _receive(self, at: Room, allocate: Callable[[Offer], Any]) -> Received:
         await _opened(at.offer)
@@ -166,7 +173,8 @@ class FakeReceiver:
         if at.first is not None:
             first = SampledToken(at.first)
         size = sum(len(payload) for payload in payloads)
-        return Received(offer, FirstToken(first=first, reused_tokens=count // 2), size, 0.0)
+        end = FirstToken(first=first, reused_tokens=count // 2)
+        return Received(offer=offer, first=end, bytes_received=size, seconds=0.0)
 
 
 async def _opened(gate: threading.Event) -> None:
@@ -294,6 +302,7 @@ def bench(tiny_llama: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> It
     finally:
         for each in started:
             each.engine.close()
+            assert each.prefill.closed
     for each in started:
         for collector in each.collectors:
             assert collector.done.is_set()

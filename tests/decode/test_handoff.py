@@ -15,8 +15,7 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.messages import DecodeRequest
 from wavepp_worker.handoff.bootstrap import BootstrapServer
-from wavepp_worker.handoff.interface import FirstToken, Offer
-from wavepp_worker.handoff.receiver import BootstrapAddress
+from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SamplingParams, sample
 
@@ -30,8 +29,8 @@ class Prefill:
     def __init__(self, ranks: Any) -> None:
         self.ranks = ranks
         self.settled: dict[tuple[int, str], str] = {}
-        self.cancelled: list[int] = []
-        self.server = BootstrapServer(HOST, 0, on_cancel=self.cancelled.append)
+        self.cancelled: list[str] = []
+        self.server = BootstrapServer(HOST, 0, on_cancel=self._cancel)
         self.sources = [
             make_source(
                 "socket",
@@ -76,6 +75,11 @@ class Prefill:
             self.server.finish(at.room, FirstToken(first=first, reused_tokens=3))
 
         threading.Thread(target=compute, daemon=True).start()
+
+    def _cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+        for source in self.sources:
+            source.withdraw(request_id)
 
     def close(self) -> None:
         for source in self.sources:
@@ -151,8 +155,31 @@ def test_abort_while_kv_arrives_frees_the_prefill(
     assert outputs.reason == "cancelled"
     assert engine.audit()["free"] == 240
     wait_until(lambda: len(worker.settled) == 2)
-    wait_until(lambda: worker.cancelled)
+    assert len(worker.cancelled) == 1
     gate.set()
+
+
+def test_blocks_are_not_freed_while_they_are_written(
+    submit: Any, engine: DecodeEngine, prompt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kv = engine._loop._kv  # type: ignore[union-attr]
+    import_tokens, writing, go_on = kv.import_tokens, threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        writing.set()
+        go_on.wait(10)
+        import_tokens(*args)
+
+    monkeypatch.setattr(kv, "import_tokens", slow)
+    outputs = submit(prompt(30), request_id="gone")
+    assert writing.wait(10)
+    engine.abort("gone")
+    time.sleep(0.3)
+    assert engine.stats().used_blocks > 0
+    assert not outputs.done.is_set()
+    go_on.set()
+    assert outputs.reason == "cancelled"
+    assert engine.stats().used_blocks == 0
 
 
 def test_abort_before_the_prefill_begins(

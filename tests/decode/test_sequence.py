@@ -5,7 +5,7 @@ import pytest
 import torch
 from wavepp_worker.decode.messages import DecodeRequest
 from wavepp_worker.decode.sequence import Sequence
-from wavepp_worker.handoff.receiver import BootstrapAddress
+from wavepp_worker.handoff.interface import BootstrapAddress
 
 
 def sequence(**values: object) -> Sequence:

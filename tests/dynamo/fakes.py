@@ -117,7 +117,7 @@ class FakeBootstrap:
             self.first: FirstToken | None = None
             self.failure: str | None = None
 
-    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None]) -> None:
+    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None], keep: float) -> None:
         self.host, self.port, self.on_cancel = host, port or 4242, on_cancel
         self.closed = 0
 

@@ -11,7 +11,7 @@ import torch
 
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.requests import LiveRequest, Requests
-from wavepp_worker.errors import HandoffError, RequestTimeout, WaveppError
+from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.handoff.interface import Offer
 from wavepp_worker.handoff.receiver import KVReceiver, Received
 
@@ -80,6 +80,7 @@ class ReceiveThread:
                 logger.error("the receive thread did not stop within %.1f s", timeout)
         elif not self._loop.is_closed():
             self._loop.close()
+            self._receiver.close()
 
     def _begin(self, live: LiveRequest) -> None:
         task = self._loop.create_task(self._receive(live))
@@ -151,11 +152,6 @@ class ReceiveThread:
     def _explained(self, live: LiveRequest, error: BaseException) -> WaveppError:
         if isinstance(error, WaveppError):
             return error
-        if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-            return RequestTimeout(
-                f"the KV of request {live.request.request_id} was not here within {self._timeout:.0f} s "
-                "(handoff_timeout)"
-            )
         name = live.request.request_id
         logger.error("receiving request %s failed", name, exc_info=error)
         return HandoffError(
@@ -183,3 +179,4 @@ class ReceiveThread:
             self._loop.run_forever()
         finally:
             self._loop.close()
+            self._receiver.close()

@@ -20,6 +20,9 @@ from wavepp_worker.runtime.messages import IndexDelta, PrefillRequest, PrefillRe
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
 
+CLAIM_SECONDS = 20.0
+"""How long KV waits for a claim: where the client left before decode was asked, none ever comes."""
+
 
 class PrefillSide:
     """Prefills requests and tells whoever claims their rooms what came of it."""
@@ -53,7 +56,9 @@ class PrefillSide:
             EngineDead: a rank failed to start.
         """
         try:
-            self.bootstrap = BootstrapServer(self._config.host, self._port, on_cancel=self.engine.abort)
+            self.bootstrap = BootstrapServer(
+                self._config.host, self._port, on_cancel=self.engine.abort, keep=CLAIM_SECONDS
+            )
         except HandoffError as error:
             raise ConfigError(f"--bootstrap-port and --host: {error}") from error
         self.engine.start()

@@ -64,7 +64,7 @@ class BootstrapServer:
         Args:
             port: 0 takes a free one.
             on_cancel: told the request id, from the server's thread and once at most, when nobody waits for
-                its first token any more. It must not block.
+                its first token any more, or nobody came for it. It must not block.
             claim_wait: seconds a claim waits for its room to be registered.
             keep: seconds an outcome waits for its claim.
 
@@ -242,10 +242,15 @@ class BootstrapServer:
         while True:
             await asyncio.sleep(max(0.02, min(1.0, self._keep / 4)))
             limit = time.monotonic() - self._keep
+            unclaimed: list[Offer] = []
             with self._lock:
                 for room, entry in list(self._rooms.items()):
                     if entry.outcome is not None and not entry.claimed and entry.since <= limit:
                         del self._rooms[room]
                         self._close_room(room, f"nobody claimed it within {self._keep:.1f} s")
+                        if entry.offer is not None and isinstance(entry.outcome, FirstToken):
+                            unclaimed.append(entry.offer)
                 for room in [room for room, since in self._unwanted.items() if since <= limit]:
                     del self._unwanted[room]
+            for offer in unclaimed:
+                self._cancel(offer)

@@ -59,8 +59,11 @@ class RegisteredMemory:
         api = load_nixl()
         self.memory, self.device = memory_of(kv)
         try:
+            # NIXL's own progress thread spins on a core for as long as the agent lives.
             config = api.nixl_agent_config(
-                backends=["UCX"], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+                backends=["UCX"],
+                enable_prog_thread=False,
+                sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT,
             )
             self.agent = api.nixl_agent(f"{name}-{uuid.uuid4()}", config)
             regions = [(address, size, self.device, "") for address, size in kv.regions()]
@@ -76,6 +79,10 @@ class RegisteredMemory:
         rows = np.empty((len(addresses), 3), dtype=np.uint64)
         rows[:, 0], rows[:, 1], rows[:, 2] = addresses, sizes, device
         return self.agent.get_xfer_descs(rows, memory)
+
+    def progress(self) -> None:
+        """Serve what others do with this memory; transports without remote DMA need it while they read."""
+        self.agent.get_new_notifs()
 
     def close(self) -> None:
         """Unregister; no transfer may be running. Idempotent."""

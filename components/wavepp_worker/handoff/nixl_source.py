@@ -19,6 +19,9 @@ REGION_BYTES = 32 << 20
 REGION_ADDRESSES = 1 << 16
 """Addresses in one ``Regions`` message, which keeps it far below the frame limit."""
 
+PROGRESS_SECONDS = 0.0005
+"""Between two calls that drive NIXL while a receiver reads."""
+
 
 class NixlSource(RankSource):
     """Control messages over the pull connection, KV by the receiver's NIXL READ.
@@ -35,10 +38,17 @@ class NixlSource(RankSource):
     ) -> None:
         self._memory = RegisteredMemory(kv, f"wavepp-rank-{rank}")
         super().__init__(rank, host, kv, dtype, timeout, on_settled)
+        self._listener.spawn(self._progress())
 
     def close(self) -> None:
         super().close()
         self._memory.close()
+
+    async def _progress(self) -> None:
+        while True:
+            await self._pulse.wait_for(lambda: any(pull.reading for pull in self._pulls.values()))
+            self._memory.progress()
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     async def _feed(self, channel: Channel, pull: _Pull) -> None:
         held, block = pull.held, self._kv.block
@@ -67,6 +77,7 @@ class NixlSource(RankSource):
             addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
             self._ledger.begin_read(held)
             pull.reading = True
+            self._pulse.fire()
             await channel.send(
                 Regions(
                     request_id=held.request_id,

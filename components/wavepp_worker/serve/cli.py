@@ -47,11 +47,11 @@ def serve(
         str | None, typer.Option(help="Short for --Common.model: a Hugging Face directory.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address HTTP is served on.  [default: 127.0.0.1]", show_default=False)
+        str | None, typer.Option(help="Address HTTP is served on (default: 127.0.0.1).", show_default=False)
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of HTTP.  [default: 8000, or the next free one]", show_default=False),
+        typer.Option(help="Port of HTTP (default: 8000, or the next free one).", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started.")] = False,
     service_name: Annotated[

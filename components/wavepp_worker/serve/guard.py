@@ -47,7 +47,7 @@ def clean(run_dir: str) -> list[int]:
         left = processes_of(run_dir)
         for pid in left:
             try:
-                pass
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         # A process that was being started while we looked shows up the second time.

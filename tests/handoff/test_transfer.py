@@ -1,0 +1,313 @@
+"""A hand-off from end to end over both transports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.errors import HandoffError, RequestTimeout
+
+from tests.handoff.conftest import FIRST
+
+UNEVEN = {"parts": ((0, 1), (1, 4), (4, 5)), "blocks": (4, 7, 2)}
+
+
+@pytest.mark.parametrize("tokens", [1, 6, 41])
+def test_uneven_layers_and_blocks_arrive_whole(
+    transport: str, prefill: Any, decode: Any, until: Any, tokens: int
+) -> None:
+    """5 layers over 3 ranks (S42), blocks of 4, 7 and 2 tokens into blocks of 3."""
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def run() -> None:
+        worker.server.register(9, worker.offer("a", tokens))
+        worker.compute("a", 0, tokens)
+        worker.server.finish(9, FIRST)
+        got = await target.receive(worker, 9)
+        assert got.first == FIRST
+        assert got.offer.request_id == "a"
+        assert got.bytes_received == tokens * target.kv.bytes_per_token
+        assert got.bytes_received == tokens * sum(kv.bytes_per_token for kv in worker.kvs)
+        assert target.kv.wrong(target.tables["a"], 0, tokens, 1) == 0
+        await until(lambda: worker.how("a") == ["received"] * 3)
+        await until(lambda: worker.server.pending() == 0)
+
+    asyncio.run(run())
+    assert worker.cancelled == []
+    assert all(source.pending() == 0 for source in worker.sources)
+
+
+def test_tokens_arrive_while_later_ones_are_computed(
+    transport: str, prefill: Any, decode: Any, until: Any
+) -> None:
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 30, ready=5))
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        done = 5
+        for end in (6, 13, 29, 30):
+            await until(lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, done, 1))
+            assert not receiving.done()
+            worker.compute("a", done, end)
+            done = end
+        await until(lambda: worker.how("a") == ["received"] * 3)
+        assert not receiving.done()
+        worker.server.finish(1, FIRST)
+        assert (await receiving).bytes_received == 30 * target.kv.bytes_per_token
+
+    asyncio.run(run())
+
+
+def test_nothing_but_the_request_is_written(transport: str, prefill: Any, decode: Any) -> None:
+    worker, target = prefill(transport), decode()
+
+    async def run() -> None:
+        await target.allocate(worker.describe("before", 9))
+        worker.server.register(1, worker.offer("a", 10))
+        worker.compute("a", 0, 10)
+        worker.server.finish(1, FIRST)
+        await target.receive(worker, 1)
+
+    asyncio.run(run())
+    rows = set(target.kv.rows(target.tables["a"], 0, 10))
+    untouched = [
+        bool((pool[block, row] == -1).all())
+        for pool in target.kv.pools
+        for block in range(target.kv.num_blocks)
+        for row in range(target.kv.block)
+        if (block, row) not in rows
+    ]
+    assert all(untouched)
+
+
+def test_many_at_once(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill(transport, **UNEVEN), decode()
+    names = {f"r{index}": 3 + 5 * index for index in range(6)}
+
+    async def run() -> None:
+        receiving = [asyncio.ensure_future(target.receive(worker, room)) for room in range(6)]
+        for room, (name, tokens) in enumerate(names.items()):
+            # Ranks share blocks between requests here, so each is computed and received before the next.
+            worker.server.register(room, worker.offer(name, tokens, seed=room))
+            worker.compute(name, 0, tokens, seed=room)
+            worker.server.finish(room, FIRST)
+            await receiving[room]
+        for room, (name, tokens) in enumerate(names.items()):
+            assert target.kv.wrong(target.tables[name], 0, tokens, room) == 0
+        await until(lambda: sum(source.pending() for source in worker.sources) == 0)
+
+    asyncio.run(run())
+
+
+def test_pull_may_come_before_the_offer(transport: str, prefill: Any, decode: Any) -> None:
+    worker, target = prefill(transport), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.describe("a", 8))
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await asyncio.sleep(0.1)
+        worker.offer("a", 8)
+        worker.compute("a", 0, 8)
+        worker.server.finish(1, FIRST)
+        await receiving
+
+    asyncio.run(run())
+    assert target.kv.wrong(target.tables["a"], 0, 8, 1) == 0
+
+
+@pytest.mark.parametrize("when", ["unregistered", "allocating", "nothing ready", "half ready", "all ready"])
+def test_cancel_frees_the_prefill_side_at_once(
+    transport: str, prefill: Any, decode: Any, until: Any, when: str
+) -> None:
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def never(offer: Any) -> torch.Tensor:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def run() -> None:
+        values = {"allocate": never} if when == "allocating" else {}
+        receiving = asyncio.ensure_future(target.receive(worker, 1, **values))
+        await asyncio.sleep(0.1)
+        if when != "unregistered":
+            worker.server.register(1, worker.offer("a", 40))
+            half = {"half ready": 17, "all ready": 40}.get(when)
+            if half:
+                worker.compute("a", 0, half)
+                await until(lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, half, 1))
+            await asyncio.sleep(0.1)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        if when == "unregistered":
+            worker.server.register(1, worker.offer("a", 40))
+        await until(lambda: worker.cancelled == ["a"], 2)
+        await until(lambda: len(worker.how("a")) == 3, 2)
+        allowed = {"withdrawn", "received"} if when == "all ready" else {"withdrawn"}
+        assert set(worker.how("a")) <= allowed
+        # Whatever the engine says afterwards is not news any more.
+        worker.server.fail(1, "aborted")
+        await until(lambda: worker.server.pending() == 0)
+
+    asyncio.run(run())
+
+
+def test_cancel_after_the_end_changes_nothing(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill(transport), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 8))
+        worker.compute("a", 0, 8)
+        worker.server.finish(1, FIRST)
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await receiving
+        assert not receiving.cancel()
+        await until(lambda: worker.how("a") == ["received"])
+        worker.sources[0].withdraw("a")
+        worker.sources[0].advance("a", 8)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+    assert worker.settled == [(0, "a", "received")]
+    assert worker.cancelled == []
+
+
+def test_nothing_is_written_after_cancel_returns(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    """The caller gives the blocks to someone else as soon as ``receive`` is gone."""
+    worker, target = prefill(transport, parts=((0, 5),), blocks=(4,)), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 60))
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await until(lambda: "a" in target.tables)
+        for start in range(0, 60, 4):
+            worker.compute("a", start, start + 4)
+            await asyncio.sleep(0.002)
+            if start == 24:
+                receiving.cancel()
+            if receiving.done():
+                break
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        before = [pool.clone() for pool in target.kv.pools]
+        worker.compute("a", 40, 60)
+        await asyncio.sleep(0.2)
+        assert all(torch.equal(old, new) for old, new in zip(before, target.kv.pools, strict=True))
+
+    asyncio.run(run())
+
+
+def test_cancel_waits_for_the_import_that_runs(prefill: Any, decode: Any, until: Any) -> None:
+    import threading
+
+    worker, target = prefill("socket"), decode()
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(start: int, end: int) -> None:
+        entered.set()
+        leave.wait(5)
+
+    target.kv.before_import = slow
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 8))
+        worker.compute("a", 0, 8)
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await until(entered.is_set)
+        receiving.cancel()
+        await asyncio.sleep(0.1)
+        receiving.cancel()
+        await asyncio.sleep(0.1)
+        assert not receiving.done()
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        assert target.kv.wrong(target.tables["a"], 0, 8, 1) == 0
+        await until(lambda: worker.how("a") == ["withdrawn"])
+
+    asyncio.run(run())
+
+
+def test_a_failed_prefill_reaches_decode_as_its_own_sentence(
+    transport: str, prefill: Any, decode: Any, until: Any
+) -> None:
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        worker.compute("a", 0, 9)
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await until(lambda: "a" in target.tables)
+        await asyncio.sleep(0.1)
+        for source in worker.sources:
+            source.withdraw("a")
+        await asyncio.sleep(0.05)
+        worker.server.fail(1, "rank 1 ran out of luck; try again")
+        with pytest.raises(HandoffError, match="^rank 1 ran out of luck; try again$"):
+            await receiving
+        await until(lambda: worker.how("a") == ["withdrawn"] * 3)
+
+    asyncio.run(run())
+
+
+def test_withdrawn_without_a_reason_is_a_failure(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill(transport), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await until(lambda: "a" in target.tables)
+        worker.sources[0].withdraw("a")
+        with pytest.raises(HandoffError, match=r"rank 0 .*request a.*withdrawn"):
+            await receiving
+        await until(lambda: worker.cancelled == ["a"])
+
+    asyncio.run(run())
+
+
+def test_time_limit_of_the_receiver(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill(transport), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        with pytest.raises(RequestTimeout, match=r"room 1 .*not here within 0\.3 s"):
+            await target.receive(worker, 1, timeout=0.3)
+        await until(lambda: worker.cancelled == ["a"])
+        await until(lambda: worker.how("a") == ["withdrawn"])
+
+    asyncio.run(run())
+
+
+def test_closing_sources_ends_receivers(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        worker.compute("a", 0, 9)
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await until(lambda: "a" in target.tables)
+        await asyncio.sleep(0.1)
+        closing = asyncio.get_running_loop().run_in_executor(None, worker.sources[1].close)
+        with pytest.raises(HandoffError, match="rank 1"):
+            await receiving
+        await asyncio.wait_for(closing, 8)
+        assert (1, "a", "withdrawn") in worker.settled
+        with pytest.raises(HandoffError, match="closed"):
+            worker.sources[1].offer("b", torch.arange(3), 4, 0)
+
+    asyncio.run(run())
+
+
+def test_rank_gone_is_a_sentence(transport: str, prefill: Any, decode: Any) -> None:
+    worker, target = prefill(transport), decode()
+    worker.sources[0].close()
+
+    async def run() -> None:
+        worker.server.register(1, worker.describe("a", 20))
+        with pytest.raises(HandoffError, match=r"request a: rank 0 at 127.0.0.1:\d+ was lost 3 times"):
+            await target.receive(worker, 1)
+
+    asyncio.run(run())

@@ -1,0 +1,115 @@
+"""KV held for a decode worker: pinned until it is taken, withdrawn or expired, then back in the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from wavepp_worker import EngineConfig, PrefillEngine
+from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
+from wavepp_worker.handoff.bootstrap import BootstrapServer
+from wavepp_worker.handoff.interface import FirstToken, Offer
+from wavepp_worker.handoff.receiver import KVReceiver, Received
+from wavepp_worker.model.load import load_stage
+from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.prompts import pack_tokens
+
+EXPIRY = 1.5
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_llama: Path) -> Iterator[PrefillEngine]:
+    config = EngineConfig(
+        model=tiny_llama,
+        dtype="float32",
+        pp=3,
+        chunk=32,
+        kv_tokens=2048,
+        max_model_len=2048,
+        handoff="socket",
+        handoff_timeout=EXPIRY,
+    )
+    with PrefillEngine(config) as running:
+        yield running
+
+
+def request(name: str, tokens: int) -> PrefillRequest:
+    ids = pack_tokens([(index * 7) % 256 for index in range(tokens)])
+    return PrefillRequest(request_id=name, tokens=ids, handoff=True)
+
+
+def test_finished_kv_stays_held_until_its_time_limit(engine: PrefillEngine) -> None:
+    """Promise 17: nobody ever comes for it."""
+    engine.submit(request("forgotten", 100)).result(30)
+    with pytest.raises(AuditError, match="forgotten"):
+        engine.audit(timeout=0.2)
+    assert engine.stats().holding == 1
+    engine.audit(timeout=EXPIRY + 5)
+
+
+def test_an_abort_while_handing_off_frees_at_once(engine: PrefillEngine) -> None:
+    """S36: after the prefill, before anybody came."""
+    engine.submit(request("unwanted", 100)).result(30)
+    begun = time.monotonic()
+    engine.abort("unwanted")
+    engine.audit()
+    assert time.monotonic() - begun < EXPIRY
+
+
+def test_an_abort_during_execution_withdraws_what_was_offered(engine: PrefillEngine) -> None:
+    future = engine.submit(request("halfway", 2000))
+    time.sleep(0.1)
+    engine.abort("halfway")
+    with pytest.raises(RequestAborted):
+        future.result(5)
+    engine.audit()
+
+
+def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngine, tiny_llama: Path) -> None:
+    """S42, S44: three ranks with their own caches to one pool of another block size, pulled from the start."""
+    stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
+    kv = stage.make_kv(200, 10)
+    ahead: list[bool] = []
+    server = BootstrapServer("127.0.0.1", 0, on_cancel=lambda _: None)
+    try:
+        future = engine.submit(request("taken", 1900))
+        server.register(7, engine.offer("taken"))
+
+        async def allocate(offer: Offer) -> torch.Tensor:
+            ahead.append(not future.done())
+            return torch.arange(190)
+
+        async def receive() -> Received:
+            receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
+            pulling = asyncio.ensure_future(receiver.receive("127.0.0.1", server.port, 7, allocate, 30.0))
+            result = await asyncio.wrap_future(future)
+            server.finish(7, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+            return await pulling
+
+        received = asyncio.run(receive())
+    finally:
+        server.close()
+    assert ahead == [True]
+    assert received.bytes_received == 1900 * kv.bytes_per_token
+    table, whole = torch.arange(190), load_stage(tiny_llama, range(6), torch.float32, "cpu")
+    expected = whole.make_kv(190, 10)
+    from wavepp_worker.model.stage import Chunk
+
+    tokens = torch.tensor([(index * 7) % 256 for index in range(1900)])
+    output = whole.forward(tokens, [Chunk(0, 1900, table, wants_logits=True)], expected)
+    assert output.logits is not None
+    assert int(output.logits[0].argmax()) == received.first.first.token
+    got = kv.export_tokens(table, 0, 1900).view(torch.float32)
+    want = expected.export_tokens(table, 0, 1900).view(torch.float32)
+    assert torch.allclose(got, want, atol=1e-4)
+    engine.audit()
+
+
+def test_offers_need_a_live_request_that_asked_for_one(engine: PrefillEngine) -> None:
+    with pytest.raises(HandoffError, match="not live"):
+        engine.offer("nobody")

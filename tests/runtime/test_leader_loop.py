@@ -1,0 +1,111 @@
+"""Rank 0's LOOP thread alone: how far it runs ahead, and when it reports a request as over."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import zmq
+
+from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.leader_loop import LeaderLoop
+from wavepp_worker.runtime.planner import GreedyPlanner
+from wavepp_worker.runtime.protocol import Span, WaveDone, WaveHeader
+from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneEnded
+
+
+class Harness:
+    """A LeaderLoop whose executor only notes the waves; the test plays the last rank."""
+
+    def __init__(self, ranks: int) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.launched: list[tuple[Span, ...]] = []
+        self.done: list[WaveDone] = []
+        self.rounds_left = 0
+        config = SimpleNamespace(ranks=ranks, last=False, wait=5.0)
+        stopping = SimpleNamespace(is_set=self._count_down)
+        state: Any = SimpleNamespace(config=config, stopping=stopping)
+        executor: Any = SimpleNamespace(execute=self._execute)
+        pending = self.context.socket(zmq.PULL)
+        pending.bind("inproc://data")
+        self.bell = self.context.socket(zmq.PUSH)
+        self.bell.connect("inproc://data")
+        plane: Any = SimpleNamespace(socket=pending, receive=self._receive)
+        self.pending = pending
+        self.to_loop: Inbox[LaneAdmitted | LaneAborted] = Inbox(self.context, "loop")
+        self.to_wave: Inbox[LaneEnded] = Inbox(self.context, "wave")
+        self.loop = LeaderLoop(
+            state, executor, plane, SchedulingBoundary(), GreedyPlanner(8), self.to_loop, self.to_wave
+        )
+
+    def turn(self, times: int = 20) -> None:
+        """Let the loop go round."""
+        self.rounds_left = times
+        self.to_loop.put(LaneAborted("wake up"))
+        self.loop.run()
+
+    def complete(self, wave_id: int) -> None:
+        self.done.append(WaveDone(wave_id=wave_id))
+        self.bell.send(b"")
+
+    def ended(self) -> list[LaneEnded]:
+        return [event for event in self.to_wave.take() if event.request_id != "wake up"]
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+    def _count_down(self) -> bool:
+        self.rounds_left -= 1
+        return self.rounds_left < 0
+
+    def _execute(self, header: WaveHeader, _: dict[str, Any]) -> None:
+        assert header.wave_id == len(self.launched)
+        self.launched.append(header.spans)
+
+    def _receive(self) -> tuple[WaveDone, dict[str, Any]]:
+        self.pending.recv()
+        return self.done.pop(0), {}
+
+
+def test_successive_chunks_of_one_request_fill_the_ring_and_no_more() -> None:
+    """Promise 14: R = 2P waves in flight without waiting for any result, then one more per completion."""
+    harness = Harness(ranks=3)
+    harness.to_loop.put(LaneAdmitted("long", 0, 100))
+    harness.turn()
+    assert [spans[0].start for spans in harness.launched] == [0, 8, 16, 24, 32, 40]
+    harness.complete(0)
+    harness.turn()
+    assert len(harness.launched) == 7
+    harness.close()
+
+
+def test_an_aborted_request_is_over_only_when_no_wave_carries_it() -> None:
+    """S30: with several chunks in flight; nothing more of it is scheduled, others go on."""
+    harness = Harness(ranks=1)
+    harness.to_loop.put(LaneAdmitted("gone", 0, 80))
+    harness.to_loop.put(LaneAdmitted("stays", 0, 8))
+    harness.turn()
+    assert len(harness.launched) == 2
+    harness.to_loop.put(LaneAborted("gone"))
+    harness.turn()
+    assert harness.ended() == []
+    harness.complete(0)
+    harness.turn()
+    assert harness.ended() == []
+    assert harness.launched[2][0].request_id == "stays"
+    harness.complete(1)
+    harness.turn()
+    assert harness.ended() == [LaneEnded("gone", aborted=True)]
+    harness.complete(2)
+    harness.turn()
+    assert harness.ended() == [LaneEnded("stays", aborted=False)]
+    harness.close()
+
+
+def test_aborting_a_request_the_loop_does_not_know_is_reported_at_once() -> None:
+    """S33: finished long ago, or never admitted here."""
+    harness = Harness(ranks=2)
+    harness.to_loop.put(LaneAborted("unknown"))
+    harness.turn()
+    assert harness.ended() == [LaneEnded("unknown", aborted=True)]
+    harness.close()
