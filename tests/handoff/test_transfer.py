@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -137,7 +138,9 @@ def test_cancel_frees_the_prefill_side_at_once(
             half = {"half ready": 17, "all ready": 40}.get(when)
             if half:
                 worker.compute("a", 0, half)
-                await until(lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, half, 1))
+                await until(
+                    lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, half, 1)
+                )
             await asyncio.sleep(0.1)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -175,7 +178,9 @@ def test_cancel_after_the_end_changes_nothing(transport: str, prefill: Any, deco
     assert worker.cancelled == []
 
 
-def test_nothing_is_written_after_cancel_returns(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+def test_nothing_is_written_after_cancel_returns(
+    transport: str, prefill: Any, decode: Any, until: Any
+) -> None:
     """The caller gives the blocks to someone else as soon as ``receive`` is gone."""
     worker, target = prefill(transport, parts=((0, 5),), blocks=(4,)), decode()
 
@@ -201,8 +206,6 @@ def test_nothing_is_written_after_cancel_returns(transport: str, prefill: Any, d
 
 
 def test_cancel_waits_for_the_import_that_runs(prefill: Any, decode: Any, until: Any) -> None:
-    import threading
-
     worker, target = prefill("socket"), decode()
     entered, leave = threading.Event(), threading.Event()
 
@@ -246,14 +249,16 @@ def test_a_failed_prefill_reaches_decode_as_its_own_sentence(
             source.withdraw("a")
         await asyncio.sleep(0.05)
         worker.server.fail(1, "rank 1 ran out of luck; try again")
-        with pytest.raises(HandoffError, match="^rank 1 ran out of luck; try again$"):
+        with pytest.raises(HandoffError, match=r"^rank 1 ran out of luck; try again$"):
             await receiving
         await until(lambda: worker.how("a") == ["withdrawn"] * 3)
 
     asyncio.run(run())
 
 
-def test_withdrawn_without_a_reason_is_a_failure(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+def test_withdrawn_without_a_reason_is_a_failure(
+    transport: str, prefill: Any, decode: Any, until: Any
+) -> None:
     worker, target = prefill(transport), decode()
 
     async def run() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
 from wavepp_worker.handoff.bootstrap import BootstrapServer

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import zmq
-
 from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.planner import GreedyPlanner

@@ -78,9 +78,6 @@ class ReceiveThread:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 logger.error("the receive thread did not stop within %.1f s", timeout)
-        elif not self._loop.is_closed():
-            self._loop.close()
-            self._receiver.close()
 
     def _begin(self, live: LiveRequest) -> None:
         task = self._loop.create_task(self._receive(live))

@@ -137,7 +137,9 @@ class WaveppWorker(LLMEngine):
         if self._dying.is_set() or self._closed:
             return
         self._dying.set()
-        print(f"FATAL: the engine died: {reason}", file=sys.stderr, flush=True)
+        # One write, as other threads log to the same stream.
+        sys.stderr.write(f"FATAL: the engine died: {reason}\n")
+        sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
         watchdog = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
         watchdog.daemon = True

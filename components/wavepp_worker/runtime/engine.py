@@ -168,10 +168,16 @@ class PrefillEngine:
         )
         return self.submit(request).result()
 
-    def submit(self, request: PrefillRequest) -> Future[PrefillResult]:
+    def submit(
+        self, request: PrefillRequest, on_admitted: Callable[[], None] | None = None
+    ) -> Future[PrefillResult]:
         """Queue one request.
 
         The future fails with RequestAborted, RequestTimeout, HandoffError or EngineDead.
+
+        Args:
+            on_admitted: called from the engine's thread once all ranks hold room for the request. Offering
+                it to a decode worker earlier could pin decode blocks for a prefill that waits for room.
 
         Raises:
             InvalidRequest: the request is wrong, or its id is in use; nothing was queued.
@@ -183,7 +189,7 @@ class PrefillEngine:
         now = time.monotonic()
         with self._lock:
             link = self._running_link()
-            future = self._ledger.accept(request, now, now + self.config.request_timeout)
+            future = self._ledger.accept(request, now, now + self.config.request_timeout, on_admitted)
             link.send(Submit(request=request))
         return future
 
@@ -324,6 +330,8 @@ class PrefillEngine:
             case _:
                 with self._lock:
                     outcome = self._ledger.progress(event, time.monotonic())
+                if outcome.on_admitted is not None:
+                    outcome.on_admitted()
                 if outcome.future is not None and outcome.answer is not None:
                     outcome.future.set_result(outcome.answer)
                 if outcome.unwanted is not None:

@@ -79,7 +79,8 @@ class Executor:
             )
         for local, row in zip(ended, logits, strict=True):
             prompt = torch.frombuffer(bytearray(local.request.tokens), dtype=torch.int32).long()
-            first = sample(row, local.request.sampling, 0, prompt, [])
+            request = local.request
+            first = sample(row, request.sampling, 0, prompt, [], banned=request.banned)
             stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
             self._state.events.send(Finished(request_id=local.request.request_id, first=first, stages=stages))
 

@@ -6,6 +6,7 @@ it under its lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ class LiveRequest:
     Attributes:
         submitted: monotonic seconds.
         deadline: monotonic seconds after which it fails.
+        on_admitted: called once all ranks have admitted it.
         answered: monotonic seconds at which the last rank's answer arrived.
         closed: its future has, or is about to have, a result or an error.
         aborted: the ranks were asked to let go of it.
@@ -34,6 +36,7 @@ class LiveRequest:
     future: Future[PrefillResult]
     submitted: float
     deadline: float
+    on_admitted: Callable[[], None] | None = None
     admitted: Admitted | None = None
     finished: Finished | None = None
     answered: float = 0.0
@@ -70,8 +73,9 @@ class LiveRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What follows from an event: an answer for a future, or a request that nobody wants any more."""
+    """What follows from an event: a call, an answer for a future, or a request nobody wants any more."""
 
+    on_admitted: Callable[[], None] | None = None
     future: Future[PrefillResult] | None = None
     answer: PrefillResult | None = None
     unwanted: str | None = None
@@ -88,7 +92,13 @@ class Ledger:
         self.finished = 0
         self.failed = 0
 
-    def accept(self, request: PrefillRequest, now: float, deadline: float) -> Future[PrefillResult]:
+    def accept(
+        self,
+        request: PrefillRequest,
+        now: float,
+        deadline: float,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Future[PrefillResult]:
         """Enter a request.
 
         Raises:
@@ -100,7 +110,7 @@ class Ledger:
             )
         future: Future[PrefillResult] = Future()
         future.set_running_or_notify_cancel()
-        self._live[request.request_id] = LiveRequest(request, future, now, deadline)
+        self._live[request.request_id] = LiveRequest(request, future, now, deadline, on_admitted)
         return future
 
     def get(self, request_id: str) -> LiveRequest | None:
@@ -141,10 +151,11 @@ class Ledger:
         live = self._live.get(event.request_id)
         if live is None:
             return Outcome()
-        unwanted = None
+        unwanted = on_admitted = None
         match event:
             case Admitted():
                 live.admitted = event
+                on_admitted = None if live.closed else live.on_admitted
             case Finished():
                 live.finished = event
                 live.answered = now
@@ -162,7 +173,7 @@ class Ledger:
             self.reused_tokens += answer.reused_tokens
         if live.over(self._ranks):
             del self._live[event.request_id]
-        return Outcome(live.future if answer is not None else None, answer, unwanted)
+        return Outcome(on_admitted, live.future if answer is not None else None, answer, unwanted)
 
     def drop_all(self) -> list[Future[PrefillResult]]:
         """Forget everything; returns the futures that have to fail."""

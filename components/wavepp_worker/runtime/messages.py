@@ -17,6 +17,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         lora: LoRA adapter name, part of the cache key; empty for none.
         sampling: how the first token is chosen.
         handoff: whether the KV is held after the prompt until a decode worker confirms it.
+        banned: tokens the first one must not be (stop tokens of a request with ``min_tokens``).
     """
 
     request_id: str
@@ -25,6 +26,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     lora: str = ""
     sampling: SamplingParams = SamplingParams()
     handoff: bool = False
+    banned: tuple[int, ...] = ()
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,0 +1,122 @@
+"""Frames: what is refused, and with which sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.channel import FRAME_LIMIT, Channel, PeerLost
+from wavepp_worker.handoff.wire import Claim, Codec, Piece, Pull, check_request, check_room, encode
+
+HOST = "127.0.0.1"
+
+
+def talk(conversation: Callable[[Channel, socket.socket], Awaitable[Any]]) -> Any:
+    """Run ``conversation(channel, peer)``: a channel and the plain socket at its other end."""
+
+    async def run() -> Any:
+        with socket.create_server((HOST, 0)) as server:
+            peer = socket.create_connection(server.getsockname())
+            channel = Channel(server.accept()[0], "the peer")
+        try:
+            return await asyncio.wait_for(conversation(channel, peer), 5)
+        finally:
+            channel.close()
+            peer.close()
+
+    return asyncio.run(run())
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def test_messages_and_raw_bytes_arrive_as_sent() -> None:
+    piece = Piece(request_id="a", start=3, end=5, size=1 << 20)
+    data = os.urandom(1 << 20)
+
+    async def conversation(channel: Channel, peer: socket.socket) -> None:
+        other = Channel(peer, "us")
+        buffer = bytearray(1 << 20)
+
+        async def send() -> None:
+            await other.send(piece)
+            await other.send_raw(memoryview(data))
+
+        sending = asyncio.ensure_future(send())
+        assert await channel.receive(Codec.to_puller) == piece
+        await channel.receive_into(memoryview(buffer))
+        await sending
+        assert buffer == data
+
+    talk(conversation)
+
+
+@pytest.mark.parametrize(
+    ("sent", "sentence"),
+    [
+        (struct.pack("<I", FRAME_LIMIT + 1), r"announced a message of \d+ bytes; at most \d+ are allowed"),
+        (frame(b"\xc1"), "does not belong here"),
+        (frame(encode(Claim(room=1, wait=1.0))), "does not belong here"),
+        (frame(b"\x82\xa4type\xa4Pull\xaarequest_id\x05"), "does not belong here"),
+    ],
+    ids=["too large", "no msgpack", "of another connection", "of another type"],
+)
+def test_refused(sent: bytes, sentence: str) -> None:
+    async def conversation(channel: Channel, peer: socket.socket) -> None:
+        peer.sendall(sent)
+        with pytest.raises(HandoffError, match=sentence):
+            await channel.receive(Codec.from_puller)
+
+    talk(conversation)
+
+
+def test_an_end_in_the_middle_of_a_frame_is_a_lost_peer() -> None:
+    async def conversation(channel: Channel, peer: socket.socket) -> None:
+        peer.sendall(frame(encode(Pull(request_id="a", wait=1.0)))[:-1])
+        peer.close()
+        with pytest.raises(PeerLost, match="the peer closed the connection"):
+            await channel.receive(Codec.from_puller)
+
+    talk(conversation)
+
+
+def test_the_last_message_arrives_though_input_is_unread() -> None:
+    """A plain close would reset the connection."""
+
+    async def conversation(channel: Channel, peer: socket.socket) -> None:
+        peer.sendall(b"x" * 300_000)
+        await asyncio.sleep(0.05)
+        await channel.send(Pull(request_id="last", wait=0.0))
+        await channel.finish(0.2)
+        received = b""
+        while data := peer.recv(4096):
+            received += data
+        assert b"last" in received
+
+    talk(conversation)
+
+
+def test_nobody_listens() -> None:
+    async def run() -> None:
+        with socket.create_server((HOST, 0)) as server:
+            port = server.getsockname()[1]
+        with pytest.raises(PeerLost, match=f"cannot connect from {HOST} to {HOST}:{port}"):
+            await Channel.connect(HOST, port, HOST, 1.0)
+
+    asyncio.run(run())
+
+
+def test_messages_of_other_rooms_and_requests_are_refused() -> None:
+    check_room(Claim(room=1, wait=0.0), 1)
+    with pytest.raises(HandoffError, match="a Claim for room 1 arrived on the connection of room 2"):
+        check_room(Claim(room=1, wait=0.0), 2)
+    check_request(Pull(request_id="a", wait=0.0), "a")
+    with pytest.raises(HandoffError, match="a Pull for request 'a' arrived on the connection of request 'b'"):
+        check_request(Pull(request_id="a", wait=0.0), "b")

@@ -1,0 +1,221 @@
+"""What a decode worker refuses, and that it says so to the prefill worker too."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+
+from tests.handoff.conftest import FIRST
+
+
+def changed(offer: Offer, rank: int, **values: Any) -> Offer:
+    ranks = list(offer.ranks)
+    ranks[rank] = msgspec.structs.replace(ranks[rank], **values)
+    return msgspec.structs.replace(offer, ranks=tuple(ranks))
+
+
+CASES = {
+    "model": (
+        lambda o: msgspec.structs.replace(o, model_id="other"),
+        r"serves model other, this .* tiny-model",
+    ),
+    "dtype": (lambda o: changed(o, 1, dtype="bfloat16"), r"rank 1 offers KV in bfloat16, .* holds float32"),
+    "gap": (lambda o: changed(o, 0, layers=(0, 1)), r"layers 0 to 0, 2 to 4; layers 0 to 4 are needed"),
+    "overlap": (lambda o: changed(o, 1, layers=(1, 5)), r"layers 0 to 1, 1 to 4; layers 0 to 4 are needed"),
+    "short": (lambda o: changed(o, 1, layers=(2, 4)), r"layers 0 to 4 are needed, each exactly once"),
+    "too many": (lambda o: changed(o, 1, layers=(2, 6)), r"layers 0 to 4 are needed, each exactly once"),
+    "empty": (lambda o: changed(o, 1, layers=(2, 2)), r"layers 0 to 4 are needed"),
+    "none": (lambda o: msgspec.structs.replace(o, ranks=()), r"layers 0 to 4 are needed"),
+    "width": (lambda o: changed(o, 1, bytes_per_token=1), r"bytes per token, this decode worker's KV takes"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_offer_that_does_not_fit_is_refused_and_cancelled(
+    prefill: Any, decode: Any, until: Any, case: str
+) -> None:
+    worker, target = prefill("socket", parts=((0, 2), (2, 5)), blocks=(4, 4)), decode()
+    change, sentence = CASES[case]
+
+    async def run() -> None:
+        worker.server.register(1, change(worker.offer("a", 20)))
+        with pytest.raises(HandoffError, match=sentence):
+            await target.receive(worker, 1)
+        await until(lambda: worker.cancelled == ["a"])
+        await until(lambda: worker.how("a") == ["withdrawn"] * 2)
+
+    asyncio.run(run())
+    assert target.used == 0
+
+
+def test_nixl_missing_on_the_decode_side(prefill: Any, decode: Any, until: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("wavepp_worker.handoff.receiver.nixl_installed", lambda: False)
+    worker, target = prefill("socket"), decode()
+
+    async def run() -> None:
+        worker.server.register(1, changed(worker.offer("a", 20), 0, transport="nixl"))
+        with pytest.raises(
+            HandoffError, match=r"over NIXL, which is not installed here; .*wavepp-worker\[nixl\]"
+        ):
+            await target.receive(worker, 1)
+        await until(lambda: worker.cancelled == ["a"])
+
+    asyncio.run(run())
+
+
+def test_what_allocate_raises_is_passed_on_and_cancels(prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill("socket"), decode()
+
+    async def full(offer: Offer) -> torch.Tensor:
+        raise KeyError(offer.request_id)
+
+    async def small(offer: Offer) -> torch.Tensor:
+        return torch.arange(6)
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        with pytest.raises(KeyError):
+            await target.receive(worker, 1, allocate=full)
+        worker.server.register(2, worker.offer("b", 20))
+        with pytest.raises(HandoffError, match="b got 6 blocks of 3 tokens for a prompt of 20"):
+            await target.receive(worker, 2, allocate=small)
+        await until(lambda: worker.cancelled == ["a", "b"])
+
+    asyncio.run(run())
+
+
+def test_a_prefill_that_fails_while_room_is_awaited(prefill: Any, decode: Any, until: Any) -> None:
+    worker, target = prefill("socket"), decode()
+
+    async def never(offer: Offer) -> torch.Tensor:
+        worker.server.fail(1, "rank 0 died")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        with pytest.raises(HandoffError, match="^rank 0 died$"):
+            await target.receive(worker, 1, allocate=never)
+
+    asyncio.run(run())
+
+
+def test_an_unknown_room_and_a_second_receiver(prefill: Any, decode: Any) -> None:
+    worker, target = prefill("socket", claim_wait=0.2), decode()
+
+    async def run() -> None:
+        with pytest.raises(HandoffError, match="no prefill for room 77 reached this worker within 0.2 s"):
+            await target.receive(worker, 77)
+        worker.server.register(1, worker.offer("a", 20))
+        first = asyncio.ensure_future(target.receive(worker, 1))
+        await asyncio.sleep(0.1)
+        with pytest.raises(HandoffError, match="room 1 is claimed by another decode worker already"):
+            await target.receive(worker, 1)
+        worker.compute("a", 0, 20)
+        worker.server.finish(1, FIRST)
+        await first
+
+    asyncio.run(run())
+    assert worker.cancelled == []
+
+
+def test_nobody_at_the_address(decode: Any) -> None:
+    target = decode()
+
+    async def run() -> None:
+        with pytest.raises(HandoffError, match=r"cannot connect from 127.0.0.1 to 127.0.0.1:1\b"):
+            await target.receiver.receive("127.0.0.1", 1, 5, target.allocate, 5.0)
+
+    asyncio.run(run())
+
+
+def test_a_broken_connection_to_a_rank_is_tried_again(
+    prefill: Any, decode: Any, until: Any, monkeypatch: Any
+) -> None:
+    from wavepp_worker.handoff.channel import Channel, PeerLost
+
+    worker, target = prefill("socket"), decode()
+    receive_into, broken = Channel.receive_into, []
+
+    async def breaks_once(self: Channel, view: memoryview) -> None:
+        if len(view) > 4096 and not broken:
+            broken.append(self.peer)
+            raise PeerLost("the cable was pulled")
+        await receive_into(self, view)
+
+    monkeypatch.setattr(Channel, "receive_into", breaks_once)
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 60))
+        worker.compute("a", 0, 60)
+        worker.server.finish(1, FIRST)
+        got = await target.receive(worker, 1)
+        assert broken
+        assert got.bytes_received == 60 * target.kv.bytes_per_token
+        assert target.kv.wrong(target.tables["a"], 0, 60, 1) == 0
+
+    asyncio.run(run())
+    assert worker.how("a") == ["received"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_real_paged_kv(transport: str, until: Any, dtype: torch.dtype) -> None:
+    """The torch pools of the stages: other blocks on each side, keys and values of other shapes."""
+    from wavepp_worker.handoff.bootstrap import BootstrapServer
+    from wavepp_worker.handoff.receiver import KVReceiver
+    from wavepp_worker.handoff.transport import make_source
+
+    shape, cpu = LayerShape((2, 8), (2, 6)), torch.device("cpu")
+    ranks = [TorchPagedKV(r, [shape] * len(r), 30, 8, dtype, cpu) for r in (range(0, 2), range(2, 3))]
+    target = TorchPagedKV(range(3), [shape] * 3, 50, 5, dtype, cpu)
+    for kv in ranks:
+        for layer in kv.layers:
+            for pool in kv.pools(layer):
+                pool.normal_()
+    settled: list[str] = []
+    server = BootstrapServer("127.0.0.1", on_cancel=print)
+    sources = [
+        make_source(
+            transport,
+            rank=rank,
+            host="127.0.0.1",
+            kv=kv,
+            dtype=dtype,
+            timeout=10.0,
+            on_settled=lambda name, how: settled.append(how),
+        )
+        for rank, kv in enumerate(ranks)
+    ]
+    receiver = KVReceiver(target, 3, dtype, "m", "127.0.0.1")
+    tables = [torch.randperm(30)[:13] for _ in ranks]
+    own = torch.randperm(50)[:21]
+
+    async def allocate(offer: Offer) -> torch.Tensor:
+        return own
+
+    async def run() -> None:
+        for source, table in zip(sources, tables, strict=True):
+            source.offer("a", table, 101, 101)
+        addresses = tuple(source.address for source in sources)
+        server.register(1, Offer(request_id="a", prompt_tokens=101, model_id="m", ranks=addresses))
+        server.finish(1, FIRST)
+        got = await receiver.receive("127.0.0.1", server.port, 1, allocate, 10.0)
+        assert got.bytes_received == 101 * 3 * 28 * dtype.itemsize
+        await until(lambda: settled == ["received"] * 2)
+
+    try:
+        asyncio.run(run())
+        whole = torch.cat([kv.export_tokens(t, 0, 101) for kv, t in zip(ranks, tables, strict=True)])
+        assert torch.equal(target.export_tokens(own, 0, 101), whole)
+    finally:
+        for source in sources:
+            source.close()
+        server.close()
+        receiver.close()

@@ -1,0 +1,43 @@
+"""Which transport a configuration means, with and without NIXL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.handoff import nixl_library
+from wavepp_worker.handoff.transport import make_source, resolve_transport
+
+from tests.handoff.conftest import HOST, FakeKV
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_resolve(monkeypatch: Any, installed: bool) -> None:
+    monkeypatch.setattr("wavepp_worker.handoff.transport.nixl_installed", lambda: installed)
+    assert resolve_transport("none") == "none"
+    assert resolve_transport("socket") == "socket"
+    assert resolve_transport("auto") == ("nixl" if installed else "socket")
+    with pytest.raises(ConfigError, match="handoff is 'carrier pigeon'; choose none, socket, nixl or auto"):
+        resolve_transport("carrier pigeon")
+    if installed:
+        assert resolve_transport("nixl") == "nixl"
+    else:
+        with pytest.raises(ConfigError, match=r"handoff is nixl, but NIXL is not installed: .*\[nixl\]"):
+            resolve_transport("nixl")
+
+
+def test_nixl_that_does_not_load_is_a_sentence(monkeypatch: Any) -> None:
+    monkeypatch.setattr(nixl_library, "_PACKAGES", ("no_such_nixl",))
+    assert not nixl_library.nixl_installed()
+    with pytest.raises(ConfigError, match=r"NIXL cannot be loaded \(No module named 'no_such_nixl'\)"):
+        make_source(
+            "nixl",
+            rank=0,
+            host=HOST,
+            kv=FakeKV(range(1), 4, 4),
+            dtype=torch.float32,
+            timeout=1.0,
+            on_settled=print,
+        )
