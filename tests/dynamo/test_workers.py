@@ -377,6 +377,7 @@ def test_a_client_that_goes_away_takes_its_request_along(
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await stream.aclose()
+            await asyncio.sleep(0.05)
             if which != "decode":
                 side = worker._side if which == "prefill" else worker._prefill
                 assert "r" in side.engine.aborted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -240,12 +241,9 @@ def test_strangers_do_no_harm(rooms: Any) -> None:
 
     async def run() -> None:
         for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\x00\x00\x00", b""):
-            reader, writer = await asyncio.open_connection(HOST, at.server.port)
-            writer.write(junk)
-            writer.write_eof()
-            with contextlib.suppress(ConnectionResetError):
-                await asyncio.wait_for(reader.read(), 5)
-            writer.close()
+            with socket.create_connection((HOST, at.server.port)) as stranger:
+                stranger.sendall(junk)
+                await asyncio.sleep(0.02)
         channel = await Channel.connect(HOST, at.server.port, HOST, 2.0)
         await channel.send(CancelClaim(room=5))
         with pytest.raises(PeerLost):

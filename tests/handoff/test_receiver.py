@@ -111,7 +111,7 @@ def test_an_unknown_room_and_a_second_receiver(prefill: Any, decode: Any) -> Non
     worker, target = prefill("socket", claim_wait=0.2), decode()
 
     async def run() -> None:
-        with pytest.raises(HandoffError, match="no prefill for room 77 reached this worker within 0.2 s"):
+        with pytest.raises(HandoffError, match=r"no prefill for room 77 reached this worker within 0\.2 s"):
             await target.receive(worker, 77)
         worker.server.register(1, worker.offer("a", 20))
         first = asyncio.ensure_future(target.receive(worker, 1))

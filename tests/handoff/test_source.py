@@ -50,6 +50,10 @@ class Puller:
             self.payload += data
         return message
 
+    async def rest(self) -> None:
+        while not isinstance(await self.next(), End):
+            continue
+
     async def confirm(self, tokens: int, size: int) -> Any:
         await self.channel.send(Received(request_id=self.name, tokens=tokens, size=size))
         return await self.next()
@@ -143,8 +147,7 @@ def test_a_slow_receiver_costs_bounded_memory(prefill: Any) -> None:
         await asyncio.sleep(0.5)
         # What the kernel buffers of both ends hold, and one piece.
         assert PIECE_BYTES / 2 < sum(copied) < 24 << 20 < total / 3
-        while not isinstance(await puller.next(), End):
-            continue
+        await puller.rest()
         assert sum(copied) == len(puller.payload) == total
         puller.channel.close()
 
@@ -269,15 +272,13 @@ def test_a_receiver_that_lost_its_connection_may_start_again(prefill: Any, until
         # The first connection is half open here: the newer one takes over.
         third = await Puller(worker, "a").start()
         worker.compute("a", 30, 60)
-        while not isinstance(await third.next(), End):
-            continue
+        await third.rest()
         expected = worker.kvs[0].bytes_per_token * 60
         assert len(third.payload) == expected
         assert isinstance(await third.confirm(60, expected), Released)
         await until(lambda: worker.how("a") == ["received"])
         with pytest.raises(PeerLost):
-            while True:
-                await second.next()
+            await second.rest()
         second.channel.close()
         third.channel.close()
 
@@ -293,8 +294,7 @@ def test_a_wrong_confirmation_fails(prefill: Any, until: Any) -> None:
             worker.offer(name, 20)
             worker.compute(name, 0, 20)
             puller = await Puller(worker, name).start()
-            while not isinstance(await puller.next(), End):
-                continue
+            await puller.rest()
             answer = await puller.confirm(tokens, confirmed)
             assert isinstance(answer, PullFailed)
             assert "it confirms" in answer.message
@@ -341,8 +341,7 @@ def test_kv_that_cannot_be_read_fails_that_request_only(prefill: Any, until: Any
         worker.offer("b", 20)
         worker.compute("b", 0, 20)
         puller = await Puller(worker, "b").start()
-        while not isinstance(await puller.next(), End):
-            continue
+        await puller.rest()
         await puller.channel.send(CancelPull(request_id="b"))
         await until(lambda: worker.how("b") == ["withdrawn"])
         puller.channel.close()

@@ -70,7 +70,7 @@ def test_an_abort_during_execution_withdraws_what_was_offered(engine: PrefillEng
 
 
 def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngine, tiny_llama: Path) -> None:
-    """S42, S44: three ranks with their own caches to one pool of another block size, pulled from the start."""
+    """S42, S44: three ranks to one pool of another block size, pulled from the start."""
     stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
     kv = stage.make_kv(200, 10)
     ahead: list[bool] = []

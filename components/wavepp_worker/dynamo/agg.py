@@ -28,7 +28,7 @@ from wavepp_worker.dynamo.rooms import fresh_room
 from wavepp_worker.dynamo.translate import Asked, Limits, default_sampling, read_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import RequestAborted, WaveppError
-from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
 
 
 class AggWorker(WaveppWorker):
@@ -100,6 +100,7 @@ class AggWorker(WaveppWorker):
                 _prefill_request(request_id, asked, handoff=True), address.room, context.is_stopped
             )
         )
+        prefill.add_done_callback(_seen)
         try:
             stream = self._decode.stream(request_id, asked, address, context.is_stopped)
             async with aclosing(stream):
@@ -111,8 +112,8 @@ class AggWorker(WaveppWorker):
                 await prefill
             raise
         finally:
+            # Not awaited: this also runs when the loop collects an abandoned stream.
             prefill.cancel()
-            await asyncio.gather(prefill, return_exceptions=True)
 
     async def abort(self, context: Context) -> None:
         self._decode.engine.abort(str(context.id()))
@@ -144,6 +145,12 @@ def _prefill_request(request_id: str, asked: Asked, *, handoff: bool) -> Prefill
     return PrefillRequest(
         request_id=request_id, tokens=asked.tokens, salt=asked.salt, sampling=asked.sampling, handoff=handoff
     )
+
+
+def _seen(prefill: asyncio.Task[PrefillResult]) -> None:
+    """Its failure reaches the client through decode; here it only counts as looked at."""
+    if not prefill.cancelled():
+        prefill.exception()
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ class Log:
 
     def ready(self, seconds: float, base_url: str | None, model: str | None, running: str) -> None:
         """The line everybody waits for, and what to do next."""
-        where = f" at {base_url}" if base_url else ""
-        self.say(f"ready in {seconds:.1f} s: {model or 'no model'}{where} ({running})", style="bold green")
+        what = f": {model} at {base_url}" if base_url and model else ""
+        self.say(f"ready in {seconds:.1f} s{what} ({running})", style="bold green")
         if base_url and model:
             body = {
                 "model": model,
@@ -64,5 +64,4 @@ class Log:
             yield lambda text: status.update(text)
 
     def _print(self, label: str, style: str, text: Text) -> None:
-        prefix = Text(f"{label:<{self._width}} | ", style=style)
-        self._console.print(prefix + text, soft_wrap=True)
+        self._console.print(Text.assemble((f"{label:<{self._width}} | ", style), text), soft_wrap=True)

@@ -1,0 +1,44 @@
+"""A configuration that cannot work fails the start, in a sentence that names the key, and leaves nothing."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from .conftest import ROOT
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["--Common.model=/nowhere"], "model"),
+        (["--PrefillWorker.pp=7"], "pp"),
+        (["--PrefillWorker.partition=3,4"], "partition"),
+        (["--PrefillWorker.kv_tokens=512"], "kv_tokens"),
+        (["--PrefillWorker.no_such_key=1"], "no_such_key"),
+        (["--PrefilWorker.pp=2"], "PrefilWorker"),
+        (["--PrefillWorker.dtype=float8"], "dtype"),
+    ],
+)
+def test_a_bad_setting_fails_the_start(
+    graph_process: ModuleType, ascii_model: Path, overrides: list[str], sentence: str
+) -> None:
+    words = [f"--Common.model={ascii_model}", "--PrefillWorker.ServiceArgs.workers=1", *overrides]
+    with graph_process.start_graph("graphs:disagg_wavepp", *words, cwd=ROOT) as running:
+        assert running.wait_exit(60) == 2, running.log()
+        assert sentence in running.log().replace("\n", " ")
+        assert "Traceback" not in running.log()
+
+
+def test_a_port_in_use_fails_the_start(graph_process: ModuleType, ascii_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [f"--Common.model={ascii_model}", "--port", str(port)]
+        with graph_process.start_graph("graphs:disagg_wavepp", *words, cwd=ROOT) as running:
+            assert running.wait_exit(60) == 2, running.log()
+            assert f"port {port}" in running.log() or f"--port={port}" in running.log()
