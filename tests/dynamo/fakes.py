@@ -45,7 +45,9 @@ class FakePrefillEngine:
     def alive(self) -> bool:
         return self.dead is None
 
-    def submit(self, request: PrefillRequest) -> Future[PrefillResult]:
+    def submit(
+        self, request: PrefillRequest, on_admitted: Callable[[], None] | None = None
+    ) -> Future[PrefillResult]:
         if self.dead is not None:
             raise EngineDead(self.dead)
         if request.request_id in self.live:
@@ -53,6 +55,8 @@ class FakePrefillEngine:
         future: Future[PrefillResult] = Future()
         self.live[request.request_id] = future
         self.requests.append(request)
+        if on_admitted is not None:
+            on_admitted()
         threading.Timer(self.delay, self._finish, (request, future)).start()
         return future
 
@@ -116,6 +120,7 @@ class FakeBootstrap:
             self.offer: Offer | None = None
             self.first: FirstToken | None = None
             self.failure: str | None = None
+            self.opened = False
 
     def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None], keep: float) -> None:
         self.host, self.port, self.on_cancel = host, port or 4242, on_cancel
@@ -125,8 +130,12 @@ class FakeBootstrap:
     def room(cls, room: int) -> FakeBootstrap.Room:
         return cls.rooms.setdefault(room, cls.Room())
 
-    def register(self, room: int, offer: Offer) -> None:
+    def register(self, room: int, offer: Offer, *, hold: bool) -> None:
+        assert hold, "decode must not take blocks for a prefill that has none"
         self.room(room).offer = offer
+
+    def open(self, room: int) -> None:
+        self.room(room).opened = True
 
     def finish(self, room: int, first: FirstToken) -> None:
         self.room(room).first = first

@@ -148,3 +148,17 @@ def test_other_spellings_of_the_extremes() -> None:
     assert read(sampling_options={"top_k": -1}).sampling.top_k == 0
     nothing = read(sampling_options={"top_p": 0.0, "temperature": 1.0}).sampling
     assert (nothing.top_k, nothing.top_p) == (1, 1.0)
+
+
+def test_a_prefill_bans_stop_tokens_of_an_answer_that_must_not_end_yet() -> None:
+    """The frontend lowers max_tokens to 1 for the prefill, and leaves min_tokens as it was."""
+    request = {
+        "token_ids": [1, 2],
+        "stop_conditions": {"max_tokens": 1, "min_tokens": 5, "stop_token_ids_hidden": [7]},
+        "eos_token_ids": [9],
+    }
+    limits = Limits(max_model_len=100, vocab_size=300, top_logprobs=5)
+    asked = read_request(request, limits, SamplingParams(), first_only=True)
+    assert set(asked.banned_first) == {7, 9}
+    request["stop_conditions"]["min_tokens"] = 0
+    assert read_request(request, limits, SamplingParams(), first_only=True).banned_first == ()

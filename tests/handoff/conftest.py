@@ -28,7 +28,7 @@ FIRST = FirstToken(first=SampledToken(7, -0.5, ((7, -0.5),)), reused_tokens=3)
 
 
 class FakeKV:
-    """Implements ``PagedKV`` with plain loops; layer ``i`` has ``1 + i % 2`` heads, so layers differ in size."""
+    """Implements ``PagedKV`` with plain loops; layer ``i`` has ``1 + i % 2`` heads, so they differ."""
 
     def __init__(self, layers: range, num_blocks: int, block: int, width: int = 4) -> None:
         self.layers = layers
@@ -184,6 +184,10 @@ class Decode:
         self.used += count
         self.tables[offer.request_id] = table
         return table
+
+    def holds(self, name: str, tokens: int) -> bool:
+        """Whether the first tokens of a request (of seed 1) are here."""
+        return name in self.tables and self.kv.wrong(self.tables[name], 0, tokens, 1) == 0
 
     def receive(self, prefill: Prefill, room: int, timeout: float = 15.0, **values: Any) -> Awaitable[Any]:
         allocate = values.get("allocate", self.allocate)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.bootstrap import BootstrapServer
@@ -208,7 +209,7 @@ def test_an_outcome_nobody_claims_is_forgotten_but_a_running_prefill_is_not(room
 
     async def run() -> None:
         at.server.register(1, OFFER)
-        at.server.register(2, OFFER)
+        at.server.register(2, msgspec.structs.replace(OFFER, request_id="unclaimed"))
         at.server.finish(2, FIRST)
         at.server.fail(3, "no")
         assert at.server.pending() == 3
@@ -216,11 +217,12 @@ def test_an_outcome_nobody_claims_is_forgotten_but_a_running_prefill_is_not(room
         channel = await at.claim(2)
         assert "nobody claimed it within 0.2 s" in await sentence(channel)
         channel.close()
+        await until(lambda: at.cancelled == ["unclaimed"])
         await asyncio.sleep(0.4)
         channel = await at.claim(1)
         assert isinstance(await told(channel), Offered)
         channel.close()
-        await until(lambda: at.cancelled == ["a"])
+        await until(lambda: at.cancelled == ["unclaimed", "a"])
 
     asyncio.run(run())
 
@@ -302,3 +304,43 @@ def test_a_port_in_use_is_a_sentence(rooms: Any) -> None:
     port = rooms().server.port
     with pytest.raises(HandoffError, match=f"cannot listen on {HOST}:{port}: .*choose a free port"):
         BootstrapServer(HOST, port, on_cancel=print)
+
+
+def test_a_held_room_is_offered_only_once_it_is_opened(rooms: Any) -> None:
+    at = rooms()
+
+    async def run() -> None:
+        channel = await at.claim(5)
+        at.server.register(5, OFFER, hold=True)
+        waiting = asyncio.ensure_future(told(channel))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        waiting.cancel()
+        channel.close()
+
+    asyncio.run(run())
+
+    async def opened() -> None:
+        channel = await at.claim(6)
+        at.server.register(6, OFFER, hold=True)
+        at.server.open(6)
+        at.server.open(6)
+        assert await told(channel) == Offered(room=6, offer=OFFER)
+        at.server.finish(6, FIRST)
+        assert await told(channel) == Prefilled(room=6, first=FIRST)
+        channel.close()
+
+    asyncio.run(opened())
+
+
+def test_a_held_room_that_fails_is_never_offered(rooms: Any) -> None:
+    at = rooms()
+
+    async def run() -> None:
+        channel = await at.claim(5)
+        at.server.register(5, OFFER, hold=True)
+        at.server.fail(5, "no room was ever found")
+        assert await sentence(channel) == "no room was ever found"
+        channel.close()
+
+    asyncio.run(run())

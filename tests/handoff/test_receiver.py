@@ -101,7 +101,7 @@ def test_a_prefill_that_fails_while_room_is_awaited(prefill: Any, decode: Any, u
 
     async def run() -> None:
         worker.server.register(1, worker.offer("a", 20))
-        with pytest.raises(HandoffError, match="^rank 0 died$"):
+        with pytest.raises(HandoffError, match=r"^rank 0 died$"):
             await target.receive(worker, 1, allocate=never)
 
     asyncio.run(run())

@@ -50,7 +50,7 @@ def test_tokens_arrive_while_later_ones_are_computed(
         receiving = asyncio.ensure_future(target.receive(worker, 1))
         done = 5
         for end in (6, 13, 29, 30):
-            await until(lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, done, 1))
+            await until(lambda done=done: target.holds("a", done))
             assert not receiving.done()
             worker.compute("a", done, end)
             done = end
@@ -138,9 +138,7 @@ def test_cancel_frees_the_prefill_side_at_once(
             half = {"half ready": 17, "all ready": 40}.get(when)
             if half:
                 worker.compute("a", 0, half)
-                await until(
-                    lambda: "a" in target.tables and not target.kv.wrong(target.tables["a"], 0, half, 1)
-                )
+                await until(lambda: target.holds("a", half))
             await asyncio.sleep(0.1)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):

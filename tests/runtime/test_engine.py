@@ -159,6 +159,28 @@ def test_bad_requests_are_refused_with_a_sentence_and_hurt_nobody(engine: Prefil
     engine.audit()
 
 
+def test_a_banned_first_token_is_not_chosen(engine: PrefillEngine, reference: Reference) -> None:
+    prompt = [4, 5, 6, 7]
+    best, second = reference(prompt).topk(2).indices.tolist()
+    request = PrefillRequest(request_id="banned", tokens=pack_tokens(prompt), banned=(best,))
+    assert engine.submit(request).result(60).first_token == second
+
+
+def test_admission_is_told_once_and_before_the_answer(engine: PrefillEngine) -> None:
+    """Whoever waits for room has not been told yet: nobody should hold blocks elsewhere on its behalf."""
+    order: list[str] = []
+    maker = PromptMaker(seed=9)
+    futures = []
+    for index in range(3):
+        request = PrefillRequest(request_id=f"told-{index}", tokens=pack_tokens(maker.tokens(590)))
+        futures.append(engine.submit(request, lambda index=index: order.append(f"admitted {index}")))
+        futures[-1].add_done_callback(lambda _, index=index: order.append(f"done {index}"))
+    wait(futures, timeout=120)
+    assert sorted(order) == sorted(f"{what} {index}" for what in ("admitted", "done") for index in range(3))
+    assert all(order.index(f"admitted {index}") < order.index(f"done {index}") for index in range(3))
+    engine.audit()
+
+
 def test_two_requests_that_fit_only_one_after_the_other_both_finish(
     engine: PrefillEngine, reference: Reference
 ) -> None:

@@ -146,10 +146,9 @@ class RankCache:
                     expected[node.block] += 1
                     pins[node.key] = pins.get(node.key, 0) + 1
             for node in self._tree.nodes():
-                if node.pins != pins.get(node.key, 0):
-                    raise AuditError(
-                        f"block {node.block} has {node.pins} pins, requests account for {pins.get(node.key, 0)}"
-                    )
+                held = pins.get(node.key, 0)
+                if node.pins != held:
+                    raise AuditError(f"block {node.block} has {node.pins} pins, requests hold {held}")
             for block, owners in enumerate(expected):
                 if self._pool.owners(block) != owners:
                     raise AuditError(

@@ -143,7 +143,12 @@ class AggWorker(WaveppWorker):
 
 def _prefill_request(request_id: str, asked: Asked, *, handoff: bool) -> PrefillRequest:
     return PrefillRequest(
-        request_id=request_id, tokens=asked.tokens, salt=asked.salt, sampling=asked.sampling, handoff=handoff
+        request_id=request_id,
+        tokens=asked.tokens,
+        salt=asked.salt,
+        sampling=asked.sampling,
+        handoff=handoff,
+        banned=asked.banned_first,
     )
 
 

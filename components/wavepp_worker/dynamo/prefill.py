@@ -82,7 +82,7 @@ class PrefillWorker(WaveppWorker):
         """Prefill one prompt; its only chunk has the first token and where its KV is."""
         room = asked_room(request)
         try:
-            asked = read_request(request, self._limits, self._defaults)
+            asked = read_request(request, self._limits, self._defaults, first_only=True)
         except InvalidRequest as error:
             self._side.metrics.failed(error)
             if room is not None:
@@ -94,6 +94,7 @@ class PrefillWorker(WaveppWorker):
             salt=asked.salt,
             sampling=asked.sampling,
             handoff=not is_probe(request),
+            banned=asked.banned_first,
         )
         params: dict[str, Any] = {}
         try:

@@ -82,27 +82,36 @@ class PrefillSide:
             InvalidRequest, RequestAborted, RequestTimeout, HandoffError, EngineDead: as of the engine.
         """
         assert self.bootstrap is not None
+        bootstrap = self.bootstrap
         with self._lock:
             if room in self._rooms:
                 # A router that replays a request must not disturb the one that runs.
                 raise InvalidRequest(f"room {room} of request {request.request_id} is in use already")
             self._rooms.add(room)
         try:
-            future = self.engine.submit(request)
+            admitted = threading.Event()
+
+            def open_room() -> None:
+                admitted.set()
+                bootstrap.open(room)
+
+            future = self.engine.submit(request, open_room)
             try:
                 offer = self.engine.offer(request.request_id)
-                self.bootstrap.register(room, offer)
+                bootstrap.register(room, offer, hold=True)
+                if admitted.is_set():
+                    bootstrap.open(room)
                 result = await self._wait(future, request.request_id, is_stopped)
             except BaseException:
                 self.engine.abort(request.request_id)
                 raise
-            self.bootstrap.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+            bootstrap.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
         except WaveppError as error:
             self.fail(room, error)
             self.metrics.failed(error)
             raise
         except BaseException:
-            self.bootstrap.fail(room, "the prefill worker gave the request up")
+            bootstrap.fail(room, "the prefill worker gave the request up")
             raise
         finally:
             with self._lock:

@@ -95,6 +95,11 @@ class Asked:
     skip_special: bool
 
     @property
+    def banned_first(self) -> tuple[int, ...]:
+        """Tokens that the first one must not be: what would end an answer that must not end yet."""
+        return (*self.stop_hidden, *self.stop_visible) if self.min_tokens else ()
+
+    @property
     def prompt_tokens(self) -> int:
         return len(self.tokens) // 4
 
@@ -120,8 +125,13 @@ def default_sampling(model: Path) -> SamplingParams:
     )
 
 
-def read_request(request: Mapping[str, Any], limits: Limits, defaults: SamplingParams) -> Asked:
+def read_request(
+    request: Mapping[str, Any], limits: Limits, defaults: SamplingParams, *, first_only: bool = False
+) -> Asked:
     """Translate one request.
+
+    Args:
+        first_only: a prefill, for which the frontend lowers ``max_tokens`` to 1 and leaves ``min_tokens``.
 
     Raises:
         InvalidRequest: the request is malformed, out of range, or asks for something this worker cannot do.
@@ -144,7 +154,7 @@ def read_request(request: Mapping[str, Any], limits: Limits, defaults: SamplingP
     max_tokens, min_tokens = _count(stop, "max_tokens", room), _count(stop, "min_tokens", 0)
     if max_tokens < 1:
         raise InvalidRequest("max_tokens=0 leaves nothing to generate; ask for at least 1")
-    if min_tokens > max_tokens:
+    if min_tokens > max_tokens and not first_only:
         raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
     return Asked(
         tokens=tokens,

@@ -38,6 +38,7 @@ class _Room:
 
     since: float
     offer: Offer | None = None
+    open: bool = False
     outcome: FirstToken | str | None = None
     claimed: bool = False
 
@@ -45,7 +46,8 @@ class _Room:
 class BootstrapServer:
     """Matches claims of decode workers with the prefills of this worker, whichever comes first. Thread-safe.
 
-    A room is registered when its prefill is accepted and must then be finished or failed. It is over once the
+    A room is registered when its prefill is accepted, opened when its KV can be pulled, and must then be
+    finished or failed. It is over once the
     decode side has been told the outcome, has cancelled, or has not claimed it for ``keep`` seconds after the
     outcome. A room is claimed once; it never comes back.
     """
@@ -91,8 +93,8 @@ class BootstrapServer:
         self._listener.start(self._serve)
         self._listener.spawn(self._forget())
 
-    def register(self, room: int, offer: Offer) -> None:
-        """A prefill was accepted: whoever claims ``room`` may start pulling.
+    def register(self, room: int, offer: Offer, *, hold: bool = False) -> None:
+        """A prefill was accepted: ``room`` can be claimed, and its KV pulled unless ``hold``, till ``open``.
 
         Raises:
             HandoffError: the room is registered already, or over.
@@ -111,6 +113,20 @@ class BootstrapServer:
                     f"room {room} is in use and cannot be used for request {offer.request_id} too"
                 )
             entry.offer = offer
+            entry.open = not hold
+        self._listener.call(self._pulse.fire)
+
+    def open(self, room: int) -> None:
+        """The prefill holds its room on every rank: its claimant may start pulling.
+
+        Not before, as a claimant that gets an offer holds decode blocks for it: if the prefill still waited,
+        blocks of one side could wait for blocks of the other. Ignored if the room is over.
+        """
+        with self._lock:
+            entry = self._rooms.get(room)
+            if entry is None:
+                return
+            entry.open = True
         self._listener.call(self._pulse.fire)
 
     def finish(self, room: int, first: FirstToken) -> None:
@@ -193,6 +209,8 @@ class BootstrapServer:
             await channel.send(ClaimFailed(room=room, message=message))
             return False
         if entry.offer is not None:
+            await self._pulse.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
+        if entry.offer is not None and entry.open:
             await channel.send(Offered(room=room, offer=entry.offer))
             if not await self._pulse.wait_for(lambda: entry.outcome, max(0.0, claim.wait)):
                 message = (
