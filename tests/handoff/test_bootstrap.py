@@ -204,6 +204,36 @@ def test_a_prefill_longer_than_the_claim_waits_is_cancelled(rooms: Any, until: A
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("end", ["open", "finish", "fail", "never"])
+def test_a_held_room_is_offered_once_it_is_open(rooms: Any, until: Any, end: str) -> None:
+    """Before, the claimant would hold decode blocks for a prefill that still waits for its own."""
+    at = rooms()
+
+    async def run() -> None:
+        at.server.register(5, OFFER, hold=True)
+        channel = await at.claim(5, wait=0.4)
+        telling = asyncio.ensure_future(told(channel))
+        await asyncio.sleep(0.1)
+        assert not telling.done()
+        if end == "open":
+            at.server.open(5)
+            assert await telling == Offered(room=5, offer=OFFER)
+        elif end == "finish":
+            at.server.finish(5, FIRST)
+            assert await telling == Offered(room=5, offer=OFFER)
+            assert await told(channel) == Prefilled(room=5, first=FIRST)
+        elif end == "fail":
+            at.server.fail(5, "no")
+            assert await telling == ClaimFailed(room=5, message="no")
+        else:
+            assert "took more than the 0.4 s" in (await telling).message
+        channel.close()
+        await until(lambda: at.server.pending() == 0)
+
+    asyncio.run(run())
+    assert at.cancelled == (["a"] if end in ("open", "never") else [])
+
+
 def test_an_outcome_nobody_claims_is_forgotten_but_a_running_prefill_is_not(rooms: Any, until: Any) -> None:
     at = rooms(keep=0.2)
 

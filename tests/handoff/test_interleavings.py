@@ -102,7 +102,9 @@ class Story:
         ranks = len(self.worker.sources)
         for name in self.names:
             offered = name in self.worker.tables
-            assert len(self.worker.how(name)) == (ranks if offered else 0), self.worker.how(name)
+            # A source counts a request as settled a moment before it says so.
+            await until(lambda name=name, offered=offered: len(self.worker.how(name)) >= ranks * offered)
+            assert len(self.worker.how(name)) == ranks * offered, self.worker.how(name)
             assert self.worker.cancelled.count(name) <= 1
         for source in self.worker.sources:
             source.check()

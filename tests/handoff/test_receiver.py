@@ -9,10 +9,13 @@ import msgspec
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.interface import Offer, RankAddress
+from wavepp_worker.handoff.listener import Listener
+from wavepp_worker.handoff.wire import CancelClaim, CancelPull, Claim, Codec, Offered
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 
-from tests.handoff.conftest import FIRST
+from tests.handoff.conftest import FIRST, HOST, MODEL, FakeKV
 
 
 def changed(offer: Offer, rank: int, **values: Any) -> Offer:
@@ -139,8 +142,6 @@ def test_nobody_at_the_address(decode: Any) -> None:
 def test_a_broken_connection_to_a_rank_is_tried_again(
     prefill: Any, decode: Any, until: Any, monkeypatch: Any
 ) -> None:
-    from wavepp_worker.handoff.channel import Channel, PeerLost
-
     worker, target = prefill("socket"), decode()
     receive_into, broken = Channel.receive_into, []
 
@@ -163,6 +164,54 @@ def test_a_broken_connection_to_a_rank_is_tried_again(
 
     asyncio.run(run())
     assert worker.how("a") == ["received"]
+
+
+def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None:
+    """A closed connection alone would let a rank hold the KV for one that may come back."""
+    target, said = decode(), []
+
+    async def rank(channel: Channel) -> None:
+        said.append(await channel.receive(Codec.from_puller))
+        said.append(await channel.receive(Codec.from_puller))
+
+    async def bootstrap(channel: Channel) -> None:
+        said.append(await channel.receive(Codec.from_claimant))
+        await channel.send(Offered(room=8, offer=offer))
+        said.append(await channel.receive(Codec.from_claimant))
+
+    ranks, server = [Listener(HOST, 0, f"rank {index}") for index in range(2)], Listener(HOST, 0, "bootstrap")
+    addresses = [
+        RankAddress(
+            rank=index,
+            host=HOST,
+            port=listener.port,
+            layers=layers,
+            block=4,
+            dtype="float32",
+            bytes_per_token=FakeKV(range(*layers), 1, 1).bytes_per_token,
+            transport="socket",
+        )
+        for index, (listener, layers) in enumerate(zip(ranks, [(0, 2), (2, 5)], strict=True))
+    ]
+    offer = Offer(request_id="a", prompt_tokens=9, model_id=MODEL, ranks=tuple(addresses))
+    for listener in ranks:
+        listener.start(rank)
+    server.start(bootstrap)
+
+    async def run() -> None:
+        receiving = asyncio.ensure_future(target.receiver.receive(HOST, server.port, 8, target.allocate, 9.0))
+        await until(lambda: len(said) == 3)
+        assert said[0] == Claim(room=8, wait=9.0)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        await until(lambda: len(said) == 6)
+        assert said[3:5] == [CancelPull(request_id="a")] * 2
+        assert said[5] == CancelClaim(room=8)
+
+    asyncio.run(run())
+    for listener in (*ranks, server):
+        listener.close(2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

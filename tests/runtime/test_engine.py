@@ -194,9 +194,9 @@ def test_two_requests_that_fit_only_one_after_the_other_both_finish(
 
 
 def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) -> None:
-    """S27."""
+    """S27: and one layer a rank."""
     config = EngineConfig(
-        model=tiny_llama, dtype="float32", pp=2, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
+        model=tiny_llama, dtype="float32", pp=6, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
     )
     maker = PromptMaker(seed=4)
     with PrefillEngine(config) as engine:
@@ -277,3 +277,18 @@ def test_a_bad_configuration_fails_at_start_naming_the_key(
     with pytest.raises(ConfigError, match=key):
         start()
     assert not any(running(pid) for engine in started for pid in engine.rank_pids)
+
+
+def test_an_event_that_cannot_be_handled_kills_the_engine_instead_of_silencing_it(tiny_llama: Path) -> None:
+    reasons: list[str] = []
+
+    def broken(_: object) -> None:
+        raise KeyError("no such block")
+
+    config = EngineConfig(model=tiny_llama, pp=1, kv_tokens=8192, dtype="float32")
+    with PrefillEngine(config, on_index=broken, on_death=reasons.append) as engine:
+        future = submit(engine, "any", [7] * 8000)
+        with pytest.raises(EngineDead, match="no such block"):
+            future.result(30)
+        assert len(reasons) == 1
+        assert not engine.alive

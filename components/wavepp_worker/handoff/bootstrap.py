@@ -47,9 +47,8 @@ class BootstrapServer:
     """Matches claims of decode workers with the prefills of this worker, whichever comes first. Thread-safe.
 
     A room is registered when its prefill is accepted, opened when its KV can be pulled, and must then be
-    finished or failed. It is over once the
-    decode side has been told the outcome, has cancelled, or has not claimed it for ``keep`` seconds after the
-    outcome. A room is claimed once; it never comes back.
+    finished or failed. It is over once the decode side has been told the outcome, has cancelled, or has not
+    claimed it for ``keep`` seconds after the outcome. A room is claimed once; it never comes back.
     """
 
     def __init__(
@@ -208,16 +207,16 @@ class BootstrapServer:
             )
             await channel.send(ClaimFailed(room=room, message=message))
             return False
-        if entry.offer is not None:
-            await self._pulse.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
-        if entry.offer is not None and entry.open:
+        latest = time.monotonic() + claim.wait
+        in_time = await self._pulse.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
+        if in_time and entry.offer is not None and not isinstance(entry.outcome, str):
             await channel.send(Offered(room=room, offer=entry.offer))
-            if not await self._pulse.wait_for(lambda: entry.outcome, max(0.0, claim.wait)):
-                message = (
-                    f"the prefill of room {room} took more than the {claim.wait:.1f} s it was claimed for"
-                )
-                await channel.send(ClaimFailed(room=room, message=message))
-                return False
+            left = max(0.0, latest - time.monotonic())
+            in_time = await self._pulse.wait_for(lambda: entry.outcome, left)
+        if not in_time:
+            message = f"the prefill of room {room} took more than the {claim.wait:.1f} s it was claimed for"
+            await channel.send(ClaimFailed(room=room, message=message))
+            return False
         outcome = entry.outcome
         if isinstance(outcome, FirstToken):
             await channel.send(Prefilled(room=room, first=outcome))

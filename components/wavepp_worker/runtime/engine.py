@@ -112,7 +112,12 @@ class PrefillEngine:
         """
         try:
             self._link = RankLink(
-                self.config, self.info, self._handle, self._check_deadlines, self._rank_exited
+                self.config,
+                self.info,
+                self._handle,
+                self._check_deadlines,
+                self._rank_exited,
+                self._cannot_go_on,
             )
             if not self._started.wait(self.config.start_timeout):
                 missing = sorted(set(range(self.config.pp)) - set(self._ready))
@@ -340,6 +345,9 @@ class PrefillEngine:
 
     def _rank_exited(self, rank: int, code: int) -> None:
         self._die(EngineDead(f"rank {rank} exited with code {code}"))
+
+    def _cannot_go_on(self, error: Exception) -> None:
+        self._die(EngineDead(f"a rank's event could not be handled: {type(error).__name__}: {error}"))
 
     def _die(self, reason: EngineDead | ConfigError) -> None:
         with self._lock:

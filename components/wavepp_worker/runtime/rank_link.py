@@ -32,6 +32,7 @@ class RankLink:
         on_event: Callable[[Event], None],
         on_tick: Callable[[], None],
         on_exit: Callable[[int, int], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         """Spawn the ranks.
 
@@ -39,12 +40,14 @@ class RankLink:
             on_event: gets every event, from the link's thread.
             on_tick: called about ten times a second from the same thread.
             on_exit: ``(rank, exit code)`` of the first rank that exits unasked.
+            on_failure: told once if an event could not be read or handled; no event is handled afterwards.
 
         Raises:
             ConfigError: the partition or the hand-off cannot work.
         """
         self._on_event = on_event
         self._on_tick = on_tick
+        self._on_failure = on_failure
         self._closing = threading.Event()
         self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -89,10 +92,14 @@ class RankLink:
 
     def _serve(self, events: zmq.Socket[bytes]) -> None:
         next_tick = 0.0
-        while not self._closing.is_set():
-            if events.poll(int(1000 * TICK_SECONDS)):
-                self._on_event(Codec.event.decode(events.recv()))
-            if time.monotonic() > next_tick:
-                self._on_tick()
-                next_tick = time.monotonic() + TICK_SECONDS
-        events.close(linger=0)
+        try:
+            while not self._closing.is_set():
+                if events.poll(int(1000 * TICK_SECONDS)):
+                    self._on_event(Codec.event.decode(events.recv()))
+                if time.monotonic() > next_tick:
+                    self._on_tick()
+                    next_tick = time.monotonic() + TICK_SECONDS
+        except Exception as error:
+            self._on_failure(error)
+        finally:
+            events.close(linger=0)
