@@ -134,7 +134,8 @@ def test_a_claimant_that_leaves_cancels_the_prefill_once(rooms: Any, until: Any,
     assert at.cancelled == ["a"]
 
 
-def test_leaving_after_the_first_token_cancels_nothing(rooms: Any, until: Any) -> None:
+@pytest.mark.parametrize("how", ["drop", "cancel"])
+def test_after_the_first_token_only_giving_up_cancels(rooms: Any, until: Any, how: str) -> None:
     at = rooms()
 
     async def run() -> None:
@@ -143,12 +144,16 @@ def test_leaving_after_the_first_token_cancels_nothing(rooms: Any, until: Any) -
         channel = await at.claim(5)
         await told(channel)
         await told(channel)
-        await channel.send(CancelClaim(room=5))
-        channel.close()
         await until(lambda: at.server.pending() == 0)
+        assert at.cancelled == []
+        if how == "cancel":
+            await channel.send(CancelClaim(room=5))
+            await until(lambda: at.cancelled)
+        channel.close()
+        await asyncio.sleep(0.05)
 
     asyncio.run(run())
-    assert at.cancelled == []
+    assert at.cancelled == (["a"] if how == "cancel" else [])
 
 
 @pytest.mark.parametrize("registered", [True, False])

@@ -161,7 +161,7 @@ class DecodeEngine:
 
     def _load(self) -> tuple[StageModel, PagedKV]:
         config = self.config
-        dtype = resolve_dtype(config.dtype, self.info)
+        dtype = resolve_dtype(config.dtype, self.info, config.device)
         stage = load_stage(config.model, range(self.info.num_layers), dtype, config.device)
         try:
             return stage, stage.make_kv(self.total_blocks, config.block)

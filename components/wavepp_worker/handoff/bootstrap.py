@@ -65,7 +65,8 @@ class BootstrapServer:
         Args:
             port: 0 takes a free one.
             on_cancel: told the request id, from the server's thread and once at most, when nobody waits for
-                its first token any more, or nobody came for it. It must not block.
+                its first token any more, nobody came for it, or its claimant gave the KV up after the first
+                token. It must not block.
             claim_wait: seconds a claim waits for its room to be registered.
             keep: seconds an outcome waits for its claim.
 
@@ -178,23 +179,31 @@ class BootstrapServer:
             return
         listening = asyncio.create_task(self._listen(channel, room))
         answering = asyncio.create_task(self._answer(channel, claim, entry))
+        told = False
         try:
             await asyncio.wait({listening, answering}, return_when=asyncio.FIRST_COMPLETED)
+            told = answering.done() and answering.exception() is None and answering.result()
+            if told:
+                self._leave(room, entry, told=True)
+                # It may give up between the first token and the last KV, or have done so before it was told.
+                await asyncio.wait({listening}, timeout=claim.wait)
+                if listening.done() and listening.exception() is None and listening.result() and entry.offer:
+                    self._cancel(entry.offer)
         finally:
-            told = answering.done() and not answering.cancelled() and answering.exception() is None
-            told = told and answering.result()
             for task in (listening, answering):
                 task.cancel()
             await asyncio.gather(listening, answering, return_exceptions=True)
-            self._leave(room, entry, told)
+            if not told:
+                self._leave(room, entry, told=False)
 
-    async def _listen(self, channel: Channel, room: int) -> None:
-        """Returns when the claimant does not want the room any more, or is gone."""
+    async def _listen(self, channel: Channel, room: int) -> bool:
+        """Whether the claimant says that it does not want the room any more; False if it is gone."""
         try:
             message = await channel.receive(Codec.from_claimant)
         except PeerLost:
-            return
+            return False
         check_room(message, room)
+        return True
 
     async def _answer(self, channel: Channel, claim: Claim, entry: _Room) -> bool:
         """Tell the claimant the offer and the outcome; whether it knows the outcome."""
