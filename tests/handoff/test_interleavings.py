@@ -152,4 +152,4 @@ def test_random_interleavings(
         asyncio.run(asyncio.wait_for(run(), 60))
 
     stories()
-    assert len(arrived) > examples / 4
+    assert arrived
