@@ -47,11 +47,15 @@ def newest_timing(served: Served, seen: set[str]) -> dict[str, Any]:
 
 
 def measure(served: Served, requests: int, tokens: int) -> list[dict[str, float]]:
-    """One row per request, in seconds; every prompt is new, so nothing is reused."""
+    """One row per request, in seconds.
+
+    Every prompt is new, so nothing is reused, and made of whole words: after bytes of unfinished characters the
+    frontend would hold the first token back until it has a text.
+    """
     draw, seen, rows = random.Random(0), set[str](), []
     with httpx.Client(base_url=served.base_url, timeout=60) as client:
         for index in track(range(-3, requests), description="requests"):
-            prompt = [draw.randrange(100, 290) for _ in range(tokens)]
+            prompt = [draw.randrange(1000, 20000) for _ in range(tokens)]
             ttft = first_token_seconds(client, served.model, prompt)
             timing = newest_timing(served, seen)
             stages = {f"stage {stage['rank']} compute": stage["compute"] for stage in timing["stages"]}
