@@ -41,3 +41,7 @@ class PositionMismatch(WaveppError):
 
 class AuditError(WaveppError):
     """At rest, some block, lease or reservation is still held; the message lists them."""
+
+
+class CacheCorrupt(WaveppError):
+    """Bytes read back from a cache tier are not those written; only that copy is gone."""

@@ -45,12 +45,22 @@ def running(pid: int) -> bool:
 @pytest.fixture(
     scope="module",
     params=[
-        {"pp": 1, "chunk": 33, "block": 5},
-        {"pp": 2, "chunk": 16, "block": 16},
-        {"pp": 3, "partition": (1, 3, 2), "chunk": 7, "block": 3, "kv_tokens": (1200, 1000, 1500)},
+        {"pp": 1, "chunk": 33, "block": 5, "host_kv_tokens": 300},
+        {"pp": 2, "chunk": 16, "block": 16, "admission": "lockstep"},
+        {
+            "pp": 3,
+            "partition": (1, 3, 2),
+            "chunk": 7,
+            "block": 3,
+            "kv_tokens": (1200, 1000, 1500),
+            "host_kv_tokens": (0, 400, 900),
+        },
         {"pp": 4, "chunk": 512, "block": 1},
+        {"pp": 4, "chunk": 64, "block": 8, "ownership": "none"},
     ],
-    ids=lambda values: f"pp{values['pp']}-chunk{values['chunk']}-block{values['block']}",
+    ids=lambda values: "-".join(
+        f"{key}{values[key]}" for key in ("pp", "chunk", "block", "admission", "ownership") if key in values
+    ),
 )
 def engine(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[PrefillEngine]:
     values = {"kv_tokens": 1000, "max_model_len": 600, **request.param}

@@ -7,16 +7,25 @@ from typing import Any
 
 import zmq
 from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.lanes import Lanes
 from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.planner import GreedyPlanner
 from wavepp_worker.runtime.protocol import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneEnded
+from wavepp_worker.runtime.ring import Ring
+from wavepp_worker.runtime.threads import (
+    Inbox,
+    LaneAborted,
+    LaneAdmitted,
+    LaneAdvance,
+    LaneEnded,
+    LaneStarted,
+)
 
 
 class Harness:
     """A LeaderLoop whose executor only notes the waves; the test plays the last rank."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, max_batch: int = 8) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
         self.launched: list[tuple[Span, ...]] = []
         self.done: list[WaveDone] = []
@@ -24,7 +33,8 @@ class Harness:
         config = SimpleNamespace(ranks=ranks, last=False, wait=5.0)
         stopping = SimpleNamespace(is_set=self._count_down)
         state: Any = SimpleNamespace(config=config, stopping=stopping)
-        executor: Any = SimpleNamespace(execute=self._execute)
+        self.materialised: list[str] = []
+        executor: Any = SimpleNamespace(execute=self._execute, materialise=self._materialise)
         pending = self.context.socket(zmq.PULL)
         pending.bind("inproc://data")
         self.bell = self.context.socket(zmq.PUSH)
@@ -32,9 +42,10 @@ class Harness:
         plane: Any = SimpleNamespace(socket=pending, receive=self._receive)
         self.pending = pending
         self.to_loop: Inbox[LaneAdmitted | LaneAborted] = Inbox(self.context, "loop")
-        self.to_wave: Inbox[LaneEnded] = Inbox(self.context, "wave")
+        self.to_wave: Inbox[LaneAdvance] = Inbox(self.context, "wave")
+        self.lanes = Lanes(Ring(2 * ranks), GreedyPlanner(8), max_batch)
         self.loop = LeaderLoop(
-            state, executor, plane, SchedulingBoundary(), GreedyPlanner(8), self.to_loop, self.to_wave
+            state, executor, plane, SchedulingBoundary(), self.lanes, self.to_loop, self.to_wave
         )
 
     def turn(self, times: int = 20) -> None:
@@ -42,13 +53,15 @@ class Harness:
         self.rounds_left = times
         self.to_loop.put(LaneAborted("wake up"))
         self.loop.run()
+        self.lanes.check()
 
     def complete(self, wave_id: int) -> None:
         self.done.append(WaveDone(wave_id=wave_id))
         self.bell.send(b"")
 
-    def ended(self) -> list[LaneEnded]:
-        return [event for event in self.to_wave.take() if event.request_id != "wake up"]
+    def ended(self) -> list[LaneAdvance]:
+        events = self.to_wave.take()
+        return [event for event in events if isinstance(event, LaneEnded) and event.request_id != "wake up"]
 
     def close(self) -> None:
         self.context.destroy(linger=0)
@@ -56,6 +69,12 @@ class Harness:
     def _count_down(self) -> bool:
         self.rounds_left -= 1
         return self.rounds_left < 0
+
+    def _materialise(self, request_id: str) -> bool:
+        if request_id in self.materialised:
+            return False
+        self.materialised.append(request_id)
+        return True
 
     def _execute(self, header: WaveHeader, _: dict[str, Any]) -> None:
         assert header.wave_id == len(self.launched)
@@ -107,4 +126,20 @@ def test_aborting_a_request_the_loop_does_not_know_is_reported_at_once() -> None
     harness.to_loop.put(LaneAborted("unknown"))
     harness.turn()
     assert harness.ended() == [LaneEnded("unknown", aborted=True)]
+    harness.close()
+
+
+def test_a_lease_is_materialised_when_its_lane_has_a_place_in_the_waves() -> None:
+    """Ahead of its first wave while the ring is full, but not beyond the batch: a lease waits with less."""
+    harness = Harness(ranks=1, max_batch=2)
+    for name in ("first", "second", "third"):
+        harness.to_loop.put(LaneAdmitted(name, 0, 24))
+    harness.turn()
+    assert len(harness.launched) == 2
+    assert harness.materialised == ["first", "second"]
+    started = [event.request_id for event in harness.to_wave.take() if isinstance(event, LaneStarted)]
+    assert started == ["first", "second"]
+    harness.complete(0)
+    harness.turn()
+    assert harness.materialised == ["first", "second", "third"]
     harness.close()

@@ -5,31 +5,89 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from wavepp_worker.errors import AuditError, PositionMismatch, RequestTimeout
-from wavepp_worker.runtime.admission import admitted_requests, agreed_endpoints
+from wavepp_worker.runtime.admission import Outcome, decide
+from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.index_feed import IndexFeed
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.planner import GreedyPlanner, Lane
-from wavepp_worker.runtime.protocol import Admit, CacheChanges, Plan, Span, StoredRun, Vote
-from wavepp_worker.runtime.requests import LocalRequest, RequestTable
+from wavepp_worker.runtime.protocol import Admit, CacheChanges, Claim, Plan, Span, StoredRun, Vote
+from wavepp_worker.runtime.requests import LocalRequest, RequestTable, check_span
 from wavepp_worker.runtime.ring import Ring
 
 
-def test_the_endpoint_is_what_every_rank_can_reuse() -> None:
-    plan = Plan(round_id=3, walk=("a", "b"))
-    votes = [Vote(round_id=3, rank=0, endpoints=(64, 0)), Vote(round_id=3, rank=1, endpoints=(32, 16))]
-    assert agreed_endpoints(plan, votes) == (Admit("a", 32), Admit("b", 0))
+def vote(rank: int, *claims: tuple[int, bool], hints: tuple[int, ...] = ()) -> Vote:
+    return Vote(round_id=0, rank=rank, endpoints=hints, claims=tuple(Claim(*claim) for claim in claims))
 
 
-def test_a_request_is_admitted_by_all_ranks_or_none() -> None:
-    """S06, promise 8: the rank with the least room decides how many leading requests all admit."""
-    plan = Plan(round_id=0, admit=(Admit("a", 0), Admit("b", 0), Admit("c", 0)))
-    votes = [Vote(round_id=0, rank=rank, admitted=count) for rank, count in enumerate((3, 1, 2))]
-    assert admitted_requests(plan, votes) == (Admit("a", 0),)
+def test_the_candidate_is_what_every_rank_believes_in() -> None:
+    plan = Plan(round_id=0, hint=("a", "b"))
+    outcome = decide(plan, [vote(0, hints=(64, 0)), vote(1, hints=(32, 16))])
+    assert outcome.candidates == (Admit("a", 32), Admit("b", 0))
+
+
+def test_a_request_is_admitted_where_all_ranks_committed_it() -> None:
+    plan = Plan(round_id=0, prepare=(Admit("a", 32),))
+    assert decide(plan, [vote(0, (32, True)), vote(1, (32, True))]).admitted == (Admit("a", 32),)
+
+
+def test_different_endpoints_are_reconciled_downwards() -> None:
+    """Promise 8: the richer ranks go back to what the poorest one pinned, even those that committed."""
+    plan = Plan(round_id=0, prepare=(Admit("a", 48),))
+    outcome = decide(plan, [vote(0, (48, True)), vote(1, (16, False)), vote(2, (32, False))])
+    assert outcome == Outcome(lower=(Admit("a", 16),))
+
+
+def test_one_rank_without_room_makes_all_let_go_and_nobody_behind_overtakes() -> None:
+    """S06, promises 8 and 9."""
+    plan = Plan(round_id=0, prepare=(Admit("a", 0), Admit("b", 0), Admit("c", 0)))
+    votes = [vote(0, (0, True), (0, True), (0, True)), vote(1, (0, True), (-1, False), (-1, False))]
+    assert decide(plan, votes) == Outcome(admitted=(Admit("a", 0),), failed=("b", "c"))
+
+
+def test_a_lowered_request_whose_room_does_not_suffice_fails() -> None:
+    plan = Plan(round_id=0, prepare=(Admit("new", 0),), reconcile=(Admit("a", 16),))
+    outcome = decide(plan, [vote(0, (0, True), (16, True)), vote(1, (0, True), (16, False))])
+    assert outcome == Outcome(admitted=(Admit("new", 0),), failed=("a",))
+
+
+def test_a_vote_that_does_not_answer_the_plan_stops_the_rank() -> None:
+    with pytest.raises(PositionMismatch, match="rank 1 voted on 0 hints and 0 claims"):
+        decide(Plan(round_id=0, prepare=(Admit("a", 0),)), [vote(0, (0, True)), vote(1)])
+
+
+def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
+    queue = AdmissionQueue(limit=2)
+    for name in "abc":
+        queue.arrive(name, 0.0)
+    work = queue.work(0.0)
+    assert (work.hint, work.prepare) == (("a", "b", "c"), ())
+    queue.apply(Outcome(candidates=(Admit("a", 16), Admit("b", 0), Admit("c", 0))), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 16), Admit("b", 0))
+    assert not queue.work(0.0)
+    queue.apply(Outcome(admitted=(Admit("a", 16),), lower=(Admit("b", 0),)), 0.0)
+    assert queue.work(0.0).reconcile == (Admit("b", 0),)
+    queue.settled("a")
+    assert queue.work(0.0).prepare == (Admit("c", 0),)
+    queue.check()
+
+
+def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds_a_lease() -> None:
+    """Promise 9: a request bigger than the headroom is admitted alone."""
+    queue = AdmissionQueue(limit=4)
+    for name in ("big", "small"):
+        queue.arrive(name, 0.0)
+    queue.work(0.0)
+    queue.apply(Outcome(candidates=(Admit("big", 0), Admit("small", 0))), 0.0)
+    assert not queue.work(0.0).exempt
+    queue.apply(Outcome(failed=("big", "small")), 0.0)
+    assert queue.due(0.0) > 0.0, "nothing was freed"
+    queue.freed()
+    work = queue.work(0.001)
+    assert (work.prepare, work.exempt) == ((Admit("big", 0),), True)
 
 
 @given(
@@ -86,8 +144,8 @@ def test_the_ring_is_bounded_ordered_and_knows_what_it_carries() -> None:
 def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
     table = RequestTable()
     request = PrefillRequest(request_id=name, tokens=bytes(4 * tokens))
-    table.announce(LocalRequest(request, []))
-    table.admit(name, torch.arange(8), endpoint)
+    table.announce(LocalRequest(request, [], position=endpoint))
+    table.commit(name, endpoint)
     return table
 
 
@@ -104,15 +162,15 @@ def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
 def test_a_follower_refuses_a_schedule_that_does_not_fit_its_state(span: Span, complaint: str) -> None:
     """S12, promise 12: it names the request and both positions instead of running on."""
     with pytest.raises(PositionMismatch, match=complaint):
-        table_with("r", tokens=32, endpoint=16).executable(span, timeout=0.01)
+        check_span(table_with("r", tokens=32, endpoint=16).committed(span, timeout=0.01), span)
 
 
 def test_a_follower_that_is_behind_with_admission_waits_for_it() -> None:
     table = RequestTable()
     table.announce(LocalRequest(PrefillRequest(request_id="late", tokens=bytes(16)), []))
-    timer = threading.Timer(0.05, lambda: table.admit("late", torch.arange(1), 0))
+    timer = threading.Timer(0.05, lambda: table.commit("late", 0))
     timer.start()
-    assert table.executable(Span("late", 0, 4, True), timeout=5).position == 0
+    assert table.committed(Span("late", 0, 4, True), timeout=5).endpoint == 0
 
 
 def test_parking_waits_for_the_wave_and_holds_the_next_one_back() -> None:

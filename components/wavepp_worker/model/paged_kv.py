@@ -87,6 +87,22 @@ class TorchPagedKV:
         for pool, part in self._split(layers, payload, end - start):
             pool.index_copy_(0, slots, part.to(self.device))
 
+    @property
+    def block_bytes(self) -> int:
+        return self.block * self.bytes_per_token
+
+    def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
+        payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
+        where = blocks.to(self.device)
+        for pool, part in self._block_parts(payload):
+            torch.index_select(pool, 0, where, out=part)
+        return payload
+
+    def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
+        where = blocks.to(self.device)
+        for pool, part in self._block_parts(payload):
+            pool.index_copy_(0, where, part)
+
     def block_regions(self, block: int) -> list[tuple[int, int]]:
         if not 0 <= block < self.num_blocks:
             raise WaveppError(f"block {block} does not exist; this rank has {self.num_blocks}")
@@ -99,6 +115,14 @@ class TorchPagedKV:
     def _flat(self, layers: range) -> Iterator[torch.Tensor]:
         for layer in layers:
             yield from self.pools(layer)
+
+    def _block_parts(self, payload: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each pool as ``[num_blocks, elements]`` with its columns of ``payload``, in the pool's dtype."""
+        at = 0
+        for pool in self._flat(self.layers):
+            size = self.block * _row_bytes(pool)
+            yield pool.view(self.num_blocks, -1), payload[:, at : at + size].view(self.dtype)
+            at += size
 
     def _split(
         self, layers: range, payload: torch.Tensor, tokens: int

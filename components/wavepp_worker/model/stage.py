@@ -42,13 +42,28 @@ class StageOutput:
     logits: torch.Tensor | None
 
 
-class PagedKV(Protocol):
+class BlockMemory(Protocol):
+    """Equal blocks of device memory that can be copied out and back whole, their content opaque."""
+
+    num_blocks: int
+    device: torch.device
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+
+    def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Copy blocks out: uint8 ``[n, block_bytes]`` on ``device``, for int64 ``blocks`` ``[n]``."""
+
+    def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
+        """Write what ``export_blocks`` returned, on ``device``, to as many different blocks."""
+
+
+class PagedKV(BlockMemory, Protocol):
     """One rank's paged KV memory for its layers."""
 
     layers: range
-    num_blocks: int
     block: int
-    device: torch.device
     bytes_per_token: int
     """Bytes that one token takes over all of ``layers``."""
 

@@ -33,12 +33,24 @@ class EngineConfig(BaseModel):
     block: int = Field(default=16, ge=1)
     """B, tokens per KV block."""
     kv_tokens: int | tuple[int, ...] = 32768
-    """Tokens of KV each rank can hold (one number, or one per rank)."""
+    """Tokens of KV each rank can hold on its device (one number, or one per rank)."""
+    host_kv_tokens: int | tuple[int, ...] = 0
+    """Tokens of KV each rank can keep in host memory beside that; what the device evicts goes there."""
+    disk_kv_tokens: int | tuple[int, ...] = 0
+    """Tokens of KV each rank can keep on disk under ``disk_path``; what the host evicts goes there."""
+    disk_path: Path | None = None
+    """Directory of the disk tier; its contents survive a restart. Not shared between replicas."""
     max_model_len: int | None = None
     """Longest prompt accepted; default: the model's context length."""
     max_batch: int = Field(default=64, ge=1)
-    """Most requests admitted at once."""
-    admission: Literal["lockstep"] = "lockstep"
+    """Most requests that share waves, and most that hold a lease ahead of them."""
+    admission: Literal["lockstep", "wave"] = "wave"
+    """``wave`` prepares requests beside execution; ``lockstep`` pauses it meanwhile (for comparison)."""
+    ownership: Literal["auto", "none", "lease"] = "auto"
+    """``lease`` pins and reserves until a request runs, the default with ``wave``; ``none`` allocates at
+    admission (for comparison)."""
+    round_delay: float = Field(default=0.0, ge=0)
+    """Seconds added to every admission round, to measure that admission does not hold execution up."""
     planner: Literal["greedy"] = "greedy"
     top_logprobs: int = Field(default=20, ge=0)
     """Most alternatives a request may ask for."""

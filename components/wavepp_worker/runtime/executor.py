@@ -9,12 +9,11 @@ import torch
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageModel
-from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.data_plane import DataPlane
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.messages import StageTiming
-from wavepp_worker.runtime.protocol import Finished, Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.requests import LocalRequest
+from wavepp_worker.runtime.protocol import Finished, Span, WaveHeader
+from wavepp_worker.runtime.requests import LocalRequest, check_span
 
 
 class Executor:
@@ -40,7 +39,10 @@ class Executor:
         if header.wave_id != self._next_wave:
             raise PositionMismatch(f"wave {header.wave_id} arrived, wave {self._next_wave} is next")
         self._next_wave += 1
-        locals_ = [state.requests.executable(span, state.config.wait) for span in header.spans]
+        locals_ = [state.requests.committed(span, state.config.wait) for span in header.spans]
+        for local, span in zip(locals_, header.spans, strict=True):
+            state.materialise(local)
+            check_span(local, span)
         begun = time.perf_counter()
         inputs = self._prompt_tokens(locals_, header.spans) if state.config.first else boundary
         chunks = [self._chunk(local, span) for local, span in zip(locals_, header.spans, strict=True)]
@@ -55,6 +57,11 @@ class Executor:
             passed_on = WaveHeader(wave_id=header.wave_id, spans=header.spans, compute=compute)
             self._plane.send_wave(passed_on, output.boundary)
 
+    def materialise(self, request_id: str) -> bool:
+        """Claim a request's blocks ahead of its first wave; False if there is nothing to do for it."""
+        local = self._state.requests.get(request_id)
+        return local is not None and self._state.materialise(local)
+
     def _prompt_tokens(self, locals_: list[LocalRequest], spans: tuple[Span, ...]) -> torch.Tensor:
         packed = b"".join(
             local.request.tokens[4 * span.start : 4 * (span.start + span.length)]
@@ -63,7 +70,7 @@ class Executor:
         return torch.frombuffer(bytearray(packed), dtype=torch.int32).long()
 
     def _chunk(self, local: LocalRequest, span: Span) -> Chunk:
-        assert local.table is not None, "executable() returns admitted requests only"
+        assert local.table is not None, "materialised before its first wave"
         return Chunk(span.start, span.length, local.table, wants_logits=span.last)
 
     def _answer(
@@ -83,20 +90,3 @@ class Executor:
             first = sample(row, request.sampling, 0, prompt, [], banned=request.banned)
             stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
             self._state.events.send(Finished(request_id=local.request.request_id, first=first, stages=stages))
-
-
-def run_follower_loop(
-    state: LocalState, executor: Executor, plane: DataPlane, boundary: SchedulingBoundary
-) -> None:
-    """Execute the waves that arrive, until the rank stops."""
-    last = state.config.last
-    while not state.stopping.is_set():
-        if not plane.socket.poll(100):
-            continue
-        header, tensors = plane.receive()
-        if not isinstance(header, WaveHeader):
-            raise PositionMismatch(f"rank {state.config.rank} expected a wave, got {header}")
-        with boundary.executing(state.config.wait):
-            executor.execute(header, tensors)
-        if last:
-            plane.send_done(WaveDone(wave_id=header.wave_id))

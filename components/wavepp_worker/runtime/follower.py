@@ -1,20 +1,58 @@
-"""The WAVE thread of ranks 1 … P-1: votes on rank 0's plans and applies their outcomes."""
+"""The two threads of ranks 1 … P-1: WAVE votes on rank 0's plans, LOOP executes the waves that arrive."""
 
 from __future__ import annotations
 
+import zmq
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.data_plane import DataPlane
+from wavepp_worker.runtime.executor import Executor
 from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.lockstep import LockstepAdmission
+from wavepp_worker.runtime.protocol import WaveDone, WaveHeader
+from wavepp_worker.runtime.round_actions import RoundActions
 from wavepp_worker.runtime.rounds import FollowerRounds
+from wavepp_worker.runtime.threads import Inbox
 
 HEARTBEAT_SECONDS = 0.5
 
 
-def run_follower(state: LocalState, rounds: FollowerRounds, admission: LockstepAdmission) -> None:
-    """Take part in every round until one says stop."""
+def run_follower_wave(
+    state: LocalState, rounds: FollowerRounds, actions: RoundActions, executor: Inbox[str]
+) -> None:
+    """Take part in every round until one says stop; tell the LOOP thread what was admitted."""
     while not state.stopping.is_set():
         plan = rounds.next_plan(HEARTBEAT_SECONDS)
         if plan is None:
             state.heartbeat(waiting=0, running=0)
             continue
-        votes = rounds.exchange(admission.vote(plan))
-        admission.apply(plan, votes)
+        outcome = actions.apply(plan, rounds.exchange(actions.vote(plan)))
+        for admit in outcome.admitted:
+            executor.put(admit.request_id)
+
+
+def run_follower_loop(
+    state: LocalState,
+    executor: Executor,
+    plane: DataPlane,
+    boundary: SchedulingBoundary,
+    admitted: Inbox[str],
+) -> None:
+    """Execute the waves that arrive, until the rank stops; materialise admitted requests in between."""
+    poller = zmq.Poller()
+    poller.register(plane.socket, zmq.POLLIN)
+    poller.register(admitted.socket, zmq.POLLIN)
+    waiting: list[str] = []
+    while not state.stopping.is_set():
+        arrived = dict(poller.poll(0 if waiting else 100))
+        waiting += admitted.take()
+        if plane.socket in arrived:
+            header, tensors = plane.receive()
+            if not isinstance(header, WaveHeader):
+                raise PositionMismatch(f"rank {state.config.rank} expected a wave, got {header}")
+            with boundary.executing(state.config.wait):
+                executor.execute(header, tensors)
+            if state.config.last:
+                plane.send_done(WaveDone(wave_id=header.wave_id))
+        elif waiting:
+            executor.materialise(waiting.pop(0))

@@ -17,25 +17,56 @@ WAIT_SECONDS = 120.0
 
 
 def pool_blocks(config: EngineConfig) -> list[int]:
-    """KV blocks of each rank.
+    """KV blocks of each rank's device.
 
     Raises:
         ConfigError: ``kv_tokens`` names another number of ranks, or less than one block.
     """
-    tokens = config.kv_tokens
-    per_rank = [tokens] * config.pp if isinstance(tokens, int) else list(tokens)
-    if len(per_rank) != config.pp:
-        raise ConfigError(
-            f"kv_tokens lists {len(per_rank)} pools for pp={config.pp} ranks; "
-            "give one number, or one per rank"
-        )
-    for rank, amount in enumerate(per_rank):
+    tokens = _per_rank(config, "kv_tokens")
+    for rank, amount in enumerate(tokens):
         if amount < config.block:
             raise ConfigError(
                 f"kv_tokens gives rank {rank} {amount} tokens, less than one block of {config.block}; "
                 "raise kv_tokens or lower block"
             )
-    return [amount // config.block for amount in per_rank]
+    return [amount // config.block for amount in tokens]
+
+
+def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
+    """Blocks of each rank's host tier and disk tier.
+
+    Raises:
+        ConfigError: the lists name another number of ranks, a tier is less than nothing, or there is a disk
+            tier and no place for it.
+    """
+    tiers = []
+    for key in ("host_kv_tokens", "disk_kv_tokens"):
+        tokens = _per_rank(config, key)
+        if min(tokens) < 0:
+            raise ConfigError(f"{key} is {min(tokens)} for some rank; it is 0 or more")
+        tiers.append([amount // config.block for amount in tokens])
+    if any(tiers[1]) and config.disk_path is None:
+        raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")
+    return list(zip(*tiers, strict=True))
+
+
+def _per_rank(config: EngineConfig, key: str) -> list[int]:
+    value: int | tuple[int, ...] = getattr(config, key)
+    per_rank = [value] * config.pp if isinstance(value, int) else list(value)
+    if len(per_rank) != config.pp:
+        raise ConfigError(
+            f"{key} lists {len(per_rank)} pools for pp={config.pp} ranks; give one number, or one per rank"
+        )
+    return per_rank
+
+
+def headroom_blocks(config: EngineConfig, blocks: int) -> int:
+    """Blocks that requests being prepared leave alone: ``2 P M`` tokens (paper, section 4.4).
+
+    At most an eighth of the pool: an escrow here keeps its room whatever others do, so the headroom only has to
+    leave running requests room to publish in, and a small pool is not worth serialising for it.
+    """
+    return min(-(-2 * config.pp * config.chunk // config.block), blocks // 8)
 
 
 def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
@@ -71,6 +102,15 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
     transport = resolve_transport(config.handoff)
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
+    tiers = tier_blocks(config)
+    ownership = config.ownership
+    if ownership == "auto":
+        ownership = "lease" if config.admission == "wave" else "none"
+    if config.admission == "lockstep" and ownership == "lease":
+        raise ConfigError(
+            "ownership=lease needs admission=wave: lockstep admission allocates while the executors are "
+            "paused; set ownership to none, or admission to wave"
+        )
 
     def address(name: str) -> str:
         return f"ipc://{run_dir}/{name}"
@@ -87,6 +127,13 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             threads=config.threads,
             block=config.block,
             blocks=blocks[rank],
+            host_blocks=tiers[rank][0],
+            disk_blocks=tiers[rank][1],
+            disk_path=str(config.disk_path or ""),
+            admission=config.admission,
+            ownership=ownership,
+            headroom=headroom_blocks(config, blocks[rank]),
+            round_delay=config.round_delay,
             chunk=config.chunk,
             max_batch=config.max_batch,
             host=config.host,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from wavepp_worker.cache.hashing import block_hashes, cache_seed
+from wavepp_worker.cache.moves import Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import AuditError
 from wavepp_worker.handoff.interface import KVSource, Settled
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.outbox import Outbox
 from wavepp_worker.runtime.protocol import (
-    Admit,
     AuditReport,
     CacheChanges,
     HandoffSettled,
@@ -26,13 +28,21 @@ from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.requests import LocalRequest, RequestTable
 
 
-class LocalState:
-    """One rank's side of every request's life: announce, admit, advance, let go. Thread-safe."""
+class Tiers(Protocol):
+    """Where block contents are; see ``runtime.tiers``."""
 
-    def __init__(self, config: RankConfig, events: Outbox) -> None:
+    def run(self, moves: Sequence[Move]) -> None:
+        """Copy blocks between tiers, in order."""
+
+
+class LocalState:
+    """One rank's side of every request's life: announce, claim, advance, let go. Thread-safe."""
+
+    def __init__(self, config: RankConfig, events: Outbox, cache: RankCache, tiers: Tiers) -> None:
         self.config = config
         self.events = events
-        self.cache = RankCache(config.blocks, config.block)
+        self.cache = cache
+        self.tiers = tiers
         self.requests = RequestTable()
         self.source: KVSource | None = None
         self.waves = 0
@@ -40,6 +50,7 @@ class LocalState:
         self.stopping = threading.Event()
         self._last_wave = time.monotonic()
         self._cache_changes = threading.Lock()
+        self._materialising = threading.Lock()
         self._ending = threading.Lock()
 
     def announce(self, request: PrefillRequest) -> None:
@@ -48,33 +59,34 @@ class LocalState:
         keys = block_hashes(request.tokens, self.config.block, seed)
         self.requests.announce(LocalRequest(request, keys))
 
-    def local_endpoint(self, request_id: str) -> int:
-        """Tokens of the request's prefix that this rank can reuse; 0 for a request it does not know."""
-        local = self.requests.get(request_id)
-        if local is None:
-            return 0
-        return self.cache.match(local.keys, local.request.prompt_tokens) * self.config.block
-
-    def claim(self, admits: tuple[Admit, ...]) -> list[list[int]]:
-        """Pin and allocate as many leading requests as this rank has room for; returns their block tables."""
-        wanted = []
-        for admit in admits:
-            local = self.requests.get(admit.request_id)
-            if local is None:
-                break
-            reuse = admit.endpoint // self.config.block
-            wanted.append((admit.request_id, local.keys, reuse, local.request.prompt_tokens))
+    def claim_blocks(self, local: LocalRequest) -> None:
+        """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
+        request_id = local.request.request_id
         with self._cache_changes:
-            tables = self.cache.admit(wanted)
+            claimed = self.cache.materialise(request_id)
             self._report_changes(None)
-        return tables
+        self.tiers.run(claimed.moves)
+        local.claimed = torch.tensor(claimed.tables[0], dtype=torch.int64)
 
-    def install(self, admit: Admit, table: list[int]) -> None:
-        """Make a request that all ranks admitted runnable here."""
-        blocks = torch.tensor(table, dtype=torch.int64)
-        local = self.requests.admit(admit.request_id, blocks, admit.endpoint)
-        if local.request.handoff and self.source is not None:
-            self.source.offer(admit.request_id, blocks, local.request.prompt_tokens, admit.endpoint)
+    def install(self, local: LocalRequest, endpoint: int) -> None:
+        """Make a request whose blocks are claimed executable from token ``endpoint`` on, and offer its KV."""
+        assert local.claimed is not None, "claim_blocks comes first"
+        request = local.request
+        local.table, local.position = local.claimed, endpoint
+        if request.handoff and self.source is not None:
+            self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
+
+    def materialise(self, local: LocalRequest) -> bool:
+        """Turn a committed request's lease and escrow into blocks, if that has not been done (section 4.5).
+
+        Called by the LOOP thread. Returns whether it did; not if the request was let go of meanwhile.
+        """
+        with self._materialising:
+            if local.table is not None or local.executed or local.endpoint is None:
+                return False
+            self.claim_blocks(local)
+            self.install(local, local.endpoint)
+            return True
 
     def advance(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
         """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one."""
@@ -98,13 +110,19 @@ class LocalState:
         local = self.requests.get(request_id)
         if local is None:
             return
-        with self._ending:
-            offered = local.table is not None and local.request.handoff and not local.settled
+        with self._materialising, self._ending:
+            handed_off = local.request.handoff and self.source is not None
+            offered = local.table is not None and handed_off
+            waits = offered and not local.settled
             local.executed = True
-        if offered and self.source is not None:
+        if waits and self.source is not None:
             self.source.withdraw(request_id)
-        else:
-            self._forget(request_id)
+            return
+        self._forget(request_id)
+        if handed_off and not offered and local.endpoint is not None:
+            self.events.send(
+                HandoffSettled(rank=self.config.rank, request_id=request_id, outcome="withdrawn")
+            )
 
     def settled(self, request_id: str, outcome: Settled) -> None:
         """The hand-off no longer reads a request's blocks; they are freed once no wave will write them."""
@@ -138,7 +156,10 @@ class LocalState:
         """Report this rank's books to the engine."""
         problems: tuple[str, ...] = ()
         try:
-            self.cache.check()
+            if self.requests.ids():
+                self.cache.check()
+            else:
+                self.cache.audit()
         except AuditError as error:
             problems = (str(error),)
         use = self.cache.use()

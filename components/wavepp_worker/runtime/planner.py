@@ -1,15 +1,16 @@
-"""What the next wave is made of. Pure: lanes in, spans out."""
+"""What the next wave is made of. Pure: a view of the pipeline in, spans out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol import Span
 
 
-@dataclass
+@dataclass(slots=True)
 class Lane:
     """A request's place across waves: tokens ``[next, end)`` of its prompt are not scheduled yet."""
 
@@ -17,34 +18,82 @@ class Lane:
     next: int
     end: int
 
-    def take(self, length: int) -> Span:
-        """Schedule the lane's next ``length`` tokens."""
-        span = Span(self.request_id, self.next, length, self.next + length == self.end)
-        self.next += length
-        return span
+    @property
+    def left(self) -> int:
+        """Tokens not scheduled yet."""
+        return self.end - self.next
+
+    def span(self, length: int) -> Span:
+        """The lane's next ``length`` tokens."""
+        return Span(self.request_id, self.next, length, self.next + length == self.end)
 
 
-class Planner(Protocol):
-    """Chooses a wave's spans from the admitted lanes, in first-come order."""
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    """What one decision is made from.
 
-    def plan(self, lanes: Iterable[Lane]) -> tuple[Span, ...]:
-        """The next wave, advancing the lanes by what it schedules; empty if no lane has work."""
+    Attributes:
+        lanes: admitted requests with tokens left, first come first served. Planners only read them.
+        in_flight: the spans of each wave in the ring, oldest first.
+        admitting: requests that wait to be admitted.
+        kv_free: share of KV that is free, 0 to 1.
+    """
+
+    lanes: Sequence[Lane]
+    in_flight: Sequence[tuple[Span, ...]] = ()
+    admitting: int = 0
+    kv_free: float = 1.0
 
 
-class GreedyPlanner:
+class Planner(ABC):
+    """Chooses a wave's spans. Decisions depend only on the views and accepted spans seen so far."""
+
+    @abstractmethod
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
+        """The next wave; at most one span per lane.
+
+        Empty if no lane has work, or if waiting one iteration pays: then ask again after the next admission
+        or the next completed wave. No planner waits while the ring is empty.
+        """
+
+    def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
+        """Advance the view's lanes by the spans that are launched: the proposed ones, or less.
+
+        Raises:
+            PositionMismatch: a span is not the next work of a lane.
+        """
+        lanes = {lane.request_id: lane for lane in view.lanes}
+        for span in spans:
+            lane = lanes.get(span.request_id)
+            if lane is None or lane.next != span.start or not 0 < span.length <= lane.left:
+                raise PositionMismatch(f"accepted {span}, but the planner has {lane} for that request")
+        for span in spans:
+            lanes[span.request_id].next += span.length
+
+    def plan(
+        self, lanes: Iterable[Lane], in_flight: Sequence[tuple[Span, ...]] = (), admitting: int = 0
+    ) -> tuple[Span, ...]:
+        """Propose a wave and accept all of it."""
+        view = PipelineView(tuple(lanes), in_flight, admitting)
+        spans = self.propose(view)
+        if spans:
+            self.accept(view, spans)
+        return spans
+
+
+class GreedyPlanner(Planner):
     """Fills every wave up to a fixed budget of tokens, first come first served (chunked prefill)."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
 
-    def plan(self, lanes: Iterable[Lane]) -> tuple[Span, ...]:
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
         left = self._budget
         spans = []
-        for lane in lanes:
+        for lane in view.lanes:
             if left == 0:
                 break
-            length = min(left, lane.end - lane.next)
-            if length:
-                spans.append(lane.take(length))
+            if length := min(left, lane.left):
+                spans.append(lane.span(length))
                 left -= length
         return tuple(spans)

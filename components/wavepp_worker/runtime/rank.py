@@ -15,22 +15,30 @@ import msgspec
 import torch
 import zmq
 
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.load import load_stage
+from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.data_plane import DataPlane
-from wavepp_worker.runtime.executor import Executor, run_follower_loop
-from wavepp_worker.runtime.follower import run_follower
+from wavepp_worker.runtime.executor import Executor
+from wavepp_worker.runtime.follower import run_follower_loop, run_follower_wave
+from wavepp_worker.runtime.lanes import Lanes
 from wavepp_worker.runtime.leader import Leader
 from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.lockstep import LockstepAdmission
 from wavepp_worker.runtime.outbox import Outbox
+from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
 from wavepp_worker.runtime.planner import GreedyPlanner
 from wavepp_worker.runtime.protocol import RankFailed, RankReady
 from wavepp_worker.runtime.rank_config import RankConfig
+from wavepp_worker.runtime.ring import Ring
+from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.rounds import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneEnded
+from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneAdvance
+from wavepp_worker.runtime.tiers import open_tiers
 
 
 class Closable(Protocol):
@@ -75,7 +83,13 @@ def _serve(
         device = f"cuda:{config.rank % torch.cuda.device_count()}"
     stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), device)
     kv = stage.make_kv(config.blocks, config.block)
-    state = LocalState(config, events)
+    window = WindowSpec(
+        "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
+    )
+    cache = RankCache([window], config.block)
+    tiers = open_tiers(config, kv)
+    cache.restore(tiers.records(0))
+    state = LocalState(config, events, cache, tiers)
     if config.handoff != "none":
         from wavepp_worker.handoff.transport import make_source
 
@@ -89,29 +103,35 @@ def _serve(
             on_settled=state.settled,
         )
     boundary = SchedulingBoundary()
-    admission = LockstepAdmission(state, boundary)
+    ownership = LeaseOwnership(state) if config.leases else ImmediateOwnership(state)
+    actions = (
+        LockstepActions(state, ownership, boundary) if config.lockstep else RoundActions(state, ownership)
+    )
     plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
     executor = Executor(state, stage, kv, plane)
     if config.first:
         to_loop: Inbox[LaneAdmitted | LaneAborted] = Inbox(context, "loop")
-        to_wave: Inbox[LaneEnded] = Inbox(context, "wave")
+        to_wave: Inbox[LaneAdvance] = Inbox(context, "wave")
         commands = context.socket(zmq.PULL)
         commands.bind(config.commands)
-        leader_rounds = LeaderRounds(context, list(config.rounds), config.wait)
-        leader = Leader(state, leader_rounds, admission, commands, to_wave, to_loop)
-        planner = GreedyPlanner(config.chunk)
-        loop = LeaderLoop(state, executor, plane, boundary, planner, to_loop, to_wave)
+        leader_rounds = LeaderRounds(context, list(config.rounds), config.wait, config.round_delay)
+        queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep)
+        round_planner = RoundPlanner(queue, leases=config.leases)
+        leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
+        lanes = Lanes(Ring(2 * config.ranks), GreedyPlanner(config.chunk), config.max_batch)
+        loop = LeaderLoop(state, executor, plane, boundary, lanes, to_loop, to_wave)
         closing: list[Closable] = [leader_rounds, to_loop, to_wave, commands, plane]
         wave_main, loop_main = leader.run, loop.run
     else:
         rounds = FollowerRounds(context, config.rounds[config.rank - 1], config.wait)
-        closing = [rounds, plane]
+        admitted: Inbox[str] = Inbox(context, "loop")
+        closing = [rounds, admitted, plane]
 
         def wave_main() -> None:
-            run_follower(state, rounds, admission)
+            run_follower_wave(state, rounds, actions, admitted)
 
         def loop_main() -> None:
-            run_follower_loop(state, executor, plane, boundary)
+            run_follower_loop(state, executor, plane, boundary, admitted)
 
     def guarded_wave() -> None:
         try:
@@ -127,6 +147,8 @@ def _serve(
     wave.join(config.wait)
     if state.source is not None:
         state.source.close()
+    tiers.run(cache.flush())
+    tiers.close()
     for closable in closing:
         closable.close()
 

@@ -11,6 +11,13 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layers: ``(first, end)`` of this rank's layers.
         blocks: KV blocks of this rank.
+        host_blocks: blocks of its host-memory tier; 0 for none.
+        disk_blocks: blocks of its disk tier; 0 for none.
+        disk_path: directory of the disk tier.
+        admission: ``lockstep`` or ``wave``.
+        ownership: ``none`` or ``lease``.
+        headroom: blocks that preparing a request must leave to others.
+        round_delay: seconds added to every round, to measure that admission does not block execution.
         commands: address rank 0 takes commands from.
         events: address all ranks send events to.
         rounds: addresses of the rounds plane, one per follower, in rank order.
@@ -28,6 +35,13 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     block: int
     blocks: int
+    host_blocks: int
+    disk_blocks: int
+    disk_path: str
+    admission: str
+    ownership: str
+    headroom: int
+    round_delay: float
     chunk: int
     max_batch: int
     host: str
@@ -38,6 +52,14 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[str, ...]
     data: tuple[str, ...]
     wait: float
+
+    @property
+    def lockstep(self) -> bool:
+        return self.admission == "lockstep"
+
+    @property
+    def leases(self) -> bool:
+        return self.ownership == "lease"
 
     @property
     def first(self) -> bool:

@@ -18,7 +18,9 @@ class LocalRequest:
 
     Attributes:
         keys: chained hashes of the prompt's full blocks.
-        table: int64 block table once admitted, else None.
+        endpoint: tokens that all ranks reuse, once all have committed; else None.
+        claimed: int64 block table once its blocks are its own.
+        table: the same once it is executable here, else None.
         position: next token this rank will compute; everything before it is in the pool.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
         executed: no wave will touch its blocks any more.
@@ -27,6 +29,8 @@ class LocalRequest:
 
     request: PrefillRequest
     keys: list[int]
+    endpoint: int | None = None
+    claimed: torch.Tensor | None = None
     table: torch.Tensor | None = None
     position: int = 0
     compute: list[float] = field(default_factory=list)
@@ -53,14 +57,22 @@ class RequestTable:
     def get(self, request_id: str) -> LocalRequest | None:
         return self._requests.get(request_id)
 
-    def admit(self, request_id: str, table: torch.Tensor, endpoint: int) -> LocalRequest:
-        """Make a request runnable from token ``endpoint`` on."""
+    def known(self, request_id: str) -> LocalRequest:
+        """A request that this rank must know, as rank 0 announced it and has not let go of it.
+
+        Raises:
+            PositionMismatch: it does not.
+        """
+        local = self._requests.get(request_id)
+        if local is None:
+            raise PositionMismatch(f"a round names request {request_id}, which this rank does not know")
+        return local
+
+    def commit(self, request_id: str, endpoint: int) -> None:
+        """All ranks hold the request at token ``endpoint``: it may run."""
         with self._changed:
-            local = self._requests[request_id]
-            local.table = table
-            local.position = endpoint
+            self._requests[request_id].endpoint = endpoint
             self._changed.notify_all()
-            return local
 
     def forget(self, request_id: str) -> None:
         with self._changed:
@@ -70,36 +82,38 @@ class RequestTable:
         with self._changed:
             return tuple(self._requests)
 
-    def executable(self, span: Span, timeout: float) -> LocalRequest:
-        """The request of a scheduled span, once this rank has admitted it.
+    def committed(self, span: Span, timeout: float) -> LocalRequest:
+        """The request of a scheduled span, once this rank knows that all ranks have committed it.
 
         A rank that is behind with admission waits here: a gap on this rank only.
 
         Raises:
-            PositionMismatch: not admitted within ``timeout`` seconds, or the span does not start where this
-                rank stands, or it runs past the prompt.
+            PositionMismatch: it was not committed within ``timeout`` seconds.
         """
         with self._changed:
 
             def ready() -> bool:
                 local = self._requests.get(span.request_id)
-                return local is not None and local.table is not None
+                return local is not None and local.endpoint is not None
 
             if not self._changed.wait_for(ready, timeout):
                 raise PositionMismatch(
                     f"request {span.request_id} is scheduled at token {span.start}, but this rank has not "
                     f"admitted it after {timeout:.0f} s"
                 )
-            local = self._requests[span.request_id]
-        end = span.start + span.length
-        if span.start != local.position:
-            raise PositionMismatch(
-                f"request {span.request_id} is scheduled at token {span.start}, "
-                f"but this rank stands at token {local.position}"
-            )
-        if span.length < 1 or span.last != (end == local.request.prompt_tokens):
-            raise PositionMismatch(
-                f"request {span.request_id} is scheduled for tokens {span.start} to {end} "
-                f"(last: {span.last}), but its prompt has {local.request.prompt_tokens}"
-            )
-        return local
+            return self._requests[span.request_id]
+
+
+def check_span(local: LocalRequest, span: Span) -> None:
+    """Raise PositionMismatch unless ``span`` begins where this rank stands with the request."""
+    end = span.start + span.length
+    if span.start != local.position:
+        raise PositionMismatch(
+            f"request {span.request_id} is scheduled at token {span.start}, "
+            f"but this rank stands at token {local.position}"
+        )
+    if span.length < 1 or span.last != (end == local.request.prompt_tokens):
+        raise PositionMismatch(
+            f"request {span.request_id} is scheduled for tokens {span.start} to {end} "
+            f"(last: {span.last}), but its prompt has {local.request.prompt_tokens}"
+        )

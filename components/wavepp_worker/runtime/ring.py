@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol import Span
@@ -23,6 +24,10 @@ class Ring:
     @property
     def full(self) -> bool:
         return len(self._waves) >= self.size
+
+    def waves(self) -> Iterable[tuple[Span, ...]]:
+        """The spans of each wave in flight, oldest first."""
+        return self._waves.values()
 
     def carries(self, request_id: str) -> bool:
         """Whether some wave in flight has a chunk of this request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import zmq
@@ -13,9 +14,21 @@ from wavepp_worker.runtime.protocol import Codec, Plan, RoundMessage, Tally, Vot
 class LeaderRounds:
     """Rank 0's end: one socket per follower."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], addresses: list[str], timeout: float) -> None:
-        """Bind ``addresses[i]`` for rank ``i + 1``; a vote may take ``timeout`` seconds."""
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        addresses: list[str],
+        timeout: float,
+        delay: float = 0.0,
+    ) -> None:
+        """Bind ``addresses[i]`` for rank ``i + 1``.
+
+        Args:
+            timeout: seconds a vote may take.
+            delay: seconds to add to every round, as a slower network would.
+        """
         self._timeout = timeout
+        self._delay = delay
         self._sockets = []
         for address in addresses:
             socket = context.socket(zmq.PAIR)
@@ -33,6 +46,7 @@ class LeaderRounds:
             PositionMismatch: a follower voted on another round.
         """
         message = encode(plan)
+        time.sleep(self._delay)
         for socket in self._sockets:
             socket.send(message)
         votes = [vote(plan)]

@@ -28,6 +28,20 @@ class LaneAborted:
 
 
 @dataclass(frozen=True)
+class LaneStarted:
+    """LOOP to WAVE on rank 0: the request's blocks are its own; it holds no lease any more."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class LaneScheduled:
+    """LOOP to WAVE on rank 0: all of the request's chunks are in waves; its lane is free."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
 class LaneEnded:
     """LOOP to WAVE on rank 0: no wave carries the request any more, and none will.
 
@@ -37,6 +51,9 @@ class LaneEnded:
 
     request_id: str
     aborted: bool
+
+
+LaneAdvance = LaneStarted | LaneScheduled | LaneEnded
 
 
 class Inbox(Generic[T]):

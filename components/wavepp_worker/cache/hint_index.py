@@ -1,0 +1,111 @@
+"""The hint index of one rank: which keys are reusable in which window. Owns nothing; may be stale."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from wavepp_worker.errors import AuditError
+
+SHARDS = 16
+
+
+class _Shard:
+    """Keys whose low bits are equal, with how many attached blocks have each."""
+
+    __slots__ = ("counts", "mutex")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.mutex = threading.Lock()
+
+
+class HintIndex:
+    """Counts attached blocks by window and 64-bit key (paper, section 4.3). Thread-safe; takes no tree mutex.
+
+    Updates take their shard's mutex. Look-ups take none: whether a dict has an integer key is one atomic
+    operation of CPython, so a mutex would protect nothing. It would double the cost of a look-up, and let it
+    wait for a writer that lost the interpreter while it held the mutex. Between two probes the index may
+    change either way: a hint may be stale.
+
+    Args:
+        windows: how many there are; methods raise IndexError for others.
+    """
+
+    def __init__(self, windows: int = 1) -> None:
+        self._windows = tuple(tuple(_Shard() for _ in range(SHARDS)) for _ in range(windows))
+
+    def add(self, window: int, key: int) -> None:
+        """A block with this key was attached."""
+        shard = self._windows[window][key % SHARDS]
+        with shard.mutex:
+            shard.counts[key] = shard.counts.get(key, 0) + 1
+
+    def remove(self, window: int, key: int) -> None:
+        """One was detached. ValueError if there is none."""
+        shard = self._windows[window][key % SHARDS]
+        with shard.mutex:
+            left = shard.counts.get(key, 0) - 1
+            if left < 0:
+                raise ValueError(f"key {key:#x} of window {window} is not in the hint index")
+            if left:
+                shard.counts[key] = left
+            else:
+                del shard.counts[key]
+
+    def has(self, window: int, key: int) -> bool:
+        """Whether a block with this key is attached."""
+        return key in self._windows[window][key % SHARDS].counts
+
+    def prefix(self, window: int, keys: Sequence[int], limit: int) -> int:
+        """How many leading ``keys``, of the first ``limit``, are present, in a window that is a prefix tree.
+
+        Gallops at powers of two until the first miss, then bisects: O(log n) probes. If a key may be present
+        without those before it, the result is an ``n`` where presence ends: key ``n - 1`` is there (or ``n``
+        is 0) and key ``n`` is not (or ``n`` is ``limit``).
+        """
+        shards = self._windows[window]
+        low, step = 0, 1
+        while low < limit:
+            probe = min(low + step, limit)
+            key = keys[probe - 1]
+            if key not in shards[key % SHARDS].counts:
+                high = probe - 1
+                while low < high:
+                    middle = (low + high + 1) // 2
+                    key = keys[middle - 1]
+                    if key in shards[key % SHARDS].counts:
+                        low = middle
+                    else:
+                        high = middle - 1
+                return low
+            low, step = probe, step * 2
+        return low
+
+    def latest(self, window: int, keys: Sequence[int], below: int) -> int:
+        """The largest ``n <= below`` whose ``keys[n - 1]`` is present, 0 if there is none (reverse scan)."""
+        shards = self._windows[window]
+        for n in range(below, 0, -1):
+            key = keys[n - 1]
+            if key in shards[key % SHARDS].counts:
+                return n
+        return 0
+
+    def counts(self, window: int) -> dict[int, int]:
+        """A copy of all entries of a window."""
+        merged: dict[int, int] = {}
+        for shard in self._windows[window]:
+            with shard.mutex:
+                merged.update(shard.counts)
+        return merged
+
+    def check(self) -> None:
+        """Raise AuditError unless every entry counts at least one block, in its own shard."""
+        for window, shards in enumerate(self._windows):
+            for number, shard in enumerate(shards):
+                with shard.mutex:
+                    for key, count in shard.counts.items():
+                        if count < 1 or key % SHARDS != number:
+                            raise AuditError(
+                                f"the hint index counts {count} of key {key:#x} in window {window}"
+                            )

@@ -1,0 +1,33 @@
+"""What the bookkeeping asks of whoever owns the bytes: copies of blocks between the tiers of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Tier(IntEnum):
+    """Where a block's bytes are, fastest first."""
+
+    DEVICE = 0
+    HOST = 1
+    DISK = 2
+
+
+@dataclass(frozen=True)
+class Move:
+    """Copy one block's bytes from ``source`` to ``target``, both ``(tier, slot)`` of one window.
+
+    Moves come in ordered lists: a later one may read what an earlier one wrote, or overwrite what it read.
+
+    Attributes:
+        window: index of the window whose block it is.
+        key: chained hash of the block.
+        parent: key of the block before it, None for a first block and in windows without parents.
+    """
+
+    window: int
+    key: int
+    parent: int | None
+    source: tuple[Tier, int]
+    target: tuple[Tier, int]

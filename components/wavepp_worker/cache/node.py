@@ -1,0 +1,50 @@
+"""One reusable block of one window, wherever its bytes are."""
+
+from __future__ import annotations
+
+from wavepp_worker.cache.moves import Tier
+
+
+class Node:
+    """A block others can reuse.
+
+    Attributes:
+        key: chained hash of the block.
+        parent: the block before it, None for a first block and in windows without parents.
+        children: blocks attached below it.
+        depth: its index in the prefix.
+        tier: where its bytes are.
+        slot: its block on that tier.
+        disk_copy: slot of a second, valid copy on disk while ``tier`` is above the disk; -1 for none.
+        peers: how many children are on the same tier; a node with peers is no leaf of its tier.
+        pins: how many leases and sequences hold it.
+        last_used: clock of the tree when it was last let go of.
+        attached: whether it is in the tree.
+    """
+
+    __slots__ = (
+        "attached",
+        "children",
+        "depth",
+        "disk_copy",
+        "key",
+        "last_used",
+        "parent",
+        "peers",
+        "pins",
+        "slot",
+        "tier",
+    )
+
+    def __init__(self, key: int, parent: Node | None, depth: int, tier: Tier, slot: int) -> None:
+        self.key = key
+        self.parent = parent
+        self.children: set[Node] = set()
+        self.depth = depth
+        self.tier = tier
+        self.slot = slot
+        self.disk_copy = -1
+        self.peers = 0
+        self.pins = 0
+        self.last_used = 0
+        self.attached = True

@@ -1,0 +1,52 @@
+"""The order in which one tier gives blocks up: least recently used first, deepest first among equals."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from wavepp_worker.cache.node import Node
+
+
+class VictimQueue:
+    """A heap of candidates that is corrected when it is read.
+
+    An entry counts only while ``reclaimable(node)`` and the node has not been used since it was offered. So
+    whoever makes a node reclaimable offers it, and nobody has to find it again when it stops being so.
+    """
+
+    def __init__(self, tier: int) -> None:
+        self._tier = tier
+        self._heap: list[tuple[int, int, int, Node]] = []
+        self._offers = 0
+        self._limit = 64
+
+    def offer(self, node: Node) -> None:
+        self._offers += 1
+        heapq.heappush(self._heap, (node.last_used, -node.depth, self._offers, node))
+        if len(self._heap) > self._limit:
+            self._heap = [entry for entry in self._heap if self._current(entry[0], entry[3])]
+            heapq.heapify(self._heap)
+            self._limit = max(64, 2 * len(self._heap))
+
+    def take(self) -> Node | None:
+        """The next victim, removed from the queue; None if there is none."""
+        while self._heap:
+            last_used, _, _, node = heapq.heappop(self._heap)
+            if self._current(last_used, node):
+                return node
+        return None
+
+    def missing(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those of ``nodes`` that ``take`` would never return. For audits."""
+        known = {id(node) for last_used, _, _, node in self._heap if self._current(last_used, node)}
+        return [node for node in nodes if id(node) not in known]
+
+    def _current(self, last_used: int, node: Node) -> bool:
+        return (
+            node.attached
+            and node.tier == self._tier
+            and not node.pins
+            and not node.peers
+            and node.last_used == last_used
+        )

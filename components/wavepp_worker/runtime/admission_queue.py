@@ -1,0 +1,204 @@
+"""Which requests rank 0 asks the ranks about next: first come first served, within limits. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wavepp_worker.runtime.admission import Outcome
+from wavepp_worker.runtime.protocol import Admit
+
+HINT_AGE = 0.02
+"""Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
+RETRY_FIRST = 0.002
+RETRY_LONGEST = 0.05
+"""Seconds until a request that found no room is tried again, doubling, unless something is freed before."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The admission part of the next round's plan; see ``Plan``."""
+
+    hint: tuple[str, ...] = ()
+    prepare: tuple[Admit, ...] = ()
+    exempt: bool = False
+    reconcile: tuple[Admit, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.hint or self.prepare or self.reconcile)
+
+
+@dataclass
+class Waiting:
+    """A request that holds nothing.
+
+    Attributes:
+        arrived: seconds on the caller's clock.
+        candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
+        hinted: when that was.
+        selected: when it was first prepared.
+        failed: some rank had no room for it.
+    """
+
+    arrived: float
+    candidate: int | None = None
+    hinted: float = -math.inf
+    selected: float | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that all ranks admitted: how long it queued, and how long its admission took (seconds)."""
+
+    request_id: str
+    endpoint: int
+    queued: float
+    admission: float
+
+
+@dataclass
+class AdmissionQueue:
+    """Requests between their arrival and the moment they stop counting against the limit.
+
+    Attributes:
+        limit: requests that may hold a lease at once (paper, section 4.4: the maximum batch size).
+        lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
+            are looked up as they arrive, also beyond the limit; they own nothing by it.
+        looked_up: in lockstep, whether the next round has to be the second of the two.
+    """
+
+    limit: int
+    lockstep: bool = False
+    looked_up: bool = False
+    _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    _lower: dict[str, int] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _retry_at: float = -math.inf
+    _backoff: float = RETRY_FIRST
+    _looked_up_at: float = -math.inf
+
+    def __len__(self) -> int:
+        """Requests that are not admitted yet."""
+        return len(self._waiting) + len(self._preparing)
+
+    def arrive(self, request_id: str, now: float) -> None:
+        self._waiting[request_id] = Waiting(now)
+
+    def withdraw(self, request_id: str) -> bool:
+        """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
+        self._lower.pop(request_id, None)
+        found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
+        if found is not None:
+            self.freed()
+        return found is not None
+
+    def settled(self, request_id: str) -> None:
+        """An admitted request does not count against the limit any more; unknown ids are ignored."""
+        self._open.discard(request_id)
+
+    def freed(self) -> None:
+        """Some room may have come free: try again at once."""
+        self._retry_at = -math.inf
+        self._backoff = RETRY_FIRST
+
+    def due(self, now: float) -> float:
+        """When ``work`` will have something to do, on the same clock; infinity if it waits for an event."""
+        if self._lower or self.looked_up:
+            return now
+        if not self.lockstep and any(entry.candidate is None for entry in self._waiting.values()):
+            return now
+        if self._waiting and self._room() > 0:
+            return max(now, self._retry_at)
+        return math.inf
+
+    def work(self, now: float) -> Work:
+        """What to ask the ranks next. Every request in it has an answer in the round's outcome."""
+        reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
+        self._lower.clear()
+        heads = list(self._waiting.items())[: max(0, self._room())]
+        if self.lockstep:
+            return self._lockstep_work(heads, reconcile, now)
+        stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
+        prepare: list[Admit] = []
+        exempt = False
+        if now >= self._retry_at:
+            exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
+            for request_id, entry in heads[:1] if exempt else heads:
+                if entry.candidate is not None and now - entry.hinted > HINT_AGE:
+                    stale.append(request_id)
+                    break
+                if entry.candidate is None:
+                    break
+                prepare.append(Admit(request_id, entry.candidate))
+        self._begin(prepare, now)
+        return Work(tuple(stale), tuple(prepare), exempt and bool(prepare), reconcile)
+
+    def apply(self, outcome: Outcome, now: float) -> list[Admission]:
+        """Account for a round's outcome; returns what was admitted, in order."""
+        if outcome.candidates:
+            self._looked_up_at = now
+        for candidate in outcome.candidates:
+            if candidate.request_id in self._waiting:
+                entry = self._waiting[candidate.request_id]
+                entry.candidate, entry.hinted = candidate.endpoint, now
+        admissions = []
+        for admit in outcome.admitted:
+            entry = self._preparing.pop(admit.request_id)
+            self._open.add(admit.request_id)
+            selected = now if entry.selected is None else entry.selected
+            admissions.append(
+                Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected)
+            )
+        for admit in outcome.lower:
+            self._lower[admit.request_id] = admit.endpoint
+        for request_id in reversed(outcome.failed):
+            entry = self._preparing.pop(request_id)
+            entry.failed = True
+            self._waiting[request_id] = entry
+            self._waiting.move_to_end(request_id, last=False)
+        if outcome.failed:
+            self._retry_at = now + self._backoff
+            self._backoff = min(RETRY_LONGEST, 2 * self._backoff)
+        elif admissions:
+            self.freed()
+        return admissions
+
+    def check(self) -> None:
+        """Raise ValueError unless every request is in exactly one place and the limit is kept."""
+        waiting, preparing = self._waiting.keys(), self._preparing.keys()
+        if waiting & preparing or waiting & self._open or preparing & self._open:
+            raise ValueError("a request is in two places of the admission queue")
+        if not self._lower.keys() <= preparing:
+            raise ValueError("a request is to be lowered that is not being prepared")
+        if len(preparing) + len(self._open) > self.limit:
+            raise ValueError(
+                f"{len(preparing) + len(self._open)} requests hold leases, the limit is {self.limit}"
+            )
+
+    def _room(self) -> int:
+        return self.limit - len(self._open) - len(self._preparing)
+
+    def _begin(self, prepare: Iterable[Admit], now: float) -> None:
+        for admit in prepare:
+            entry = self._waiting.pop(admit.request_id)
+            entry.selected = now if entry.selected is None else entry.selected
+            self._preparing[admit.request_id] = entry
+
+    def _lockstep_work(
+        self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float
+    ) -> Work:
+        if not self.looked_up and not reconcile:
+            self.looked_up = bool(heads) and now >= self._retry_at
+            return Work(hint=tuple(request_id for request_id, _ in heads) if self.looked_up else ())
+        self.looked_up = False
+        prepare = []
+        for request_id, entry in heads:
+            if entry.hinted != self._looked_up_at:
+                break
+            prepare.append(Admit(request_id, entry.candidate or 0))
+        self._begin(prepare, now)
+        return Work(prepare=tuple(prepare), reconcile=reconcile)

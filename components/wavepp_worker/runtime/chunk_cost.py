@@ -1,0 +1,39 @@
+"""What a chunk costs a stage: ``t = a + b*n + c*sum(context attended)``. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from wavepp_worker.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCost:
+    """Seconds on the slowest stage.
+
+    Attributes:
+        a: per wave.
+        b: per token.
+        c: per token and token of context it attends to.
+    """
+
+    a: float
+    b: float
+    c: float
+
+    def __post_init__(self) -> None:
+        if self.a < 0 or self.b <= 0 or self.c < 0:
+            raise ConfigError(f"a stage needs seconds a >= 0, b > 0 and c >= 0, got {self}; change the cost model")
+
+    def work(self, start: int, length: int) -> float:
+        """Seconds of ``length`` tokens from prompt position ``start`` on, without the wave's ``a``."""
+        return length * (self.b + self.c * (start + (length + 1) / 2))
+
+    def tokens_within(self, seconds: float, start: int) -> int:
+        """Most tokens from ``start`` on whose work is at most ``seconds``."""
+        if seconds <= 0:
+            return 0
+        linear = self.b + self.c * (start + 0.5)
+        # The root of c/2 n^2 + linear n - seconds, in the form that keeps its digits when c is tiny.
+        return int(2 * seconds / (linear + math.sqrt(linear * linear + 2 * self.c * seconds)) + 1e-9)

@@ -1,0 +1,106 @@
+"""What a rank holds for a request from its preparation until it runs: leases, or the blocks themselves.
+
+``LeaseOwnership`` is the paper's (sections 4.4 and 4.5). ``ImmediateOwnership`` takes the blocks at once,
+evicting for them early; lockstep admission has no other choice, and it is the baseline without leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wavepp_worker.runtime.admission import NO_ROOM
+from wavepp_worker.runtime.local_state import LocalState
+from wavepp_worker.runtime.protocol import Admit, Claim
+from wavepp_worker.runtime.requests import LocalRequest
+
+
+class Ownership(Protocol):
+    """Claims on one rank's cache. Used by the WAVE thread only."""
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        """Pin up to each candidate and make sure of the room after it, first come first served.
+
+        Args:
+            wanted: requests with the endpoint that all ranks believe in.
+            floor: blocks that must stay available to others.
+        """
+
+    def commit(self, admit: Admit) -> Claim:
+        """Go back to a lower endpoint; what was held is kept if it cannot be committed."""
+
+    def admitted(self, admit: Admit) -> None:
+        """All ranks have committed the request at this endpoint: it may run here."""
+
+    def failed(self, request_id: str) -> None:
+        """Some rank has no room: hold nothing for the request any more."""
+
+
+class LeaseOwnership:
+    """A lease on the prefix and an escrow for the rest; the LOOP thread materialises when the request runs."""
+
+    def __init__(self, state: LocalState) -> None:
+        self._state = state
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        claims: list[Claim] = []
+        for admit in wanted:
+            local = self._state.requests.known(admit.request_id)
+            prepared = self._state.cache.prepare(
+                admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
+            )
+            if prepared is None:
+                break
+            claims.append(Claim(prepared.endpoint, prepared.committed))
+        return claims + [NO_ROOM] * (len(wanted) - len(claims))
+
+    def commit(self, admit: Admit) -> Claim:
+        prepared = self._state.cache.commit(admit.request_id, admit.endpoint)
+        return Claim(prepared.endpoint, prepared.committed)
+
+    def admitted(self, admit: Admit) -> None:
+        self._state.requests.commit(admit.request_id, admit.endpoint)
+
+    def failed(self, request_id: str) -> None:
+        self._state.cache.release(request_id)
+
+
+class ImmediateOwnership:
+    """Blocks are allocated, and victims evicted, while the request is being admitted."""
+
+    def __init__(self, state: LocalState) -> None:
+        self._state = state
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix."""
+        del floor
+        locals_ = [self._state.requests.known(admit.request_id) for admit in wanted]
+        endpoints = [
+            self._state.cache.lease(admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint)
+            for admit, local in zip(wanted, locals_, strict=True)
+        ]
+        claims: list[Claim] = []
+        for admit, local, endpoint in zip(wanted, locals_, endpoints, strict=True):
+            if not self._take(local):
+                break
+            claims.append(Claim(endpoint, committed=endpoint == admit.endpoint))
+        for admit in wanted[len(claims) :]:
+            self._state.cache.release(admit.request_id)
+        return claims + [NO_ROOM] * (len(wanted) - len(claims))
+
+    def commit(self, admit: Admit) -> Claim:
+        self._state.cache.release(admit.request_id)
+        return self.prepare([admit], 0)[0]
+
+    def admitted(self, admit: Admit) -> None:
+        self._state.install(self._state.requests.known(admit.request_id), admit.endpoint)
+        self._state.requests.commit(admit.request_id, admit.endpoint)
+
+    def failed(self, request_id: str) -> None:
+        self._state.cache.release(request_id)
+
+    def _take(self, local: LocalRequest) -> bool:
+        if not self._state.cache.reserve(local.request.request_id):
+            return False
+        self._state.claim_blocks(local)
+        return True

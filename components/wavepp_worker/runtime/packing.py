@@ -1,0 +1,102 @@
+"""Filling one wave from the lanes: room, block boundaries, fragments, and the progress deadline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from wavepp_worker.runtime.planner import Lane, PipelineView, Planner
+from wavepp_worker.runtime.protocol import Span
+
+
+class Room(Protocol):
+    """What is left of a wave."""
+
+    def fit(self, start: int) -> int:
+        """Most tokens of a prompt that still fit, from position ``start`` on."""
+
+    def fragment(self, start: int, length: int) -> bool:
+        """Whether a chunk that does not end its prompt is too small to fill what others left."""
+
+    def take(self, start: int, length: int) -> None:
+        """Use the room of ``length`` tokens from position ``start`` on."""
+
+
+class TokenRoom:
+    """A budget of tokens; chunks below ``smallest`` tokens are fragments."""
+
+    def __init__(self, budget: int, smallest: int = 0) -> None:
+        self._left = budget
+        self._smallest = smallest
+
+    def fit(self, start: int) -> int:
+        return self._left
+
+    def fragment(self, start: int, length: int) -> bool:
+        return length < self._smallest
+
+    def take(self, start: int, length: int) -> None:
+        self._left -= length
+
+
+def chunk_length(lane: Lane, fits: int, block: int) -> int:
+    """Tokens of the lane's next chunk if ``fits`` tokens have room.
+
+    All that is left of the prompt, or a chunk that ends on a block boundary of the prompt, so that every
+    block it completes can be published; 0 if no boundary lies within reach.
+    """
+    if lane.left <= fits:
+        return lane.left
+    return max((lane.next + fits) // block * block - lane.next, 0)
+
+
+class PackingPlanner(Planner):
+    """Packs lanes first come first served, where a lane may pass one that would only leave a fragment.
+
+    A lane is *passed over* by a wave that carries a younger lane but not it. After ``deadline`` such waves
+    it goes first, and no younger lane joins a wave that has no room for it.
+    """
+
+    def __init__(self, *, max_batch: int, block: int, deadline: int) -> None:
+        """``max_batch`` lanes share waves; ``block`` tokens are a KV block; ``deadline`` is D in waves."""
+        self._max_batch = max_batch
+        self._block = block
+        self._deadline = deadline
+        self._passed: dict[str, int] = {}
+
+    def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
+        super().accept(view, spans)
+        carried = {span.request_id for span in spans}
+        lanes = view.lanes[: self._max_batch]
+        youngest = max((i for i, lane in enumerate(lanes) if lane.request_id in carried), default=-1)
+        passed = {}
+        for i, lane in enumerate(lanes):
+            if lane.request_id not in carried:
+                times = self._passed.get(lane.request_id, 0) + (i < youngest)
+                if times:
+                    passed[lane.request_id] = times
+        self._passed = passed
+
+    def _pack(self, lanes: Sequence[Lane], room: Room) -> tuple[Span, ...]:
+        """A wave from the open lanes: overdue ones, then first come first served but for fragments."""
+        overdue = [lane for lane in lanes if self._passed.get(lane.request_id, 0) >= self._deadline]
+        spans = []
+        for lane in overdue:
+            if length := chunk_length(lane, room.fit(lane.next), self._block):
+                spans.append(lane.span(length))
+                room.take(lane.next, length)
+        if len(spans) < len(overdue):
+            return tuple(spans)
+        late = {lane.request_id for lane in overdue}
+        for lane in lanes:
+            if lane.request_id in late:
+                continue
+            fits = room.fit(lane.next)
+            if fits <= 0:
+                break
+            length = chunk_length(lane, fits, self._block)
+            if not length or (spans and length < lane.left and room.fragment(lane.next, length)):
+                continue
+            spans.append(lane.span(length))
+            room.take(lane.next, length)
+        return tuple(spans)

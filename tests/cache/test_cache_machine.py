@@ -1,0 +1,194 @@
+"""Random traffic on one rank's cache against a naive model that recounts everything and knows every byte."""
+
+from __future__ import annotations
+
+import pytest
+from cache_bench import BLOCK, CacheBench, keys_of
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from wavepp_worker.cache.window_spec import WindowSpec
+
+TOKENS = st.builds(
+    lambda base, shared, tail: ([base] * shared + tail) or [base],
+    st.integers(0, 2),
+    st.integers(0, 13),
+    st.lists(st.integers(0, 1), max_size=3),
+)
+
+
+def windows(draw_blocks: int, kinds: str, host: int, disk: int) -> list[WindowSpec]:
+    """Tiny windows, so that prefixes collide and every tier is under pressure."""
+    made = {
+        "f": WindowSpec("full", "full", draw_blocks, host, disk),
+        "s": WindowSpec("sliding", "sliding", draw_blocks, host, disk, span=3),
+        "r": WindowSpec(
+            "recurrent", "recurrent", max(2, draw_blocks // 2), host, disk, interval=4, max_snapshots=2
+        ),
+        "n": WindowSpec("stateless", "recurrent", max(2, draw_blocks // 3)),
+    }
+    return [made[kind] for kind in kinds]
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Requests over two tokens in any state of ownership, through every method in any order."""
+
+    @initialize(
+        blocks=st.integers(7, 14),
+        kinds=st.sampled_from(["f", "f", "fs", "fr", "sr", "fsr", "r", "rf"]),
+        host=st.sampled_from([0, 1, 4, 9]),
+        disk=st.sampled_from([0, 1, 5]),
+    )
+    def start(self, blocks: int, kinds: str, host: int, disk: int) -> None:
+        self.bench = CacheBench(*windows(blocks, kinds, host, disk))
+        self.names = 0
+        self.reported: dict[int, int | None] = {}
+
+    def _name(self) -> str:
+        self.names += 1
+        return f"r{self.names}"
+
+    def _any(self, *states: str) -> list[str]:
+        return sorted(name for name in self.bench.prompts if self.bench.cache.holds(name) in states)
+
+    def _pick(self, data: st.DataObject, *states: str) -> str:
+        return data.draw(st.sampled_from(self._any(*states)))
+
+    @rule(tokens=TOKENS)
+    def run(self, tokens: list[int]) -> None:
+        """A request from its preparation to its release, which fills the tree and evicts from it."""
+        name = self._name()
+        if self.bench.prepare(name, tokens) is not None:
+            self.bench.materialise(name)
+            self.bench.compute(name)
+            self.bench.release(name)
+
+    @rule(tokens=TOKENS, candidate=st.integers(0, 14))
+    def lease(self, tokens: list[int], candidate: int) -> None:
+        self.bench.lease(self._name(), tokens, candidate)
+
+    @rule(tokens=TOKENS, floor=st.sampled_from([0, 0, 1, 3]))
+    def prepare(self, tokens: list[int], floor: int) -> None:
+        bench, name = self.bench, self._name()
+        prepared = bench.prepare(name, tokens, floor=floor)
+        if prepared is None:
+            assert bench.cache.holds(name) == "nothing"
+            assert any(
+                bench.available(window) - bench.escrowed(window) - floor < len(tokens)
+                for window in range(len(bench.specs))
+            ), "refused although free room alone suffices"
+        else:
+            assert bench.cache.holds(name) == ("committed" if prepared.committed else "escrow")
+
+    @precondition(lambda self: self._any("lease"))
+    @rule(data=st.data(), floor=st.sampled_from([0, 0, 2]))
+    def reserve(self, data: st.DataObject, floor: int) -> None:
+        name, bench = self._pick(data, "lease"), self.bench
+        rooms = [
+            bench.available(at) - bench.escrowed(at) - (0 if spec.kind == "recurrent" else floor)
+            for at, spec in enumerate(bench.specs)
+        ]
+        fits = all(bench.demand(at, name) <= room for at, room in enumerate(rooms))
+        assert bench.cache.reserve(name, floor) == fits
+        assert bench.cache.holds(name) == ("escrow" if fits else "lease")
+
+    @precondition(lambda self: self._any("lease", "escrow", "committed"))
+    @rule(data=st.data(), endpoint=st.integers(0, 7))
+    def commit(self, data: st.DataObject, endpoint: int) -> None:
+        name, bench = self._pick(data, "lease", "escrow", "committed"), self.bench
+        before = self._ownership(name)
+        was = bench.cache.holds(name)
+        prepared = bench.cache.commit(name, endpoint * BLOCK)
+        assert prepared.endpoint <= endpoint * BLOCK
+        rooms = [
+            bench.available(at) - bench.escrowed(at, but=name, committed_only=True)
+            for at in range(len(bench.specs))
+        ]
+        if prepared.committed:
+            assert prepared.endpoint == endpoint * BLOCK
+            assert bench.cache.holds(name) == "committed"
+            for at, room in enumerate(rooms):
+                assert bench.ledger(at).get(name).blocks == bench.demand(at, name) <= room
+        elif prepared.endpoint == endpoint * BLOCK:
+            assert self._ownership(name) == before, "a commit that failed changed something"
+        else:
+            assert bench.cache._records[name].end * BLOCK == prepared.endpoint
+            assert bench.cache.holds(name) == (
+                was if before[0] == bench.cache._records[name].end else {"committed": "escrow"}.get(was, was)
+            )
+
+    def _ownership(self, name: str) -> tuple[object, ...]:
+        record = self.bench.cache._records[name]
+        shares = [(share.first, [node.key for node in share.pinned]) for share in record.shares]
+        escrows = [self.bench.ledger(at).get(name) for at in range(len(self.bench.specs))]
+        return record.end, record.state, shares, escrows
+
+    @precondition(lambda self: self._any("escrow", "committed"))
+    @rule(data=st.data())
+    def materialise(self, data: st.DataObject) -> None:
+        name, bench = self._pick(data, "escrow", "committed"), self.bench
+        if bench.cache.holds(name) == "escrow" and any(
+            bench.demand(at, name) > bench.available(at) - bench.escrowed(at, name, committed_only=True)
+            for at in range(len(bench.specs))
+        ):
+            with pytest.raises(ValueError, match="its room is gone"):
+                bench.cache.materialise(name)
+            return
+        bench.materialise(name)
+
+    @precondition(lambda self: self._any("sequence"))
+    @rule(data=st.data(), tokens=st.integers(1, 9))
+    def compute(self, data: st.DataObject, tokens: int) -> None:
+        name = self._pick(data, "sequence")
+        prompt = self.bench.prompts[name]
+        self.bench.compute(name, min(len(prompt.tokens), prompt.position + tokens))
+
+    @precondition(lambda self: self._any("lease", "escrow", "committed", "sequence"))
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        name = self._pick(data, "lease", "escrow", "committed", "sequence")
+        assert self.bench.release(name)
+        assert not self.bench.release(name)
+
+    @precondition(lambda self: self.bench.prompts)
+    @rule()
+    def release_all(self) -> None:
+        for name in list(self.bench.prompts):
+            self.bench.release(name)
+        self.bench.cache.audit()
+
+    @rule(tokens=TOKENS)
+    def hint(self, tokens: list[int]) -> None:
+        """With nobody changing the tree, the hint is what a walk without a limit on claims finds."""
+        bench, name = self.bench, "hint"
+        if any(bench.escrowed(at) for at in range(len(bench.specs))):
+            return
+        end = bench.lease(name, tokens)
+        assert bench.cache.hint(bench.prompts[name].keys, len(tokens)) == end
+        bench.release(name)
+        assert bench.cache.match(keys_of(tokens), len(tokens)) == end
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.verify()
+            self._take_changes()
+
+    def _take_changes(self) -> None:
+        stored, removed = self.bench.cache.take_changes()
+        for key in removed:
+            assert key not in self.reported.values(), "a block was removed before its child"
+            del self.reported[key]
+        for block in stored:
+            assert block.key not in self.reported
+            assert block.parent is None or block.parent in self.reported, "stored before its parent"
+            self.reported[block.key] = block.parent
+        assert self.reported.keys() == self.bench.tree().nodes.keys()
+
+    def teardown(self) -> None:
+        if hasattr(self, "bench"):
+            self.release_all()
+
+
+TestCacheMachine = CacheMachine.TestCase
+TestCacheMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+
+BYTES = 5000
+SLOTS = 8
+PRINT = "tiny, float32, layers 0 to 3, blocks of 16 tokens, rank 0 of 2"
+
+# Writes for ever; the content of a block is a function of its key, so a reader can judge it.
+WRITER = """
+import random, sys
+from pathlib import Path
+from wavepp_worker.cache.disk import DiskStore
+store = DiskStore(Path(sys.argv[1]), 4, 1 << 20, "killed")
+rng = random.Random(int(sys.argv[2]))
+for count in range(1, 1 << 40):
+    key = rng.getrandbits(64)
+    store.write(rng.randrange(4), key, None, random.Random(key).randbytes(1 << 12) * 256)
+    if count == 8:
+        print("writing", flush=True)
+"""
+
+
+def block(key: int) -> bytes:
+    return random.Random(key).randbytes(BYTES)
+
+
+def make(path: Path, slots: int = SLOTS, block_bytes: int = BYTES, fingerprint: str = PRINT) -> DiskStore:
+    return DiskStore(path, slots, block_bytes, fingerprint)
+
+
+def read(store: DiskStore, slot: int, key: int) -> bytes:
+    out = bytearray(store.block_bytes)
+    store.read_into(slot, key, out)
+    return bytes(out)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "made" / "rank0.blocks"
+
+
+def overwrite(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
+def test_blocks_survive_a_restart(path: Path) -> None:
+    top = 2**64 - 1
+    store = make(path)
+    for slot, key, parent in ((3, top, None), (0, 7, top), (5, 9, 0), (1, 11, None)):
+        store.write(slot, key, parent, block(key))
+    store.drop(1)
+    before = store.records()
+    assert before == [(top, None, 3), (7, top, 0), (9, 0, 5)]
+    store.close()
+    store.close()
+    store = make(path)
+    assert store.records() == before
+    assert [read(store, slot, key) for key, _, slot in before] == [block(key) for key, _, _ in before]
+    store.check()
+
+
+def test_a_slot_holds_what_was_written_last_and_a_key_counts_once(path: Path) -> None:
+    store = make(path)
+    store.write(0, 1, None, block(1))
+    store.write(0, 3, None, block(3))
+    store.write(5, 2, 1, block(2))
+    store.close()
+    store = make(path)
+    store.write(4, 2, 3, block(2))
+    assert store.records() == [(3, None, 0), (2, 3, 4)]
+    assert read(store, 0, 3) == block(3)
+    assert read(store, 5, 2) == block(2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_while_writing(path: Path, seed: int) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(seed)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"writing\n"
+        time.sleep(random.Random(seed).uniform(0, 0.05))
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=30)
+    store = DiskStore(path, 4, 1 << 20, "killed")
+    records = store.records()
+    assert len(records) >= 3, "at most the slot being written may be lost"
+    for key, _, slot in records:
+        assert read(store, slot, key) == random.Random(key).randbytes(1 << 12) * 256
+
+
+def test_a_block_torn_by_a_machine_crash_is_not_delivered(path: Path) -> None:
+    """The kernel may have written the record back and not all of the bytes."""
+    store = make(path)
+    store.write(2, 5, None, block(5))
+    store.write(6, 6, 5, block(6))
+    store.close()
+    overwrite(path, block(5)[1000:], bytes(BYTES - 1000))
+    store = make(path)
+    with pytest.raises(AuditError, match=r"slot 2"):
+        store.check()
+    with pytest.raises(CacheCorrupt, match=rf"slot 2 of {path} .*computed again.*delete the file"):
+        read(store, 2, 5)
+    assert store.records() == [(6, 5, 6)]
+    with pytest.raises(CacheCorrupt, match=r"holds no block"):
+        read(store, 2, 5)
+    assert read(store, 6, 6) == block(6)
+
+
+@pytest.mark.parametrize("byte", range(48))
+def test_a_torn_record_is_no_record(path: Path, byte: int) -> None:
+    store = make(path)
+    store.write(0, 5, None, block(5))
+    store.close()
+    with path.open("r+b") as file:
+        file.seek(4096 + byte)
+        (old,) = file.read(1)
+        file.seek(4096 + byte)
+        file.write(bytes([old ^ 1]))
+    assert make(path).records() == []
+
+
+def test_a_record_does_not_vouch_for_another_slot(path: Path) -> None:
+    store = make(path)
+    store.write(0, 5, None, block(5))
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[4096 + 48 : 4096 + 96] = content[4096 : 4096 + 48]
+    path.write_bytes(content)
+    assert make(path).records() == [(5, None, 0)]
+
+
+def test_another_key_is_refused(path: Path) -> None:
+    store = make(path)
+    store.write(0, 5, None, block(5))
+    with pytest.raises(CacheCorrupt, match=r"holds block 0x5 where block 0x6 was asked for"):
+        read(store, 0, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fingerprint": "other model"}, "'other model'"),
+        ({"slots": SLOTS + 1}, f"needs {SLOTS + 1} blocks"),
+        ({"block_bytes": BYTES * 2}, f"of {BYTES * 2} bytes"),
+    ],
+)
+def test_a_file_made_for_something_else_is_refused(path: Path, change: dict[str, int], said: str) -> None:
+    store = make(path)
+    store.write(0, 5, None, block(5))
+    store.close()
+    content = path.read_bytes()
+    with pytest.raises(ConfigError, match=f"disk_path: .*{PRINT}.*{said}.*delete the file"):
+        make(path, **change)  # type: ignore[arg-type]
+    assert path.read_bytes() == content
+    assert read(make(path), 0, 5) == block(5)
+
+
+@pytest.mark.parametrize("content", [b"someone's notes", b"x" * 100_000])
+def test_a_foreign_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"disk_path: .*not an intact disk cache"):
+        make(path)
+    assert path.read_bytes() == content
+
+
+def test_a_cut_off_file_is_refused(path: Path) -> None:
+    make(path).close()
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(ConfigError, match=r"disk_path: .*cut off"):
+        make(path)
+
+
+def test_killed_before_the_header_was_written(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(bytes(9000))
+    store = make(path)
+    store.write(SLOTS - 1, 5, None, block(5))
+    assert read(store, SLOTS - 1, 5) == block(5)
+
+
+def test_two_openers(path: Path) -> None:
+    store = make(path)
+    with pytest.raises(ConfigError, match=r"disk_path: .*in use by another process"):
+        make(path)
+    store.write(0, 5, None, block(5))
+    store.close()
+    assert make(path).records() == [(5, None, 0)]
+
+
+def test_a_disk_that_is_too_small(path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"disk_path: .*bytes are needed, .* lower disk_kv_tokens"):
+        make(path, slots=1000, block_bytes=1 << 50)
+    make(path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_room_that_is_gone_when_it_is_taken(path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def full(*_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ConfigError, match=f"disk_path: .*{os.strerror(code)}; lower disk_kv_tokens"):
+            make(path)
+    assert path.stat().st_size == 0
+    make(path)
+
+
+def test_places_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for bad in (tmp_path / "file" / "rank0.blocks", tmp_path):
+        with pytest.raises(ConfigError, match=r"disk_path: cannot use .*create files in"):
+            make(bad)
+
+    def denied(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(ConfigError, match=r"disk_path: cannot use .*: Permission denied; give"):
+        make(tmp_path / "rank0.blocks")
+
+
+def test_wrong_slots_and_sizes(path: Path) -> None:
+    store = make(path)
+    for slot in (-1, SLOTS):
+        with pytest.raises(ValueError, match=r"does not exist"):
+            store.write(slot, 1, None, block(1))
+    with pytest.raises(ValueError, match=r"4999 bytes"):
+        store.write(0, 1, None, block(1)[1:])
+    with pytest.raises(ValueError, match=r"0 slots"):
+        make(path, slots=0)
+    with pytest.raises(ValueError, match=r"there is room for"):
+        make(path, fingerprint="x" * 5000)

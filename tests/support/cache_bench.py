@@ -1,0 +1,215 @@
+"""A rank's cache with fake bytes: each block's content is known, freed ones are poisoned, moves executed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wavepp_worker.cache.hashing import block_hashes, cache_seed
+from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.rank_cache import Materialised, Prepared, RankCache
+from wavepp_worker.cache.window_spec import WindowSpec
+
+BLOCK = 2
+SEED = cache_seed("model", "", "")
+
+
+def keys_of(tokens: Sequence[int]) -> list[int]:
+    return block_hashes(b"".join(token.to_bytes(4, "little") for token in tokens), BLOCK, SEED)
+
+
+@dataclass
+class Prompt:
+    """A request that holds something; ``claimed`` once it is materialised, computed up to ``position``."""
+
+    tokens: Sequence[int]
+    keys: list[int]
+    claimed: Materialised | None = None
+    position: int = 0
+
+
+class CacheBench:
+    """Drives one ``RankCache`` and checks every byte it hands out.
+
+    ``bytes`` maps ``(window, tier, slot)`` to the key whose content is there; no entry is poison.
+    """
+
+    def __init__(self, *specs: WindowSpec) -> None:
+        self.cache = RankCache(specs, BLOCK)
+        self.specs = specs
+        self.bytes: dict[tuple[int, Tier, int], object] = {}
+        self.prompts: dict[str, Prompt] = {}
+
+    def tree(self, window: int = 0):
+        return self.cache._windows[window].tree
+
+    def ledger(self, window: int = 0):
+        return self.cache._windows[window].ledger
+
+    def lease(self, name: str, tokens: Sequence[int], candidate: int | None = None) -> int:
+        keys = keys_of(tokens)
+        limit = min(len(tokens) if candidate is None else candidate, len(tokens) - 1) // BLOCK
+        expected = self.brute_endpoint(keys, limit)
+        end = self.cache.lease(name, keys, len(tokens), len(tokens) if candidate is None else candidate)
+        assert end == expected * BLOCK, f"leased {end} tokens, the naive model says {expected * BLOCK}"
+        self.prompts[name] = Prompt(tokens, keys)
+        return end
+
+    def prepare(
+        self, name: str, tokens: Sequence[int], candidate: int | None = None, floor: int = 0
+    ) -> Prepared | None:
+        keys = keys_of(tokens)
+        wanted = self.cache.match(keys, len(tokens)) if candidate is None else candidate
+        prepared = self.cache.prepare(name, keys, len(tokens), wanted, floor)
+        if prepared is not None:
+            self.prompts[name] = Prompt(tokens, keys)
+        return prepared
+
+    def materialise(self, name: str) -> Materialised:
+        """Materialise, execute the moves, and read everything the request resumes from."""
+        prompt = self.prompts[name]
+        record = self.cache._records[name]
+        end = record.end
+        claimed = self.cache.materialise(name)
+        self.execute(claimed.moves)
+        prompt.claimed, prompt.position = claimed, end * BLOCK
+        for window, spec in enumerate(self.specs):
+            if spec.kind == "recurrent":
+                resume = claimed.resume[window]
+                assert (resume is None) == (end == 0)
+                if resume is not None:
+                    assert self.bytes[window, Tier.DEVICE, resume] == prompt.keys[end - 1]
+                self.bytes[window, Tier.DEVICE, claimed.states[window]] = (name, prompt.position)
+                own = [claimed.states[window], *claimed.snapshots[window].values()]
+                assert len({*own, resume}) == len(own) + 1
+            else:
+                table = claimed.tables[window]
+                assert len(table) == -(-len(prompt.tokens) // BLOCK)
+                real = [block for block in table if block >= 0]
+                assert len(set(real)) == len(real)
+        self.verify()
+        return claimed
+
+    def compute(self, name: str, end: int | None = None) -> None:
+        """Compute up to ``end``, reading what attention reads, writing what it writes; publish it."""
+        prompt = self.prompts[name]
+        end = len(prompt.tokens) if end is None else end
+        claimed, start = prompt.claimed, prompt.position
+        assert claimed is not None
+        for window, spec in enumerate(self.specs):
+            if spec.kind == "recurrent":
+                assert self.bytes[window, Tier.DEVICE, claimed.states[window]] == (name, start)
+                self.bytes[window, Tier.DEVICE, claimed.states[window]] = (name, end)
+                for position, slot in claimed.snapshots[window].items():
+                    if start < position <= end:
+                        self.bytes[window, Tier.DEVICE, slot] = prompt.keys[position // BLOCK - 1]
+                continue
+            for at in range(start // BLOCK, -(-end // BLOCK)):
+                done = (at + 1) * BLOCK <= end
+                self.bytes[window, Tier.DEVICE, claimed.tables[window][at]] = (
+                    prompt.keys[at] if done else (name, at)
+                )
+        prompt.position = end
+        self.cache.publish(name, end)
+        self.verify()
+
+    def release(self, name: str) -> bool:
+        self.prompts.pop(name, None)
+        released = self.cache.release(name)
+        self.verify()
+        return released
+
+    def run(self, name: str, tokens: Sequence[int]) -> Materialised:
+        """A whole request, from preparation to release."""
+        assert self.prepare(name, tokens) is not None, f"no room for {name}"
+        claimed = self.materialise(name)
+        self.compute(name)
+        self.release(name)
+        return claimed
+
+    def execute(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            content = self.bytes.get((move.window, *move.source))
+            assert content == move.key, f"{move} would copy {content}"
+            self.bytes[(move.window, *move.target)] = content
+
+    def verify(self) -> None:
+        """Poison what is free; every attached block and every running request must read its own content."""
+        self.cache.check()
+        for number, window in enumerate(self.cache._windows):
+            for tier, pool in zip(Tier, window.tree.pools, strict=True):
+                for slot in set(range(pool.capacity)) - set(pool.in_use()):
+                    self.bytes.pop((number, tier, slot), None)
+            for node in window.tree.nodes.values():
+                assert self.bytes.get((number, node.tier, node.slot)) == node.key
+                if node.disk_copy >= 0:
+                    assert self.bytes.get((number, Tier.DISK, node.disk_copy)) == node.key
+        for name, prompt in self.prompts.items():
+            if prompt.claimed is not None:
+                self._verify_running(name, prompt, prompt.claimed)
+
+    def _verify_running(self, name: str, prompt: Prompt, claimed: Materialised) -> None:
+        full = prompt.position // BLOCK
+        for window, spec in enumerate(self.specs):
+            if spec.kind == "recurrent":
+                assert self.bytes.get((window, Tier.DEVICE, claimed.states[window])) == (
+                    name,
+                    prompt.position,
+                )
+                continue
+            table = claimed.tables[window]
+            for at in spec.needed(full, BLOCK):
+                assert self.bytes.get((window, Tier.DEVICE, table[at])) == prompt.keys[at], (
+                    f"{name} reads a wrong block {at} of window {spec.name}"
+                )
+            if prompt.position % BLOCK:
+                assert self.bytes.get((window, Tier.DEVICE, table[full])) == (name, full)
+
+    def available(self, window: int) -> int:
+        """Device blocks nobody holds, counted from who holds what."""
+        held: set[int] = set()
+        for record in self.cache._records.values():
+            share = record.shares[window]
+            held |= share.private
+            held |= {node.slot for node in share.pinned if node.tier == Tier.DEVICE}
+        return self.specs[window].blocks - len(held)
+
+    def escrowed(self, window: int, but: str = "", committed_only: bool = False) -> int:
+        return sum(
+            escrow.blocks
+            for name, escrow in self.ledger(window)._escrows.items()
+            if name != but and (escrow.committed or not committed_only)
+        )
+
+    def demand(self, window: int, name: str) -> int:
+        """Blocks the request has to allocate at its lease's endpoint, counted block by block."""
+        record, spec = self.cache._records[name], self.specs[window]
+        tokens, end = len(self.prompts[name].tokens), record.end
+        onboard = sum(node.tier != Tier.DEVICE for node in record.shares[window].pinned)
+        if spec.kind != "recurrent":
+            return onboard + sum(at * BLOCK < tokens for at in range(end, tokens))
+        marks = [
+            at for at in range(1, tokens) if spec.interval and at % spec.interval == 0 and at > end * BLOCK
+        ]
+        most = len(marks) if spec.max_snapshots is None else spec.max_snapshots
+        return onboard + 1 + min(len(marks), most, spec.blocks - 1 - (end > 0))
+
+    def brute_endpoint(self, keys: Sequence[int], limit: int) -> int:
+        """The largest endpoint every window can resume at without touching committed room, by trying all."""
+        for end in range(limit, 0, -1):
+            if all(self._resumable(window, keys, end) for window in range(len(self.specs))):
+                return end
+        return 0
+
+    def _resumable(self, window: int, keys: Sequence[int], end: int) -> bool:
+        spec, nodes = self.specs[window], self.tree(window).nodes
+        if spec.kind == "full":
+            needed = list(range(end))
+        elif spec.kind == "recurrent":
+            needed = [end - 1]
+        else:
+            needed = [at for at in range(end) if (at + 1) * BLOCK > end * BLOCK - spec.span]
+        if any(keys[at] not in nodes for at in needed):
+            return False
+        claims = sum(nodes[keys[at]].pins == 0 and nodes[keys[at]].tier == Tier.DEVICE for at in needed)
+        return claims <= self.available(window) - self.escrowed(window, committed_only=True)
