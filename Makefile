@@ -1,5 +1,6 @@
 # make serve   bring a graph up and wait for requests; Ctrl-C stops it
 # make test    lint, types and tests
+# make soak    storms over full caches, for half an hour; then a million simulated schedules
 #
 # Both first install what they need into .venv; that takes minutes once and nothing afterwards.
 #
@@ -16,7 +17,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: serve test clean
+.PHONY: serve test soak clean
 
 serve: .venv/.serve
 	$(BIN)/dynamo serve graphs:$(GRAPH) -f configs/$(GRAPH).yaml $(ARGS)
@@ -26,6 +27,10 @@ test: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	timeout --kill-after=30 1500 $(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+soak: .venv/.test
+	$(BIN)/python -m pytest -m soak $(ARGS)
+	$(BIN)/python -m tests.simulator --seeds 1000000
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

@@ -36,7 +36,6 @@ PLANNERS: dict[str, Callable[[Device], Planner]] = {
     "greedy": lambda d: GreedyPlanner(M),
     "greedy M/2": lambda d: GreedyPlanner(M // 2),
     "throttle": lambda d: ThrottlePlanner(T=2 * d.stages, max_p=M, min_p=M // 16, B=B),
-    "thrP": lambda d: ThrottlePlanner(T=d.stages, max_p=M, min_p=M // 8, B=B),
     "mpu-k3": lambda d: TwoBudgetMpu(P=d.stages, M=M, B=B),
     "mpu-paper": lambda d: PaperMpu(P=d.stages, M=M, b_min=B_MIN, B=B),
     "mpu": lambda d: TimedMpu(P=d.stages, M=M, b_min=M // 32, B=B, cost=d.cost),

@@ -83,11 +83,22 @@ def test_check_finds_an_entry_in_the_wrong_shard_and_one_that_counts_nothing(key
         index.check()
 
 
+class YieldingDict(dict[int, int]):
+    """Lets other threads run between the read and the write of an update."""
+
+    def get(self, key: int, default: int = 0) -> int:
+        value = super().get(key, default)
+        time.sleep(0)
+        return value
+
+
 def test_threads_that_update_the_same_keys_lose_no_count() -> None:
     index, keys = HintIndex(), list(range(64))
+    for shard in index._windows[0]:
+        shard.counts = YieldingDict()
 
     def update() -> None:
-        for _ in range(50):
+        for _ in range(20):
             for key in keys:
                 index.add(0, key)
             for key in keys[1:]:
@@ -98,8 +109,8 @@ def test_threads_that_update_the_same_keys_lose_no_count() -> None:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         index.check()
-        assert index.counts(0).get(0, 0) <= 200
-    assert index.counts(0) == {0: 200}
+        assert index.counts(0).get(0, 0) <= 80
+    assert index.counts(0) == {0: 80}
 
 
 def test_a_prefix_that_stays_is_found_under_churn_and_fast() -> None:

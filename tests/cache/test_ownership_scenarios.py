@@ -1,4 +1,4 @@
-"""Incidents that other engines have had with who owns which block, as far as they concern one rank's cache."""
+"""Incidents of other engines with who owns which block, as far as they concern one rank's cache."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_s18_two_requests_that_fit_alone_but_not_together_run_one_after_the_othe
 
 
 def test_s18_room_that_is_reserved_piecemeal_would_deadlock() -> None:
-    """Each needs 5 of 8 blocks: with room for the loaded prefix only, both would start and none would finish."""
+    """Each needs 5 of 8 blocks: with room for its loaded prefix only, both would start, none finish."""
     bench = CacheBench(attention(8))
     assert bench.prepare("a", prompt(1, 10)).committed
     assert bench.prepare("b", prompt(2, 10)) is None
@@ -229,7 +229,7 @@ def test_s35_a_freed_block_is_never_read_again() -> None:
 
 def test_the_papers_example_lands_on_the_snapshot_both_ranks_have() -> None:
     """Snapshots at 64K, 72K, 90K on one rank and 64K, 80K on the other; the candidate is 80K."""
-    ranks = [CacheBench(attention(64), recurrent(8, interval=2)) for _ in range(2)]
+    ranks = [CacheBench(attention(64), recurrent(60, interval=2)) for _ in range(2)]
     tokens = list(range(100))
     for rank, kept in zip(ranks, ((64, 72, 90), (64, 80)), strict=True):
         fill(rank, tokens, kept)
@@ -252,7 +252,7 @@ def test_reconciliation_finds_what_an_oracle_finds(seed: int) -> None:
     ranks, has = [], []
     tokens = list(range(40))
     for _ in range(chance.choice([2, 3, 5])):
-        rank = CacheBench(attention(64), recurrent(24, interval=2))
+        rank = CacheBench(attention(64), recurrent(30, interval=2))
         kept = sorted(chance.sample(range(2, 40, 2), chance.randrange(1, 14)))
         reach = chance.randrange(max(kept), 41)
         fill(rank, tokens[:reach], kept)
@@ -275,7 +275,7 @@ def test_reconciliation_finds_what_an_oracle_finds(seed: int) -> None:
 def fill(rank: CacheBench, tokens: list[int], kept: Sequence[int]) -> None:
     """Compute a prompt and keep only some of its snapshots, as eviction would have it."""
     for end in (*kept, len(tokens)):
-        rank.prepare("fill", tokens[:end] + [-1 % 2**32])
+        rank.prepare("fill", [*tokens[:end], 2**32 - 1])
         rank.materialise("fill")
         rank.compute("fill", end)
         rank.release("fill")

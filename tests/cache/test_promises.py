@@ -145,7 +145,7 @@ def test_promise_4_a_commit_without_room_leaves_lease_and_escrow_as_they_were() 
     record, ledger = bench.cache._records["a"], bench.ledger()
     before = (record.end, record.state, [node.key for node in record.shares[0].pinned], ledger.get("a"))
     assert record.end == 4
-    # At 4 tokens the request needs 3 blocks of the 4 free ones, but 3 are committed to b, and what its own lease
+    # At 4 tokens the request needs 3 blocks. 4 are free, but 3 of them committed to b, and what its own lease
     # would let go of is held by c.
     bench.lease("c", [*prompt(1, 8), 9])
     prepared = bench.cache.commit("a", 4)
@@ -205,11 +205,12 @@ def test_promise_6_the_hint_index_is_the_tree_whatever_tier_it_is_on() -> None:
     bench.run("a", prompt(1, 8))
     assert bench.cache.hint(keys, 9) == 8
     bench.run("b", prompt(2, 8))
-    assert {node.tier for node in bench.tree().nodes.values() if node.key in keys} == {Tier.HOST}
-    assert bench.cache.hint(keys, 9) == 4
-    bench.run("c", prompt(3, 8))
-    assert {node.tier for node in bench.tree().nodes.values() if node.key in keys} == {Tier.DISK}
-    assert bench.cache.hint(keys, 9) == 4
+    tiers = [bench.tree().nodes[key].tier for key in keys]
+    assert tiers == [Tier.HOST, Tier.HOST, Tier.DISK, Tier.DISK]
+    assert bench.cache.hint(keys, 9) == 8
+    bench.run("c", prompt(3, 2))
+    assert [bench.tree().nodes[key].tier for key in keys[:3]] == [Tier.HOST, Tier.DISK, Tier.DISK]
+    assert bench.cache.hint(keys, 9) == 6
     bench.run("d", prompt(4, 8))
     assert bench.cache.hint(keys, 9) == 0
     bench.cache.audit()

@@ -10,19 +10,36 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.tiny_models import make_model
+
 Reference = Callable[[list[int]], torch.Tensor]
 
 
-@pytest.fixture(scope="session")
-def reference(tiny_llama: Path) -> Reference:
+def plain_forward(directory: Path) -> Reference:
     """Log-probabilities of the token after a prompt, from one plain forward in float32."""
-    model = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
     @torch.inference_mode()
     def next_logprobs(prompt: list[int]) -> torch.Tensor:
         return model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
 
     return next_logprobs
+
+
+@pytest.fixture(scope="session")
+def reference(tiny_llama: Path) -> Reference:
+    return plain_forward(tiny_llama)
+
+
+@pytest.fixture(scope="session")
+def deep_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As ``tiny_llama``, with 8 layers."""
+    return make_model(tmp_path_factory.mktemp("deep") / "llama", num_hidden_layers=8)
+
+
+@pytest.fixture(scope="session")
+def deep_reference(deep_llama: Path) -> Reference:
+    return plain_forward(deep_llama)
 
 
 class PromptMaker:

@@ -60,8 +60,13 @@ class TieredTree:
     @property
     def destinations(self) -> int:
         """Blocks below the device that are free or can be reclaimed: how many victims can be offloaded."""
-        tier = self._below_device
-        return self.pools[tier].free + self.unpinned[tier] + (len(self.copies) if tier == DISK else 0)
+        if self._below_device == DISK:
+            return self._disk_room
+        return self.pools[HOST].free + self.unpinned[HOST]
+
+    @property
+    def _disk_room(self) -> int:
+        return self.pools[DISK].free + self.unpinned[DISK] + len(self.copies)
 
     def match(self, keys: Sequence[int], limit: int) -> int:
         """How many of the first ``limit`` keys are attached, in a prefix tree: O(log n) probes."""
@@ -138,7 +143,8 @@ class TieredTree:
     def allocate(self, count: int, destinations: int, moves: list[Move]) -> list[int]:
         """Take ``count`` device blocks, reclaiming what is not free in the tree's own order.
 
-        Of the victims the latest ``destinations`` keep their content below the device, the others lose it.
+        Of the victims the latest ``destinations`` go one tier down; those before them go straight to disk as far
+        as it has room, the rest lose their content.
 
         Args:
             moves: gets the copies to make first.
@@ -149,10 +155,15 @@ class TieredTree:
         pool = self.pools[DEVICE]
         if count > self.available:
             raise ValueError(f"asked for {count} blocks, {self.available} of {pool.capacity} are available")
-        keep = min(max(0, count - pool.free), destinations)
-        while pool.free < count - keep:
+        wanted = max(0, count - pool.free)
+        keep = min(wanted, destinations)
+        sink = min(wanted - keep, self._disk_room if self._below_device == HOST else 0)
+        while pool.free < count - keep - sink:
             self._evict(self._victim(DEVICE))
-        for slot in self._make_room(self._below_device, keep, moves):
+        slots = self._make_room(self._below_device, keep, moves)
+        while pool.free < count - keep:
+            self._sink(self._victim(DEVICE), moves)
+        for slot in slots:
             self._offload(self._victim(DEVICE), slot, moves)
         return pool.take(count)
 
@@ -203,6 +214,15 @@ class TieredTree:
             moves.append(self._move(node, self._below_device, slot))
             self._relocate(node, self._below_device, slot)
 
+    def _sink(self, node: Node, moves: list[Move]) -> None:
+        """Free the device block of a victim, passing the host by: what follows it there goes to disk first."""
+        followed = [node]
+        for member in followed:
+            followed.extend(child for child in member.children if child.tier == HOST)
+        for member in reversed(followed):
+            if member.attached:
+                self._spill(member, moves)
+
     def _make_room(self, tier: Tier, count: int, moves: list[Move]) -> list[int]:
         """Take ``count`` blocks of a lower tier, all of which its own victims can provide."""
         pool = self.pools[tier]
@@ -214,7 +234,7 @@ class TieredTree:
         return pool.take(count)
 
     def _spill(self, node: Node, moves: list[Move]) -> None:
-        """Free the host block of a victim: its content goes to disk if that has room, else it is lost."""
+        """Send a block to disk, whose followers are there already; without room its content is lost."""
         if node.disk_copy >= 0:
             self._relocate(node, DISK, node.disk_copy)
         elif self.pools[DISK].free or self._free_disk_slot():

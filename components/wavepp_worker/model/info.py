@@ -11,6 +11,7 @@ import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import outline, read_config
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
+from wavepp_worker.model.cost_model import is_timed, read_timed_model
 
 # A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
 # runs up to 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
@@ -51,12 +52,14 @@ class ModelInfo:
 
 
 def read_model_info(model_dir: Path) -> ModelInfo:
-    """Read a Hugging Face directory without loading weights.
+    """Read a Hugging Face directory without loading weights, or a timed model's (see ``model.cost_model``).
 
     Raises:
-        ConfigError: it is not one, lacks a file, or its architecture is not supported; names ``model``.
+        ConfigError: it is neither, lacks a file, or its architecture is not supported; names ``model``.
     """
     model_dir = Path(model_dir)
+    if is_timed(model_dir):
+        return _timed_info(model_dir)
     require_model_dir(model_dir)
     config = read_config(model_dir)
     context_length = getattr(config, "max_position_embeddings", None)
@@ -75,6 +78,23 @@ def read_model_info(model_dir: Path) -> ModelInfo:
         layer_costs=parts.layers,
         embedding_cost=parts.embedding * _EMBEDDING_SHARE,
         head_cost=parts.head * _HEAD_SHARE,
+    )
+
+
+def _timed_info(model_dir: Path) -> ModelInfo:
+    timed = read_timed_model(model_dir)
+    return ModelInfo(
+        path=model_dir,
+        model_id=timed.model_id,
+        num_layers=timed.layers,
+        vocab_size=timed.vocabulary,
+        hidden_size=max(1, round(timed.activation_bytes / 2)),
+        context_length=timed.context_length,
+        eos_token_ids=(),
+        dtype=torch.bfloat16,
+        layer_costs=(1.0,) * timed.layers,
+        embedding_cost=0.0,
+        head_cost=0.0,
     )
 
 

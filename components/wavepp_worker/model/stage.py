@@ -28,6 +28,17 @@ class Chunk:
     wants_logits: bool
 
 
+class Completion(Protocol):
+    """The end of a wave that was queued on a device."""
+
+    def wait(self, timeout: float) -> None:
+        """Return once the device is done with the wave and everything queued before it.
+
+        Raises:
+            RequestTimeout: it takes longer than ``timeout`` seconds.
+        """
+
+
 @dataclass(frozen=True)
 class StageOutput:
     """What a stage computed for one wave.
@@ -36,10 +47,14 @@ class StageOutput:
         boundary: activations for the next stage; empty on the last stage.
         logits: float32 ``[number of chunks that want logits, vocabulary]`` in chunk order on the last
             stage, else None.
+        done: how to wait for the device where it still computes; None where it does not.
+        seconds: device seconds of the wave, where they are known already.
     """
 
     boundary: Boundary
     logits: torch.Tensor | None
+    done: Completion | None = None
+    seconds: float | None = None
 
 
 class BlockMemory(Protocol):

@@ -24,7 +24,9 @@ class ChunkCost:
 
     def __post_init__(self) -> None:
         if self.a < 0 or self.b <= 0 or self.c < 0:
-            raise ConfigError(f"a stage needs seconds a >= 0, b > 0 and c >= 0, got {self}; change the cost model")
+            raise ConfigError(
+                f"a stage needs seconds a >= 0, b > 0 and c >= 0, got {self}; change the cost model"
+            )
 
     def work(self, start: int, length: int) -> float:
         """Seconds of ``length`` tokens from prompt position ``start`` on, without the wave's ``a``."""

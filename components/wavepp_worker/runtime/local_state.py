@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from wavepp_worker.cache.hashing import block_hashes, cache_seed
+from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.moves import Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import AuditError
@@ -44,6 +44,7 @@ class LocalState:
         self.cache = cache
         self.tiers = tiers
         self.requests = RequestTable()
+        self._hasher = BlockHasher(config.block)
         self.source: KVSource | None = None
         self.waves = 0
         self.rounds = 0
@@ -56,7 +57,7 @@ class LocalState:
     def announce(self, request: PrefillRequest) -> None:
         """Know a request from now on, and hash its blocks."""
         seed = cache_seed(self.config.model_id, request.salt, request.lora)
-        keys = block_hashes(request.tokens, self.config.block, seed)
+        keys = self._hasher.keys(request.tokens, seed)
         self.requests.announce(LocalRequest(request, keys))
 
     def claim_blocks(self, local: LocalRequest) -> None:

@@ -61,7 +61,15 @@ class PaperMpu(PackingPlanner):
     """The paper's planner (``mpu-paper``)."""
 
     def __init__(
-        self, *, P: int, M: int, b_min: int, B: int, F: int = 2, max_batch: int = 128, deadline: int | None = None
+        self,
+        *,
+        P: int,
+        M: int,
+        b_min: int,
+        B: int,
+        F: int = 2,
+        max_batch: int = 128,
+        deadline: int | None = None,
     ) -> None:
         """``deadline`` is how many waves may pass a lane over, by default ``R``."""
         self.R = 2 * P

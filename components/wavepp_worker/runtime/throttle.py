@@ -35,7 +35,7 @@ class ThrottlePlanner(PackingPlanner):
         """Tokens of the next wave."""
         waiting = sum(lane.left for lane in view.lanes)
         by_memory = self._max_p * (view.kv_free - self._threshold) / (1 - self._threshold)
-        return max(int(min(waiting / self._T, by_memory)), self._min_p)
+        return max(round(min(waiting / self._T, by_memory)), self._min_p)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         return self._pack(view.lanes[: self._max_batch], TokenRoom(self.budget(view)))

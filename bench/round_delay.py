@@ -1,0 +1,62 @@
+"""Proof that admission does not block execution: throughput with every round delayed, against no delay.
+
+``python -m bench.round_delay`` keeps more requests admitted than the pipeline can run, and measures both in
+turns; the paper's claim (section 4.2) is that the LOOP threads never wait for a round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from wavepp_worker import EngineConfig, PrefillEngine
+
+from bench.ablation import small_model, traffic
+from bench.closed_loop import closed_loop
+
+
+def main(
+    pp: Annotated[int, typer.Option(help="Ranks; each is a process.")] = 2,
+    delay: Annotated[float, typer.Option(help="Seconds added to every round.")] = 0.005,
+    length: Annotated[int, typer.Option(help="Prompt length.")] = 2048,
+    requests: Annotated[int, typer.Option(help="Requests of each measurement.")] = 48,
+    concurrency: Annotated[int, typer.Option(help="Requests under way at once.")] = 24,
+    turns: Annotated[int, typer.Option(help="Times each is measured, in turns.")] = 5,
+) -> None:
+    """Print the ratio of both throughputs, turn by turn."""
+    with tempfile.TemporaryDirectory() as directory:
+        model = small_model(Path(directory), layers=max(8, pp))
+
+        def engine(seconds: float) -> PrefillEngine:
+            return PrefillEngine(
+                EngineConfig(
+                    model=model,
+                    pp=pp,
+                    dtype="float32",
+                    chunk=256,
+                    kv_tokens=2 * concurrency * length,
+                    max_model_len=length + 16,
+                    round_delay=seconds,
+                )
+            )
+
+        ratios = []
+        with engine(0.0) as plain, engine(delay) as delayed:
+            for turn in track(range(-1, turns), description="measuring"):
+                prompts = traffic("cold", requests, length, seed=turn)
+                order = (plain, delayed) if turn % 2 else (delayed, plain)
+                loads = {each: closed_loop(each, prompts, concurrency, f"t{turn}") for each in order}
+                if turn >= 0:
+                    ratios.append(loads[delayed].throughput / loads[plain].throughput)
+    console = Console()
+    console.print(f"throughput with {1000 * delay:g} ms added to every round, of that without:")
+    console.print(", ".join(f"{ratio:.3f}" for ratio in ratios), f"median {statistics.median(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

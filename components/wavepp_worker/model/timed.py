@@ -1,0 +1,249 @@
+"""A pipeline stage that computes nothing: a virtual device whose work ends when the cost model says so.
+
+As on a GPU, ``forward`` and block copies are queued and return at once; the host waits only where it needs
+the result. In place of KV each block holds a hash of the prompt up to its last written token, so the answer
+is right only if every rank reused, copied and wrote the right blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wavepp_worker.errors import HandoffError, RequestTimeout, WaveppError
+from wavepp_worker.model.cost_model import TimedModel
+from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageOutput
+
+Clock = Callable[[], int]
+
+SPIN_SECONDS = 0.0001
+"""How long before the end a wait stops sleeping: the system wakes sleepers up to this much late."""
+
+_ENTRY = 16
+_MULTIPLIERS = tuple(np.uint64(m) for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xBF58476D1CE4E5B9))
+
+
+class Queue:
+    """One engine of a virtual device (compute, a copy direction, a link): work ends in launch order.
+
+    Times are nanoseconds of the clock, which all processes of a host share.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
+        self._clock = clock
+        self.free_at = 0
+
+    def launch(self, seconds: float, after: int = 0) -> int:
+        """Queue work that needs what is ready at ``after``; returns when it ends."""
+        self.free_at = max(self._clock(), self.free_at, after) + round(seconds * 1e9)
+        return self.free_at
+
+
+class Ending:
+    """Implements ``Completion``: work that ends at ``at`` nanoseconds of the monotonic clock."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def wait(self, timeout: float) -> None:
+        left = (self.at - time.monotonic_ns()) / 1e9
+        if left > timeout:
+            raise RequestTimeout(
+                f"the virtual device is busy for another {left:.1f} s, more than the {timeout:.0f} s that a "
+                "wave may take; raise speed in timed.json or lower chunk"
+            )
+        if left > SPIN_SECONDS:
+            time.sleep(left - SPIN_SECONDS)
+        while time.monotonic_ns() < self.at:
+            time.sleep(0)
+
+
+class TimedKV:
+    """Implements ``PagedKV`` with 16 bytes a block: tokens written so far, and the hash of the prompt so far."""
+
+    def __init__(self, model: TimedModel, layers: range, num_blocks: int, block: int, clock: Clock) -> None:
+        self.layers = layers
+        self.num_blocks = num_blocks
+        self.block = block
+        self.device = torch.device("cpu")
+        self.bytes_per_token = max(1, _ENTRY // block)
+        self._model = model
+        self._out, self._in = Queue(clock), Queue(clock)
+        # Per block: end position and hash, and until when some engine works with it.
+        self._entries = np.zeros((num_blocks, 2), np.uint64)
+        self._busy_until = np.zeros(num_blocks, np.int64)
+
+    @property
+    def block_bytes(self) -> int:
+        return _ENTRY
+
+    def hash_before(self, table: NDArray[np.int64], start: int) -> np.uint64:
+        """Hash of the prompt's tokens ``[0, start)``.
+
+        Raises:
+            WaveppError: the block that should end there holds something else.
+        """
+        if start == 0:
+            return np.uint64(0)
+        physical = int(table[(start - 1) // self.block])
+        end, value = self._entries[physical]
+        if int(end) != start:
+            raise WaveppError(
+                f"a chunk starts at token {start}, but block {physical} holds tokens up to {int(end)}; the "
+                "block table is wrong or the block was lost"
+            )
+        return np.uint64(value)
+
+    def write(self, table: NDArray[np.int64], start: int, length: int, hashes: NDArray[np.uint64]) -> None:
+        """Store the ``hashes`` at the end of each block that ``[start, start + length)`` touches."""
+        first, blocks = start // self.block, table[start // self.block : -(-(start + length) // self.block)]
+        ends = (np.arange(first, first + len(blocks)) + 1) * self.block
+        self._entries[blocks, 0] = np.minimum(ends, start + length)
+        self._entries[blocks, 1] = hashes
+
+    def ready(self, tables: Sequence[NDArray[np.int64]]) -> int:
+        """When everything in these blocks has been written or copied."""
+        return max((int(self._busy_until[table].max()) for table in tables), default=0)
+
+    def occupy(self, tables: Sequence[NDArray[np.int64]], until: int) -> None:
+        """Nobody copies these blocks, or copies to them, before ``until``."""
+        for table in tables:
+            self._busy_until[table] = until
+
+    def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
+        self._copy(self._out, blocks)
+        return torch.from_numpy(self._entries[blocks.numpy()].view(np.uint8))
+
+    def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
+        self._copy(self._in, blocks)
+        self._entries[blocks.numpy()] = payload.contiguous().numpy().view(np.uint64)
+
+    def _copy(self, queue: Queue, blocks: torch.Tensor) -> None:
+        link = self._model.to_host if queue is self._out else self._model.from_host
+        seconds = self._model.copy_time(link, len(self.layers), len(blocks) * self.block)
+        moved = [blocks.numpy()]
+        self.occupy(moved, queue.launch(seconds, after=self.ready(moved)))
+
+    def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        raise HandoffError("a timed model has no KV to hand off; set handoff to none")
+
+    def import_tokens(
+        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+    ) -> None:
+        raise HandoffError("a timed model cannot take over KV; set handoff to none")
+
+    def block_regions(self, block: int) -> list[tuple[int, int]]:
+        return []
+
+    def regions(self) -> list[tuple[int, int]]:
+        return []
+
+
+class TimedStage:
+    """Implements ``StageModel`` for layers of a ``TimedModel``.
+
+    The boundary is ``ready`` int64 ``[1]`` (when the activations have arrived, monotonic ns), ``before``
+    int64 ``[chunks]`` (the prompt's hash where each chunk starts) and ``hashes`` int64 ``[blocks touched]``.
+    """
+
+    def __init__(self, model: TimedModel, layers: range, clock: Clock = time.monotonic_ns) -> None:
+        self.layers = layers
+        self.num_layers = model.layers
+        self.vocab_size = model.vocabulary
+        self.dtype = torch.bfloat16
+        self.device = torch.device("cpu")
+        self._model = model
+        self._clock = clock
+        self._compute, self._link = Queue(clock), Queue(clock)
+
+    def make_kv(self, num_blocks: int, block: int) -> TimedKV:
+        return TimedKV(self._model, self.layers, num_blocks, block, self._clock)
+
+    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+        """Queue one wave; see ``StageModel``.
+
+        Raises:
+            WaveppError: the inputs do not fit the chunks, or a block does not hold what the wave builds on.
+        """
+        if not isinstance(kv, TimedKV) or kv.layers != self.layers:
+            raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
+        tables = [chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block)] for chunk in chunks]
+        before = np.array(
+            [kv.hash_before(table, chunk.start) for table, chunk in zip(tables, chunks, strict=True)], np.uint64
+        )
+        arrived = 0
+        if isinstance(inputs, torch.Tensor):
+            hashes = _hash_wave(inputs.numpy(), chunks, before, kv.block)
+        else:
+            arrived = int(inputs["ready"][0])
+            _check_same(before, inputs["before"], chunks)
+            hashes = inputs["hashes"].numpy().view(np.uint64)
+        ends = np.cumsum([len(table) - chunk.start // kv.block for table, chunk in zip(tables, chunks, strict=True)])
+        for table, chunk, of_chunk in zip(tables, chunks, np.split(hashes, ends[:-1]), strict=True):
+            kv.write(table, chunk.start, chunk.length, of_chunk)
+        seconds = self._model.wave_time(len(self.layers), [(chunk.start, chunk.length) for chunk in chunks])
+        done = self._compute.launch(seconds, after=max(arrived, kv.ready(tables)))
+        kv.occupy(tables, done)
+        if self.layers.stop == self.num_layers:
+            answers = [hashes[end - 1] for chunk, end in zip(chunks, ends, strict=True) if chunk.wants_logits]
+            return StageOutput({}, self._logits(answers), Ending(done), seconds)
+        tokens = sum(chunk.length for chunk in chunks)
+        boundary = {
+            "ready": torch.tensor([self._link.launch(self._model.hop_time(tokens), after=done)]),
+            "before": torch.from_numpy(before.view(np.int64)),
+            "hashes": torch.from_numpy(hashes.view(np.int64)),
+        }
+        return StageOutput(boundary, None, Ending(done), seconds)
+
+    def _logits(self, hashes: list[np.uint64]) -> torch.Tensor:
+        logits = torch.zeros(len(hashes), self.vocab_size)
+        for row, value in zip(logits, hashes, strict=True):
+            row[int(value) % self.vocab_size] = 1.0
+        return logits
+
+
+def expected_token(token_ids: Sequence[int], vocabulary: int) -> int:
+    """The most likely token after a prompt."""
+    tokens = np.asarray(token_ids, np.int64)
+    return int(_terms(tokens, np.arange(len(tokens))).sum(dtype=np.uint64)) % vocabulary
+
+
+def _terms(tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """What each token adds to the hash of its prompt; depends on its position, so order counts."""
+    first, second, third = _MULTIPLIERS
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * first + positions.astype(np.uint64) * second
+    mixed ^= mixed >> np.uint64(31)
+    mixed *= third
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+def _hash_wave(
+    tokens: NDArray[np.int64], chunks: list[Chunk], before: NDArray[np.uint64], block: int
+) -> NDArray[np.uint64]:
+    """The prompts' hashes at the end of every block the chunks touch, chunk after chunk."""
+    lengths = [chunk.length for chunk in chunks]
+    if len(tokens) != sum(lengths):
+        raise WaveppError(f"the wave's chunks add up to {sum(lengths)} tokens but {len(tokens)} came in")
+    found, at = [], 0
+    for chunk, value in zip(chunks, before, strict=True):
+        end = chunk.start + chunk.length
+        part = tokens[at : at + chunk.length]
+        sums = np.cumsum(_terms(part, np.arange(chunk.start, end)), dtype=np.uint64)
+        block_ends = np.arange(chunk.start // block + 1, -(-end // block) + 1) * block
+        found.append(value + sums[np.minimum(block_ends, end) - chunk.start - 1])
+        at += chunk.length
+    return np.concatenate(found)
+
+
+def _check_same(mine: NDArray[np.uint64], sent: torch.Tensor, chunks: list[Chunk]) -> None:
+    differing = np.flatnonzero(mine != sent.numpy().view(np.uint64))
+    if len(differing):
+        chunk = chunks[int(differing[0])]
+        raise WaveppError(
+            f"this rank and the one before hold different tokens before token {chunk.start} of one prompt; "
+            "a block table is wrong or a block was lost"
+        )
