@@ -7,6 +7,8 @@ from cache_bench import BLOCK, CacheBench, keys_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.window_spec import WindowSpec
 
 TOKENS = st.builds(
@@ -157,6 +159,32 @@ class CacheMachine(RuleBasedStateMachine):
             self.bench.release(name)
         self.bench.cache.audit()
 
+    @rule()
+    def flush(self) -> None:
+        self.bench.execute(self.bench.cache.flush())
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """Some bytes turn out to be bad: who holds the block has to go, and it is never found again."""
+        bench = self.bench
+        window = data.draw(st.integers(0, len(bench.specs) - 1))
+        nodes = sorted(bench.tree(window).nodes.values(), key=lambda node: node.key)
+        if not nodes:
+            return
+        node = data.draw(st.sampled_from(nodes))
+        holders = [
+            name
+            for name, record in bench.cache._records.items()
+            if any(not below_or_at(node).isdisjoint(share.pinned) for share in record.shares)
+        ]
+        place = (node.tier, node.slot)
+        assert sorted(bench.cache.lose([Move(window, node.key, None, place, place)])) == sorted(holders)
+        assert node.key not in bench.tree(window).nodes
+        bench.cache.check()
+        for name in holders:
+            bench.prompts.pop(name)
+            bench.cache.release(name)
+
     @rule(tokens=TOKENS)
     def hint(self, tokens: list[int]) -> None:
         """With nobody changing the tree, the hint is what a walk without a limit on claims finds."""
@@ -190,5 +218,9 @@ class CacheMachine(RuleBasedStateMachine):
             self.release_all()
 
 
+def below_or_at(node: Node) -> set[Node]:
+    return {node}.union(*(below_or_at(child) for child in node.children))
+
+
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestCacheMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

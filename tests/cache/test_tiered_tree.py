@@ -94,14 +94,15 @@ def test_victims_that_the_host_has_no_room_for_go_straight_to_disk_as_far_as_it_
     bench.cache.audit()
 
 
-def test_what_follows_a_victim_on_the_host_goes_to_disk_before_it() -> None:
-    bench = CacheBench(attention(4, host=2, disk=8))
+@pytest.mark.parametrize(("disk", "kept"), [(8, 4), (3, 3), (1, 1)])
+def test_what_follows_a_victim_on_the_host_goes_to_disk_before_it(disk: int, kept: int) -> None:
+    bench = CacheBench(attention(4, host=2, disk=disk))
     bench.run("a", prompt(1, 8))
     bench.run("b", prompt(2, 4))
     assert places(bench, prompt(1, 8)) == [DEVICE, DEVICE, HOST, HOST]
     # The first of four victims has two followers on the host, which has room for two of the four.
     bench.run("c", prompt(3, 8))
-    assert places(bench, prompt(1, 8)) == [DISK] * 4
+    assert places(bench, prompt(1, 8)) == [DISK] * kept + [None] * (4 - kept)
     assert places(bench, prompt(2, 4)) == [HOST, HOST]
     bench.cache.audit()
 

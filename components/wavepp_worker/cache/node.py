@@ -11,7 +11,7 @@ class Node:
     Attributes:
         key: chained hash of the block.
         parent: the block before it, None for a first block and in windows without parents.
-        children: blocks attached below it.
+        children: blocks attached below it, oldest first.
         depth: its index in the prefix.
         tier: where its bytes are.
         slot: its block on that tier.
@@ -39,7 +39,7 @@ class Node:
     def __init__(self, key: int, parent: Node | None, depth: int, tier: Tier, slot: int) -> None:
         self.key = key
         self.parent = parent
-        self.children: set[Node] = set()
+        self.children: dict[Node, None] = {}
         self.depth = depth
         self.tier = tier
         self.slot = slot

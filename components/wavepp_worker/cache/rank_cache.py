@@ -396,9 +396,9 @@ class RankCache:
             return
         self._unpin(record.shares, unless=shares)
         record.end, record.shares = end, shares
-        for window in self._windows:
-            window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)
         if record.state == "committed":
+            for window in self._windows:
+                window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)
             record.state = "escrow"
         self._settle()
 

@@ -115,7 +115,7 @@ class TieredTree:
         node.last_used = self.clock
         self.nodes[key] = node
         if parent is not None:
-            parent.children.add(node)
+            parent.children[node] = None
             if parent.tier == tier:
                 parent.peers += 1
         if held:
@@ -159,7 +159,7 @@ class TieredTree:
         keep = min(wanted, destinations)
         sink = min(wanted - keep, self._disk_room if self._below_device == HOST else 0)
         while pool.free < count - keep - sink:
-            self._evict(self._victim(DEVICE))
+            self.detach(self._victim(DEVICE))
         slots = self._make_room(self._below_device, keep, moves)
         while pool.free < count - keep:
             self._sink(self._victim(DEVICE), moves)
@@ -197,13 +197,6 @@ class TieredTree:
                 f"window {self.window} counts {self.unpinned[tier]} victims on {tier.name}, none found"
             )
         return node
-
-    def _evict(self, node: Node) -> None:
-        """Free the device block of a victim without copying; its content stays if a disk copy can serve."""
-        if node.disk_copy >= 0 and all(child.tier == DISK for child in node.children):
-            self._relocate(node, DISK, node.disk_copy)
-        else:
-            self.detach(node)
 
     def _offload(self, node: Node, slot: int, moves: list[Move]) -> None:
         """Free the device block of a victim, whose content goes to ``slot`` of the next tier."""
@@ -291,7 +284,7 @@ class TieredTree:
             self.unpinned[node.tier] -= 1
             self.pools[node.tier].drop_owner(node.slot)
         if node.parent is not None:
-            node.parent.children.discard(node)
+            del node.parent.children[node]
             self._lose_peer(node.parent, node.tier)
             node.parent = None
 

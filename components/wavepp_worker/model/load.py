@@ -15,8 +15,10 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import require_model_dir
+from wavepp_worker.model.cost_model import is_timed, read_timed_model
 from wavepp_worker.model.info import ModelInfo
 from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
+from wavepp_worker.model.timed import TimedStage
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
 from wavepp_worker.model.wave import Wave, running
 
@@ -47,8 +49,10 @@ def _cpu_has_bfloat16() -> bool:
     return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
 
 
-def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage:
+def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage | TimedStage:
     """Load ``layers`` of a model (with the embedding on the first stage, the norm and head on the last).
+
+    A timed model's directory gives a ``TimedStage``, whatever ``dtype`` and ``device`` are.
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
     all processes of the host and paged in as they are used.
@@ -56,11 +60,14 @@ def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
     """
+    if is_timed(Path(model_dir)):
+        timed = read_timed_model(Path(model_dir))
+        _require_layers(layers, timed.layers)
+        return TimedStage(timed, layers)
     require_model_dir(Path(model_dir))
     config = read_config(Path(model_dir))
     parts = outline(config)
-    if not 0 <= layers.start < layers.stop <= len(parts.layers) or layers.step != 1:
-        raise ConfigError(f"partition: layers {layers} do not exist; the model has {len(parts.layers)}")
+    _require_layers(layers, len(parts.layers))
     base = model_class(config)
 
     class Stage(base):  # type: ignore[valid-type,misc]
@@ -84,6 +91,11 @@ def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) 
     model = _to_device(model.eval().requires_grad_(False), device)
     shapes = _learn_shapes(model, layers, parts)
     return TorchStage(model, layers, len(parts.layers), shapes)
+
+
+def _require_layers(layers: range, count: int) -> None:
+    if not 0 <= layers.start < layers.stop <= count or layers.step != 1:
+        raise ConfigError(f"partition: layers {layers} do not exist; the model has {count}")
 
 
 def _prune(model: Any, layers: range, parts: Outline) -> None:

@@ -70,7 +70,7 @@ class TimedKV:
         self.num_blocks = num_blocks
         self.block = block
         self.device = torch.device("cpu")
-        self.bytes_per_token = max(1, _ENTRY // block)
+        self.bytes_per_token = 0
         self._model = model
         self._out, self._in = Queue(clock), Queue(clock)
         # Per block: end position and hash, and until when some engine works with it.
@@ -171,9 +171,12 @@ class TimedStage:
         """
         if not isinstance(kv, TimedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        tables = [chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block)] for chunk in chunks]
+        tables = [
+            chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block)] for chunk in chunks
+        ]
         before = np.array(
-            [kv.hash_before(table, chunk.start) for table, chunk in zip(tables, chunks, strict=True)], np.uint64
+            [kv.hash_before(table, chunk.start) for table, chunk in zip(tables, chunks, strict=True)],
+            np.uint64,
         )
         arrived = 0
         if isinstance(inputs, torch.Tensor):
@@ -182,7 +185,9 @@ class TimedStage:
             arrived = int(inputs["ready"][0])
             _check_same(before, inputs["before"], chunks)
             hashes = inputs["hashes"].numpy().view(np.uint64)
-        ends = np.cumsum([len(table) - chunk.start // kv.block for table, chunk in zip(tables, chunks, strict=True)])
+        ends = np.cumsum(
+            [len(table) - chunk.start // kv.block for table, chunk in zip(tables, chunks, strict=True)]
+        )
         for table, chunk, of_chunk in zip(tables, chunks, np.split(hashes, ends[:-1]), strict=True):
             kv.write(table, chunk.start, chunk.length, of_chunk)
         seconds = self._model.wave_time(len(self.layers), [(chunk.start, chunk.length) for chunk in chunks])

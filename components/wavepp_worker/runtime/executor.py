@@ -47,11 +47,14 @@ class Executor:
         inputs = self._prompt_tokens(locals_, header.spans) if state.config.first else boundary
         chunks = [self._chunk(local, span) for local, span in zip(locals_, header.spans, strict=True)]
         output = self._stage.forward(inputs, chunks, self._kv)
-        compute = (*header.compute, time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
+        compute = (*header.compute, seconds)
         for local, span in zip(locals_, header.spans, strict=True):
             state.advance(local, span, compute)
         state.wave_executed()
         if state.config.last:
+            if output.done is not None:
+                output.done.wait(state.config.wait)
             self._answer(locals_, header.spans, output.logits)
         else:
             passed_on = WaveHeader(wave_id=header.wave_id, spans=header.spans, compute=compute)

@@ -1,0 +1,175 @@
+"""One rank's cache and its part in admission rounds, without a model and under churn, for ``bench.admission``."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import zmq
+from wavepp_worker.cache.hashing import BlockHasher, cache_seed
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.ownership import LeaseOwnership
+from wavepp_worker.runtime.requests import LocalRequest, RequestTable
+from wavepp_worker.runtime.round_actions import RoundActions
+from wavepp_worker.runtime.rounds import FollowerRounds
+
+SEED = cache_seed("bench", "", "")
+CHURN_BLOCKS = 64
+"""Blocks that one step of the churn publishes, and makes others be evicted for: a chunk of 2,048 tokens."""
+WAIT = 60.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts of ``tokens`` tokens: half of what they share is common to all, half to those of one branch.
+
+    Attributes:
+        shared: part of every prompt that is in the cache.
+        room: blocks of the cache beside the branches.
+    """
+
+    tokens: int
+    block: int
+    shared: float
+    branches: int
+    room: int
+
+    def prefixes(self) -> list[bytes]:
+        """The branches, equal in every process: little-endian uint32 tokens, whole blocks."""
+        draw = random.Random(0)
+        length = 4 * int(self.tokens * self.shared) // (4 * self.block) * 4 * self.block
+        trunk = draw.randbytes(length // 2 // (4 * self.block) * 4 * self.block)
+        return [trunk + draw.randbytes(length - len(trunk)) for _ in range(self.branches)]
+
+    def prompts(self, prefixes: list[bytes], count: int, draw: random.Random) -> list[bytes]:
+        """``count`` prompts over the branches in turn, each with a new end."""
+        return [
+            prefix + draw.randbytes(4 * self.tokens - len(prefix))
+            for prefix in (prefixes[at % len(prefixes)] for at in range(count))
+        ]
+
+
+class CachedRank:
+    """A cache that holds the branches, pinned as if running, and a thread that keeps changing its tree.
+
+    It has what ``RoundActions`` and ``LeaseOwnership`` use of a rank's state. The thread stands for the LOOP
+    thread: it runs admitted requests in no time, and publishes and evicts otherwise.
+
+    Args:
+        pause: seconds the thread sleeps between two changes.
+    """
+
+    def __init__(self, number: int, workload: Workload, pause: float) -> None:
+        prefixes = workload.prefixes()
+        hasher = BlockHasher(workload.block)
+        keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
+        blocks = len({key for branch in keys for key in branch}) + workload.room
+        self.cache = RankCache([WindowSpec("attention", "full", blocks)], workload.block)
+        self.config = SimpleNamespace(rank=number, headroom=0, block=workload.block)
+        self.requests = RequestTable()
+        self.hasher = hasher
+        self.rounds = 0
+        self.stopping = threading.Event()
+        self.admitted: deque[str] = deque()
+        self.ended: deque[str] = deque()
+        self.changes = 0
+        self._pause = pause
+        for at, branch in enumerate(keys):
+            self._publish(f"fill-{at}", branch, workload.block * len(branch))
+            self.cache.lease(f"keep-{at}", branch, workload.tokens, workload.tokens)
+        draw = random.Random(number)
+        self._churn = [
+            [draw.getrandbits(64) for _ in range(CHURN_BLOCKS)] for _ in range(2 * blocks // CHURN_BLOCKS)
+        ]
+        self._thread = threading.Thread(target=self._loop)
+
+    def __enter__(self) -> CachedRank:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        self._thread.join(WAIT)
+
+    def announce(self, request: PrefillRequest) -> None:
+        self.requests.announce(LocalRequest(request, self.hasher.keys(request.tokens, SEED)))
+
+    def let_go(self, request_id: str) -> None:
+        self.cache.release(request_id)
+        self.requests.forget(request_id)
+
+    def _loop(self) -> None:
+        at = 0
+        while not self.stopping.is_set():
+            if self.admitted:
+                self._execute(self.admitted.popleft())
+            else:
+                self._publish("churn", self._churn[at], CHURN_BLOCKS * self.config.block)
+                at = (at + 1) % len(self._churn)
+                self.changes += 1
+            if self._pause:
+                self.stopping.wait(self._pause)
+
+    def _execute(self, request_id: str) -> None:
+        local = self.requests.known(request_id)
+        self.cache.materialise(request_id)
+        self.cache.publish(request_id, local.request.prompt_tokens)
+        self.let_go(request_id)
+        self.ended.append(request_id)
+
+    def _publish(self, name: str, keys: list[int], tokens: int) -> None:
+        """Run a prompt that reuses what it can; without room, nothing happens."""
+        if self.cache.prepare(name, keys, tokens, self.cache.match(keys, tokens)) is not None:
+            self.cache.materialise(name)
+            self.cache.publish(name, tokens)
+            self.cache.release(name)
+
+
+def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
+    """The look-up of the two-walk baseline: block by block down the tree, under its mutex; tokens."""
+    depth = 0
+    limit = min(len(keys), (prompt_tokens - 1) // cache.block)
+    with cache._mutex:
+        nodes = cache._windows[0].tree.nodes
+        parent = None
+        while depth < limit:
+            node = nodes.get(keys[depth])
+            if node is None or node.parent is not parent:
+                break
+            parent = node
+            depth += 1
+    return depth * cache.block
+
+
+class TwoWalkActions(RoundActions):
+    """Looks prefixes up in the tree. The walk that pins is the lease's, as in the other."""
+
+    def _endpoint(self, request_id: str) -> int:
+        local = self._state.requests.known(request_id)
+        return first_walk(self._state.cache, local.keys, local.request.prompt_tokens)
+
+
+def round_actions(rank: CachedRank, two_walks: bool) -> RoundActions:
+    return (TwoWalkActions if two_walks else RoundActions)(rank, LeaseOwnership(rank))
+
+
+def run_follower(number: int, workload: Workload, address: str, pause: float, two_walks: bool) -> None:
+    """The process of rank ``number``: takes part in every round until one says stop."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    rounds = FollowerRounds(context, address, WAIT)
+    with CachedRank(number, workload, pause) as rank:
+        actions = round_actions(rank, two_walks)
+        while not rank.stopping.is_set():
+            plan = rounds.next_plan(WAIT)
+            if plan is None:
+                raise TimeoutError(f"rank {number} got no plan for {WAIT:.0f} s")
+            outcome = actions.apply(plan, rounds.exchange(actions.vote(plan)))
+            rank.admitted.extend(admit.request_id for admit in outcome.admitted)
+    rank.cache.check()
+    rounds.close()
+    context.term()
