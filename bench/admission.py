@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import statistics
 import tempfile
@@ -304,11 +305,13 @@ def main(
                 progress.advance(task)
     title = (
         f"{tokens} tokens, blocks of {block}, {shared:.0%} shared over {branches} branches, "
-        f"{concurrency} waiting, {ranks} ranks"
+        f"{concurrency} waiting, {ranks} ranks\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
     Console(width=120).print(show(samples, rounds, title))
     if out is not None:
-        out.write_text(json.dumps({"seconds": samples, "rounds per admitted request": rounds}, indent=1))
+        out.write_text(
+            json.dumps({"title": title, "seconds": samples, "rounds per admitted request": rounds}, indent=1)
+        )
     if figure is not None:
         draw_figure(figure, samples, title)
 

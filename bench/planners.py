@@ -88,7 +88,7 @@ def run_cell(cell: Cell, names: Sequence[str], per_client: int) -> tuple[float, 
 def main(
     only: Annotated[str, typer.Option(help="Cells whose name contains this.")] = "",
     planner: Annotated[list[str] | None, typer.Option(help="Planners to compare; default: all.")] = None,
-    requests_per_client: int = 6,
+    requests_per_client: int = 12,
 ) -> None:
     """Compare the planners on a virtual pipeline."""
     names = planner or list(PLANNERS)

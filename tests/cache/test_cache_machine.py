@@ -100,7 +100,14 @@ class CacheMachine(RuleBasedStateMachine):
         name, bench = self._pick(data, "lease", "escrow", "committed"), self.bench
         before = self._ownership(name)
         was = bench.cache.holds(name)
+        usable = bench.cache._records[name].end >= endpoint and all(
+            bench.prompts[name].keys[at] in bench.tree(window).nodes
+            for window in range(len(bench.specs))
+            for at in bench._needed(window, endpoint)
+        )
+        fits = usable and bench.fits_at(name, endpoint)
         prepared = bench.cache.commit(name, endpoint * BLOCK)
+        assert prepared.committed == fits
         assert prepared.endpoint <= endpoint * BLOCK
         rooms = [
             bench.available(at) - bench.escrowed(at, but=name, committed_only=True)

@@ -160,6 +160,19 @@ def test_promise_4_a_commit_without_room_leaves_lease_and_escrow_as_they_were() 
     bench.compute("a")
 
 
+def test_a_commit_counts_the_room_that_its_own_lease_lets_go_of() -> None:
+    bench = CacheBench(attention(8))
+    bench.run("old", prompt(1, 8))
+    assert bench.prepare("a", [*prompt(1, 8), 5, 5]).committed
+    assert bench.prepare("b", prompt(2, 6)).committed
+    # 4 are free, 3 of them committed to b; going down to 4 tokens frees 2 more, and 3 are needed.
+    assert bench.cache.commit("a", 4).committed
+    assert bench.cache.commit("a", 0).committed
+    for name in "ab":
+        bench.materialise(name)
+        bench.compute(name)
+
+
 @pytest.mark.parametrize("state", ["nothing", "lease", "escrow", "committed", "sequence", "half computed"])
 def test_promise_5_release_is_safe_in_every_state_any_number_of_times(state: str) -> None:
     bench = CacheBench(attention(8, host=2), recurrent(4))

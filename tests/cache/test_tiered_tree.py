@@ -294,11 +294,11 @@ def test_a_rank_without_attention_keeps_nothing_on_disk() -> None:
 
 
 def test_lost_bytes_are_forgotten_with_all_that_follows_and_their_holders_named() -> None:
-    bench = CacheBench(attention(6, host=1, disk=8))
+    bench = CacheBench(attention(7, host=1, disk=8))
     bench.run("a", prompt(1, 8))
-    bench.run("b", prompt(2, 12))
+    bench.run("b", prompt(2, 14))
     assert places(bench, prompt(1, 8)) == [HOST, DISK, DISK, DISK]
-    tokens = [*prompt(1, 8), 9]
+    tokens = [*prompt(1, 8), 9, 9, 9]
     held = bench.lease("c", tokens)
     assert bench.lease("bystander", [*prompt(2, 2), 9]) == 2
     assert bench.cache.reserve("c")
@@ -308,10 +308,10 @@ def test_lost_bytes_are_forgotten_with_all_that_follows_and_their_holders_named(
     at = keys_of(tokens).index(lost[0].key)
     assert bench.cache.lose(lost) == ("c",)
     bench.cache.check()
-    assert bench.cache.hint(keys_of(tokens), 9) == at * BLOCK < held
-    bench.cache.publish("c", 9)
+    assert bench.cache.hint(keys_of(tokens), 11) == at * BLOCK < held
+    bench.cache.publish("c", 11)
     bench.cache.check()
-    assert bench.cache.match(keys_of(tokens), 9) == at * BLOCK
+    assert bench.cache.match(keys_of(tokens), 11) == at * BLOCK
     bench.release("c")
     bench.release("bystander")
     bench.cache.audit()

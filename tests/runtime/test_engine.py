@@ -54,9 +54,17 @@ def running(pid: int) -> bool:
             "block": 3,
             "kv_tokens": (1200, 1000, 1500),
             "host_kv_tokens": (0, 400, 900),
+            "planner": "throttle",
         },
-        {"pp": 4, "chunk": 512, "block": 1},
-        {"pp": 4, "chunk": 64, "block": 8, "ownership": "none"},
+        {"pp": 4, "chunk": 512, "block": 1, "planner": "mpu-paper"},
+        {
+            "pp": 4,
+            "chunk": 64,
+            "block": 8,
+            "ownership": "none",
+            "planner": "mpu",
+            "chunk_cost": (0.002, 0.0001, 0.0),
+        },
     ],
     ids=lambda values: "-".join(
         f"{key}{values[key]}" for key in ("pp", "chunk", "block", "admission", "ownership") if key in values
@@ -210,10 +218,43 @@ def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) 
     )
     maker = PromptMaker(seed=4)
     with PrefillEngine(config) as engine:
-        prompts = [maker.tokens(9) for _ in range(4)] + [maker.tokens(1)]
+        prompts = [maker.tokens(9), maker.tokens(5), maker.tokens(1)]
         futures = [submit(engine, f"one-{index}", prompt) for index, prompt in enumerate(prompts)]
         for prompt, future in zip(prompts, futures, strict=True):
             assert future.result(60).first_token == int(reference(prompt).argmax())
+        engine.audit()
+
+
+def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_from_disk(
+    tiny_llama: Path, reference: Reference, tmp_path: Path
+) -> None:
+    """Every rank offloads on its own, and reuse still needs all of them."""
+    config = EngineConfig(
+        model=tiny_llama,
+        dtype="float32",
+        pp=2,
+        chunk=64,
+        block=8,
+        kv_tokens=(320, 400),
+        max_model_len=320,
+        host_kv_tokens=(400, 200),
+        disk_kv_tokens=1600,
+        disk_path=tmp_path / "kv",
+    )
+    maker = PromptMaker(seed=6)
+    prompts = [maker.tokens(300) for _ in range(3)]
+    with PrefillEngine(config) as engine:
+        for again in (False, True):
+            for prompt in prompts:
+                result = engine.prefill(prompt, top_logprobs=5)
+                assert result.reused_tokens == (296 if again else 0)
+                assert_right(reference, prompt, result)
+        engine.audit()
+    with PrefillEngine(config) as engine:
+        for prompt in prompts:
+            result = engine.prefill(prompt, top_logprobs=5)
+            assert result.reused_tokens == 296
+            assert_right(reference, prompt, result)
         engine.audit()
 
 

@@ -167,12 +167,27 @@ class CacheBench:
 
     def available(self, window: int) -> int:
         """Device blocks nobody holds, counted from who holds what."""
+        return self.specs[window].blocks - len(self._held(window))
+
+    def _held(self, window: int, but: str = "") -> set[int]:
         held: set[int] = set()
-        for record in self.cache._records.values():
-            share = record.shares[window]
-            held |= share.private
-            held |= {node.slot for node in share.pinned if node.tier == Tier.DEVICE}
-        return self.specs[window].blocks - len(held)
+        for name, record in self.cache._records.items():
+            if name != but:
+                share = record.shares[window]
+                held |= share.private
+                held |= {node.slot for node in share.pinned if node.tier == Tier.DEVICE}
+        return held
+
+    def fits_at(self, name: str, end: int) -> bool:
+        """Whether a leased request fits holding exactly what it needs after ``end`` blocks, all present."""
+        for window in range(len(self.specs)):
+            nodes = [self.tree(window).nodes[self.prompts[name].keys[at]] for at in self._needed(window, end)]
+            on_device = {node.slot for node in nodes if node.tier == Tier.DEVICE}
+            room = self.specs[window].blocks - len(self._held(window, but=name) | on_device)
+            room -= self.escrowed(window, but=name, committed_only=True)
+            if len(nodes) - len(on_device) + self._own(window, name, end) > room:
+                return False
+        return True
 
     def escrowed(self, window: int, but: str = "", committed_only: bool = False) -> int:
         return sum(
@@ -183,16 +198,19 @@ class CacheBench:
 
     def demand(self, window: int, name: str) -> int:
         """Blocks the request has to allocate at its lease's endpoint, counted block by block."""
-        record, spec = self.cache._records[name], self.specs[window]
-        tokens, end = len(self.prompts[name].tokens), record.end
+        record = self.cache._records[name]
         onboard = sum(node.tier != Tier.DEVICE for node in record.shares[window].pinned)
+        return onboard + self._own(window, name, record.end)
+
+    def _own(self, window: int, name: str, end: int) -> int:
+        tokens, spec = len(self.prompts[name].tokens), self.specs[window]
         if spec.kind != "recurrent":
-            return onboard + sum(at * BLOCK < tokens for at in range(end, tokens))
+            return sum(at * BLOCK < tokens for at in range(end, tokens))
         marks = [
             at for at in range(1, tokens) if spec.interval and at % spec.interval == 0 and at > end * BLOCK
         ]
         most = len(marks) if spec.max_snapshots is None else spec.max_snapshots
-        return onboard + 1 + min(len(marks), most, spec.blocks - 1 - (end > 0))
+        return 1 + min(len(marks), most, spec.blocks - 1 - (end > 0))
 
     def brute_endpoint(self, keys: Sequence[int], limit: int) -> int:
         """The largest endpoint every window can resume at without touching committed room, by trying all."""
@@ -202,14 +220,16 @@ class CacheBench:
         return 0
 
     def _resumable(self, window: int, keys: Sequence[int], end: int) -> bool:
-        spec, nodes = self.specs[window], self.tree(window).nodes
-        if spec.kind == "full":
-            needed = list(range(end))
-        elif spec.kind == "recurrent":
-            needed = [end - 1]
-        else:
-            needed = [at for at in range(end) if (at + 1) * BLOCK > end * BLOCK - spec.span]
+        nodes, needed = self.tree(window).nodes, self._needed(window, end)
         if any(keys[at] not in nodes for at in needed):
             return False
         claims = sum(nodes[keys[at]].pins == 0 and nodes[keys[at]].tier == Tier.DEVICE for at in needed)
         return claims <= self.available(window) - self.escrowed(window, committed_only=True)
+
+    def _needed(self, window: int, end: int) -> list[int]:
+        spec = self.specs[window]
+        if spec.kind == "full":
+            return list(range(end))
+        if spec.kind == "recurrent":
+            return [end - 1] if end else []
+        return [at for at in range(end) if (at + 1) * BLOCK > end * BLOCK - spec.span]

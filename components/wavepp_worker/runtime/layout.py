@@ -10,6 +10,7 @@ from wavepp_worker.model.info import ModelInfo
 from wavepp_worker.model.load import resolve_dtype
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.config import EngineConfig
+from wavepp_worker.runtime.planners import make_planner
 from wavepp_worker.runtime.rank_config import RankConfig
 
 WAIT_SECONDS = 120.0
@@ -115,7 +116,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
     def address(name: str) -> str:
         return f"ipc://{run_dir}/{name}"
 
-    return [
+    configs = [
         RankConfig(
             rank=rank,
             ranks=config.pp,
@@ -135,6 +136,9 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             headroom=headroom_blocks(config, blocks[rank]),
             round_delay=config.round_delay,
             chunk=config.chunk,
+            min_chunk=config.min_chunk,
+            planner=config.planner,
+            chunk_cost=config.chunk_cost,
             max_batch=config.max_batch,
             host=config.host,
             handoff=transport,
@@ -147,3 +151,5 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
         )
         for rank in range(config.pp)
     ]
+    make_planner(configs[0])
+    return configs

@@ -30,7 +30,7 @@ from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.outbox import Outbox
 from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
-from wavepp_worker.runtime.planner import GreedyPlanner
+from wavepp_worker.runtime.planners import make_planner
 from wavepp_worker.runtime.protocol import RankFailed, RankReady
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.ring import Ring
@@ -118,7 +118,7 @@ def _serve(
         queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep)
         round_planner = RoundPlanner(queue, leases=config.leases)
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
-        lanes = Lanes(Ring(2 * config.ranks), GreedyPlanner(config.chunk), config.max_batch)
+        lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)
         loop = LeaderLoop(state, executor, plane, boundary, lanes, to_loop, to_wave)
         closing: list[Closable] = [leader_rounds, to_loop, to_wave, commands, plane]
         wave_main, loop_main = leader.run, loop.run

@@ -17,6 +17,9 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
         headroom: blocks that preparing a request must leave to others.
+        min_chunk: fewest tokens a wave's budget shrinks to; None for half of ``chunk``.
+        planner: see ``EngineConfig``.
+        chunk_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
         round_delay: seconds added to every round, to measure that admission does not block execution.
         commands: address rank 0 takes commands from.
         events: address all ranks send events to.
@@ -43,6 +46,9 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     headroom: int
     round_delay: float
     chunk: int
+    min_chunk: int | None
+    planner: str
+    chunk_cost: tuple[float, float, float] | None
     max_batch: int
     host: str
     handoff: str

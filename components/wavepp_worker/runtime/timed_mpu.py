@@ -76,7 +76,7 @@ class TimedMpu(PackingPlanner):
         self._R = 2 * P
         super().__init__(max_batch=max_batch, block=B, deadline=self._R if deadline is None else deadline)
         self._P, self._M, self._b_min, self._cost = P, M, b_min, cost
-        self._began: dict[str, int] = {}
+        self._head = ("", 0)
         self.budget = b_min
         """Tokens the oldest lane could have taken in the latest decision."""
 
@@ -84,8 +84,9 @@ class TimedMpu(PackingPlanner):
         lanes = view.lanes[: self._max_batch]
         if not lanes:
             return ()
-        self._began = {lane.request_id: self._began.get(lane.request_id, lane.next) for lane in lanes}
         head = lanes[0]
+        if head.request_id != self._head[0]:
+            self._head = (head.request_id, head.next)
         seconds = self._seconds(view, lanes)
         budget = self._even(head, seconds)
         self.budget = min(max(budget, self._b_min), self._M)
@@ -95,28 +96,30 @@ class TimedMpu(PackingPlanner):
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage."""
         cost, Q, head = self._cost, self._P - 1, lanes[0]
-        mine = cost.work(head.next, head.left)
-        total = sum([cost.work(lane.next, lane.end - lane.next) for lane in lanes])
+        # ``cost.work``, written out: 128 calls are too slow to plan with.
+        b, half = cost.b + cost.c / 2, cost.c / 2
+        total = sum([(lane.end - lane.next) * (b + half * (lane.next + lane.end)) for lane in lanes])
         if not Q:
             return total
-        others = total - mine
+        others = total - cost.work(head.next, head.left)
         for wave in view.in_flight:
             for span in wave:
-                work = cost.work(span.start, span.length)
+                work = span.length * (b + half * (2 * span.start + span.length))
                 total += work
                 if span.request_id != head.request_id:
                     others += work
-        begun = self._began[head.request_id]
+        begun = self._head[1]
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / Q)
         supply = min(others / Q, total / (WAVES_PER_STAGE * self._P))
         return min(max(alone, supply), self._ring_limit(lanes))
 
     def _ring_limit(self, lanes: Sequence[Lane]) -> float:
         """The seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages a wave still passes."""
-        wanted, work = (self._R - 1) * self._M, 0.0
+        wanted, work, c = (self._R - 1) * self._M, 0.0, self._cost.c
+        b = self._cost.b + c / 2
         for lane in lanes[1:]:
             tokens = min(wanted, lane.end - lane.next)
-            work += self._cost.work(lane.next, tokens)
+            work += tokens * (b + c * (lane.next + tokens / 2))
             wanted -= tokens
             if not wanted:
                 return work / (self._P - 1)

@@ -1,0 +1,252 @@
+"""Cost models of the paper's systems, fitted to its tables; ``python -m bench.cost_models`` prints the fit.
+
+A stage takes ``a + b*n + c*sum(context attended)`` seconds for a wave. In a full pipeline an uncached token
+costs ``a/M + b + c*x``, with ``M`` tokens in a wave and ``x`` the mean context its tokens attend to, so every
+cell of the paper gives one number: prompt tokens over throughput over uncached tokens is at least that.
+
+1. ``a/M + b`` and ``c`` are as large as the tables allow: they maximise the sum over the cold families of
+   modelled over measured time, where no family may take longer than the paper's best system measured at its
+   best concurrency. So the bound that follows is below no measured cell, and a system that is not at its bound
+   (as the paper's on reuse) shows as such.
+2. ``a`` comes from the rows with one request alone, where a pipeline is mostly filling: least squares of the
+   completion time of half-budget waves (the budget that the paper's planner takes for little work) against
+   WavePP's. GLM 5.2 and MiniMax M2.7 have no such rows; they get the ``a`` of Kimi K3 in proportion to the
+   parameters of a stage, as every wave of a mixture of experts reads all of them (Kimi K3: 175 GB in 4 bits,
+   22 ms at 8 TB/s).
+
+What no table tells is assumed: parameter counts, 16-bit activations, links of the machines' generation, and KV
+of the published attention shapes. Layers are virtual: their number only has to divide by the stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from wavepp_worker.model.cost_model import (
+    Link,
+    TimedModel,
+    context_attended,
+    read_timed_model,
+    write_timed_model,
+)
+
+from bench.paper_cells import CELLS, Cell, Shape
+
+M = 16_384
+MODELS = Path(__file__).with_name("models")
+VOCABULARY = 32_768
+
+
+@dataclass(frozen=True)
+class System:
+    """What the tables do not say of a model and its machine."""
+
+    name: str
+    stages: int
+    parameters: float
+    layers: int
+    activation_bytes: int
+    kv_bytes: int
+    host_bandwidth: float
+
+
+SYSTEMS = {
+    "glm-5.2-pp4": System("GLM 5.2, PP4 on B300", 4, 744e9, 80, 2 * 6144, 704, 50e9),
+    "minimax-m2.7-pp4": System("MiniMax M2.7, PP4 on B300", 4, 230e9, 64, 2 * 3072, 2048, 50e9),
+    "kimi-k3-pp8": System("Kimi K3, PP8 on GB300", 8, 2.8e12, 64, 2 * 7168, 144, 200e9),
+}
+_HOP = Link(latency=30e-6, bandwidth=700e9)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Seconds of a stage: ``a`` per wave, ``b`` per token, ``c`` per token and token of context."""
+
+    a: float
+    b: float
+    c: float
+
+    def wave(self, start: int, length: int) -> float:
+        return self.a + self.b * length + self.c * context_attended(start, length)
+
+
+def pipeline_seconds(waves: Sequence[float], stages: int, hop: float) -> float:
+    """When waves of these stage times, launched one behind the other, have left the last stage."""
+    free = [0.0] * stages
+    for seconds in waves:
+        arrived = 0.0
+        for stage in range(stages):
+            free[stage] = max(free[stage], arrived) + seconds
+            arrived = free[stage] + hop
+    return free[-1]
+
+
+def alone(cost: StageCost, shape: Shape, stages: int, hop: float) -> float:
+    """Seconds of one request on an idle pipeline, cut into the best number of waves of equal time."""
+    work = cost.b * shape.uncached + cost.c * shape.context
+    least = -(-shape.uncached // M)
+    turns = ((k + stages - 1) * (cost.a + work / k) for k in range(least, 513))
+    return min(turns) + (stages - 1) * hop
+
+
+def bound(cost: StageCost, cell: Cell, stages: int, hop: float) -> float:
+    """Prompt tokens/s that nothing can exceed: full waves without a gap, or every client's request alone."""
+    busy = (cost.a / M + cost.b) * cell.uncached + cost.c * cell.context
+    latency = sum(alone(cost, shape, stages, hop) for shape in cell.shapes)
+    return cell.tokens / max(busy, latency / cell.concurrency)
+
+
+def stage_cost(model: TimedModel, stages: int) -> StageCost:
+    """The cost of each of ``stages`` equal stages, at speed 1."""
+    share = model.layers / stages
+    return StageCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
+
+
+def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
+    """``(a/M + b, c)``: see step 1 of the module's description."""
+    # Context and seconds per uncached token of each family, by the best system at the best concurrency.
+    best: dict[str, tuple[float, float]] = {}
+    for cell in cells:
+        seconds = cell.tokens / max(cell.measured.values()) / cell.uncached
+        context = cell.context / cell.uncached
+        best[cell.family] = min(best.get(cell.family, (context, seconds)), (context, seconds))
+    cold = {best[cell.family] for cell in cells if cell.cold}
+    limits = [(1.0, x, y) for x, y in best.values()] + [(-1.0, 0.0, 0.0), (0.0, -1.0, 0.0)]
+    corners = []
+    for (p, q, r), (s, t, u) in combinations(limits, 2):
+        if determinant := p * t - s * q:
+            base, slope = (r * t - u * q) / determinant, (p * u - s * r) / determinant
+            if all(k * base + x * slope <= y * (1 + 1e-9) + 1e-15 for k, x, y in limits):
+                corners.append((sum((base + slope * x) / y for x, y in cold), base, slope))
+    _, base, slope = max(corners)
+    return base, slope
+
+
+def predicted_alone(cost: StageCost, shape: Shape, stages: int, hop: float) -> float:
+    """Completion seconds of one request in waves of half the budget."""
+    starts = range(shape.cached, shape.tokens, M // 2)
+    return pipeline_seconds(
+        [cost.wave(start, min(M // 2, shape.tokens - start)) for start in starts], stages, hop
+    )
+
+
+def fit_wave_seconds(cells: Sequence[Cell], base: float, c: float, stages: int, hop: float) -> float:
+    """``a``: see step 2 of the module's description. In steps of 0.1 ms."""
+    rows = [cell for cell in cells if cell.concurrency == 1]
+
+    def error(a: float) -> float:
+        cost = StageCost(a, base - a / M, c)
+        times = [
+            (predicted_alone(cost, cell.shapes[0], stages, hop), cell.tokens / cell.measured["WavePP"])
+            for cell in rows
+        ]
+        return sum((predicted / measured - 1) ** 2 for predicted, measured in times)
+
+    return min((step * 1e-4 for step in range(500)), key=error)
+
+
+def fit() -> dict[str, TimedModel]:
+    """The timed models of all systems, from the paper's tables."""
+    cells = {name: [cell for cell in CELLS if cell.model == name] for name in SYSTEMS}
+    hops = {name: _HOP.seconds(M / 2 * system.activation_bytes) for name, system in SYSTEMS.items()}
+    saturated = {name: fit_saturated(cells[name]) for name in SYSTEMS}
+    kimi = SYSTEMS["kimi-k3-pp8"]
+    of_kimi = fit_wave_seconds(
+        cells["kimi-k3-pp8"], *saturated["kimi-k3-pp8"], kimi.stages, hops["kimi-k3-pp8"]
+    )
+    models = {}
+    for name, system in SYSTEMS.items():
+        base, c = saturated[name]
+        a = of_kimi * (system.parameters / system.stages) / (kimi.parameters / kimi.stages)
+        per_layer = system.stages / system.layers
+        host = Link(latency=20e-6, bandwidth=system.host_bandwidth)
+        models[name] = TimedModel(
+            name=system.name,
+            layers=system.layers,
+            vocabulary=VOCABULARY,
+            context_length=1 << 19,
+            wave_seconds=a * per_layer,
+            token_seconds=(base - a / M) * per_layer,
+            context_seconds=c * per_layer,
+            activation_bytes=system.activation_bytes,
+            kv_bytes=system.kv_bytes,
+            hop=_HOP,
+            to_host=host,
+            from_host=host,
+        )
+    return models
+
+
+def model_dir(name: str, speed: float, root: Path) -> Path:
+    """A model directory under ``root`` for one of ``SYSTEMS``, with its times divided by ``speed``."""
+    model = read_timed_model(MODELS / name)
+    return write_timed_model(root / name, msgspec.structs.replace(model, speed=speed))
+
+
+def cell_bound(cell: Cell) -> float:
+    """Prompt tokens/s that no system with this cost model can exceed in a cell."""
+    model, stages = read_timed_model(MODELS / cell.model), SYSTEMS[cell.model].stages
+    return bound(stage_cost(model, stages), cell, stages, model.hop_time(M // 2))
+
+
+def report(models: dict[str, TimedModel]) -> Table:
+    """Every cell's bound beside what was measured, and completion times alone."""
+    table = Table(
+        "cell",
+        "WavePP tok/s",
+        "best PP tok/s",
+        "bound tok/s",
+        "WavePP/bound",
+        "best/bound",
+        "alone: model/paper s",
+    )
+    for name, model in models.items():
+        stages = SYSTEMS[name].stages
+        cost, hop = stage_cost(model, stages), model.hop_time(M // 2)
+        table.add_section()
+        table.add_row(
+            f"[bold]{model.name}",
+            f"a {cost.a * 1e3:.1f} ms",
+            f"b {cost.b * 1e6:.2f} us",
+            f"c {cost.c * 1e12:.1f} ps",
+        )
+        for cell in CELLS:
+            if cell.model != name:
+                continue
+            limit, best = bound(cost, cell, stages, hop), max(cell.measured.values())
+            wavepp = cell.measured["WavePP"]
+            times = ""
+            if cell.concurrency == 1:
+                shape = cell.shapes[0]
+                times = f"{predicted_alone(cost, shape, stages, hop):.2f}/{shape.tokens / wavepp:.2f}"
+            table.add_row(
+                f"{cell.family} c={cell.concurrency}",
+                f"{wavepp:,.0f}",
+                f"{best:,.0f}",
+                f"{limit:,.0f}",
+                f"{wavepp / limit:.1%}",
+                f"[red]{best / limit:.1%}" if best > limit * 1.0005 else f"{best / limit:.1%}",
+                times,
+            )
+    return table
+
+
+def main(write: Annotated[bool, typer.Option(help="Write bench/models/*/timed.json.")] = False) -> None:
+    """Fit the cost models to the paper's tables and print how well they agree."""
+    models = fit()
+    Console(width=130).print(report(models))
+    if write:
+        for name, model in models.items():
+            write_timed_model(MODELS / name, model)
+
+
+if __name__ == "__main__":
+    typer.run(main)
