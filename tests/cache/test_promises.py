@@ -262,6 +262,47 @@ def test_promise_7_the_earlier_snapshot_is_held_before_the_later_one_is_let_go(
     assert held == [{4, 8}, {4}]
 
 
+def test_promise_7_a_pool_of_two_states_still_reuses_a_snapshot() -> None:
+    """Snapshots to take never cost more than what is left beside the working state and the resumed one."""
+    bench = CacheBench(attention(16), recurrent(2))
+    bench.run("a", prompt(1, 7))
+    assert bench.prepare("b", [*prompt(1, 7), 2, 2, 2, 2]).endpoint == 4
+    assert bench.materialise("b").snapshots[1] == {}
+    bench.compute("b")
+
+
+def test_promise_7_the_latest_snapshots_are_taken() -> None:
+    spec = WindowSpec("recurrent", "recurrent", 8, interval=4, max_snapshots=2)
+    bench = CacheBench(attention(16), spec)
+    bench.prepare("a", prompt(1, 17))
+    assert list(bench.materialise("a").snapshots[1]) == [12, 16]
+
+
+def test_promise_7_going_down_counts_the_snapshot_that_is_let_go_of() -> None:
+    """All other states are committed, so the earlier snapshot can be pinned only in exchange for the later one."""
+    bench = CacheBench(attention(16), recurrent(4))
+    bench.run("a", prompt(1, 11))
+    assert bench.lease("b", prompt(1, 11)) == 8
+    for name in "cde":
+        assert bench.prepare(name, prompt(2, 2)).committed
+    prepared = bench.cache.commit("b", 4)
+    assert (prepared.endpoint, prepared.committed) == (4, False)
+    assert bench.cache._records["b"].end * BLOCK == 8
+
+
+def test_a_committed_request_that_has_to_go_lower_than_asked_is_committed_no_more() -> None:
+    bench = CacheBench(attention(16), recurrent(8))
+    bench.run("a", prompt(1, 11))
+    assert bench.prepare("b", prompt(1, 11)).committed
+    assert bench.ledger().promised == 2
+    prepared = bench.cache.commit("b", 6)
+    assert (prepared.endpoint, prepared.committed) == (4, False)
+    assert (bench.cache.holds("b"), bench.ledger().promised, bench.ledger().reserved) == ("escrow", 0, 2)
+    assert bench.cache.commit("b", 4).committed
+    bench.materialise("b")
+    bench.compute("b")
+
+
 def test_lowering_is_monotone_and_recomputes_demand() -> None:
     bench = CacheBench(attention(16))
     bench.run("old", prompt(1, 12))

@@ -150,6 +150,31 @@ def test_a_lease_on_the_host_takes_destinations_but_no_room() -> None:
     bench.compute("c")
 
 
+def test_a_lease_takes_no_more_destinations_than_it_pins() -> None:
+    bench = CacheBench(attention(4, host=2))
+    bench.run("a", prompt(1, 4))
+    bench.run("b", prompt(2, 8))
+    assert bench.prepare("c", prompt(3, 4)).committed
+    assert bench.lease("d", prompt(1, 4), 2) == 2
+    assert bench.ledger().get("c").destinations == 1
+
+
+def test_what_is_used_again_is_a_later_victim() -> None:
+    bench = CacheBench(attention(6))
+    bench.run("a", prompt(1, 4))
+    bench.run("b", prompt(2, 4))
+    bench.run("a again", [*prompt(1, 4), 9])
+    bench.run("c", prompt(3, 6))
+    assert (places(bench, prompt(1, 4)), places(bench, prompt(2, 4))) == ([DEVICE] * 2, [DEVICE, None])
+
+
+def test_a_flat_window_gives_up_the_deepest_of_equals_first() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 4, span=2))
+    bench.run("a", prompt(1, 8))
+    bench.run("b", prompt(2, 4))
+    assert places(bench, prompt(1, 8)) == [DEVICE, DEVICE, None, None]
+
+
 @pytest.mark.parametrize(("span", "kept"), [(1, 1), (2, 1), (3, 2), (4, 2), (7, 4)])
 def test_a_sliding_window_pins_what_the_next_token_sees(span: int, kept: int) -> None:
     bench = CacheBench(WindowSpec("sliding", "sliding", 16, span=span))
@@ -272,6 +297,31 @@ def test_flush_writes_nothing_twice_and_respects_what_is_held() -> None:
     assert bench.cache.match(keys_of(prompt(1, 8)), 9) == held
     bench.release("d")
     bench.cache.audit()
+
+
+def test_flush_never_takes_the_disk_from_under_a_lease() -> None:
+    bench = CacheBench(attention(4, host=1, disk=1))
+    bench.run("a", prompt(1, 8))
+    bench.run("b", prompt(2, 4))
+    assert places(bench, prompt(1, 8)) == [DEVICE, DEVICE, HOST, DISK]
+    assert bench.lease("c", prompt(1, 8), 8) == 6
+    assert bench.lease("d", [*prompt(1, 8), 9]) == 8
+    assert bench.cache.flush() == ()
+    assert places(bench, prompt(1, 8)) == [DEVICE, DEVICE, HOST, DISK]
+    bench.verify()
+
+
+def test_what_was_restored_keeps_its_age_for_the_next_flush() -> None:
+    """A chain written parents first is as recent as its last block, not as its first one."""
+    old, first, second = keys_of(prompt(1, 2))[0], *keys_of(prompt(2, 4))
+    bench = CacheBench(attention(4, disk=3))
+    bench.bytes = {(0, DISK, 0): old, (0, DISK, 1): first, (0, DISK, 2): second}
+    bench.cache.restore([(old, None, 0), (first, None, 1), (second, first, 2)])
+    bench.run("new", prompt(3, 2))
+    moves = bench.cache.flush()
+    bench.execute(moves)
+    assert [move.key for move in moves] == keys_of(prompt(3, 2))
+    assert (places(bench, prompt(1, 2)), places(bench, prompt(2, 4))) == ([None], [DISK, DISK])
 
 
 def test_restore_drops_orphans_strangers_and_doubles() -> None:

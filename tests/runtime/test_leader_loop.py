@@ -45,7 +45,7 @@ class Harness:
         self.to_wave: Inbox[LaneAdvance] = Inbox(self.context, "wave")
         self.lanes = Lanes(Ring(2 * ranks), GreedyPlanner(8), max_batch)
         self.loop = LeaderLoop(
-            state, executor, plane, SchedulingBoundary(), self.lanes, self.to_loop, self.to_wave
+            state, executor, plane, SchedulingBoundary(), self.lanes, self.to_loop, self.to_wave, lambda: 0
         )
 
     def turn(self, times: int = 20) -> None:

@@ -49,14 +49,11 @@ def restore_from_disk(tree: TieredTree, records: Iterable[tuple[int, int | None,
 def flush_to_disk(tree: TieredTree) -> tuple[Move, ...]:
     """Give the blocks worth most a copy on disk; see ``RankCache.flush``.
 
-    Worth most is what someone holds, then what was used last, never without its parents.
+    Worth most is what someone holds, then what was used last; a block is never worth more than its parent.
     """
     disk = tree.pools[Tier.DISK]
     ranked = sorted(tree.nodes.values(), key=_worth)
-    kept: set[Node] = set()
-    for node in ranked:
-        if len(kept) < disk.capacity and (node.parent is None or node.parent in kept):
-            kept.add(node)
+    kept = set(ranked[: disk.capacity])
     missing = [node for node in ranked if node in kept and node.tier != Tier.DISK and node.disk_copy < 0]
     for node in reversed(ranked):
         if disk.free >= len(missing):

@@ -92,6 +92,8 @@ def _check_node(window: Window, node: Node) -> None:
             raise AuditError(f"block {node.key:#x} is attached below a block that is not its attached parent")
         if node.pins and not parent.pins:
             raise AuditError(f"block {node.key:#x} is held but the block before it is not")
+        if not parent.pins and node.last_used > parent.last_used:
+            raise AuditError(f"block {node.key:#x} was used after the block before it")
         if node.tier < parent.tier:
             raise AuditError(f"block {node.key:#x} is on a faster tier than the block before it")
     if node.peers != sum(child.tier == node.tier for child in node.children):

@@ -51,11 +51,12 @@ class EngineConfig(BaseModel):
     admission (for comparison)."""
     round_delay: float = Field(default=0.0, ge=0)
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
-    planner: Literal["greedy", "throttle", "mpu-paper", "mpu"] = "greedy"
+    planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "greedy"
     """``greedy`` fills every wave up to ``chunk``; ``mpu-paper`` sizes waves so that every stage has work;
-    ``mpu`` does so by time, from ``chunk_cost``; ``throttle`` is gLLM's formula."""
+    ``two-budget`` chooses between ``chunk`` and half of it; ``mpu`` sizes by time, from ``chunk_cost``;
+    ``throttle`` is gLLM's formula."""
     min_chunk: int | None = Field(default=None, ge=1)
-    """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``chunk``."""
+    """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``chunk``, a 32nd for ``mpu``."""
     chunk_cost: tuple[float, float, float] | None = None
     """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``."""
     top_logprobs: int = Field(default=20, ge=0)

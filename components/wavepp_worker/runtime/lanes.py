@@ -51,15 +51,19 @@ class Lanes:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 
-    def propose(self) -> tuple[Span, ...]:
-        """The next wave; empty if the ring is full, no lane has work, or the planner waits."""
+    def propose(self, admitting: int = 0) -> tuple[Span, ...]:
+        """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
+
+        Args:
+            admitting: requests that are not admitted yet.
+        """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view())
+        return self._planner.propose(self._view(admitting))
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneAdvance]]:
         """Put a proposed wave in flight; returns its id."""
-        self._planner.accept(self._view(), spans)
+        self._planner.accept(self._view(0), spans)
         wave_id = self.ring.launch(spans)
         ended: list[LaneAdvance] = []
         for span in spans:
@@ -93,7 +97,6 @@ class Lanes:
         """The requests that share waves; those behind them keep their lease until a lane is free."""
         return list(islice(self._lanes, self._max_batch))
 
-    def _view(self) -> PipelineView:
-        return PipelineView(
-            tuple(self._lanes[request_id] for request_id in self._open()), tuple(self.ring.waves())
-        )
+    def _view(self, admitting: int) -> PipelineView:
+        lanes = tuple(self._lanes[request_id] for request_id in self._open())
+        return PipelineView(lanes, tuple(self.ring.waves()), admitting)

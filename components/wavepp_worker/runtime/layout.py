@@ -64,10 +64,10 @@ def _per_rank(config: EngineConfig, key: str) -> list[int]:
 def headroom_blocks(config: EngineConfig, blocks: int) -> int:
     """Blocks that requests being prepared leave alone: ``2 P M`` tokens (paper, section 4.4).
 
-    At most an eighth of the pool: an escrow here keeps its room whatever others do, so the headroom only has to
-    leave running requests room to publish in, and a small pool is not worth serialising for it.
+    At most a 32nd of the pool: a committed escrow keeps its room whatever others do, so no victim has to be
+    substituted out of the headroom, and a small pool is better used than kept free.
     """
-    return min(-(-2 * config.pp * config.chunk // config.block), blocks // 8)
+    return min(-(-2 * config.pp * config.chunk // config.block), blocks // 32)
 
 
 def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:

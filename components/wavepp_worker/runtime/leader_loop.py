@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import zmq
 
@@ -28,7 +28,9 @@ class LeaderLoop:
         lanes: Lanes,
         inbox: Inbox[LaneAdmitted | LaneAborted],
         wave_thread: Inbox[LaneAdvance],
+        admitting: Callable[[], int],
     ) -> None:
+        """``admitting`` tells how many requests are not admitted yet."""
         self._state = state
         self._executor = executor
         self._plane = plane
@@ -36,6 +38,7 @@ class LeaderLoop:
         self._lanes = lanes
         self._inbox = inbox
         self._wave_thread = wave_thread
+        self._admitting = admitting
 
     def run(self) -> None:
         """Plan and execute until the rank stops; materialise admitted requests while nothing can be launched."""
@@ -52,7 +55,7 @@ class LeaderLoop:
                 busy = self._launch() or self._materialise(self._lanes.next_leased())
 
     def _launch(self) -> bool:
-        spans = self._lanes.propose()
+        spans = self._lanes.propose(self._admitting())
         if not spans:
             return False
         for span in spans:

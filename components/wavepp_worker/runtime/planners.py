@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
-from wavepp_worker.runtime.mpu import PaperMpu
+from wavepp_worker.runtime.mpu import PaperMpu, TwoBudgetMpu
 from wavepp_worker.runtime.planner import GreedyPlanner, Planner
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.throttle import ThrottlePlanner
@@ -20,9 +20,11 @@ def make_planner(config: RankConfig) -> Planner:
     block, chunk, lanes = config.block, config.chunk, config.max_batch
     if config.planner == "greedy":
         return GreedyPlanner(chunk)
-    least = config.min_chunk or max(block, chunk // 2 // block * block)
+    least = config.min_chunk or max(block, chunk // (32 if config.planner == "mpu" else 2) // block * block)
     if config.planner == "throttle":
         return ThrottlePlanner(T=2 * config.ranks, max_p=chunk, min_p=least, B=block, max_batch=lanes)
+    if config.planner == "two-budget":
+        return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
     if config.planner == "mpu-paper":
         return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
     if config.chunk_cost is None:

@@ -119,7 +119,9 @@ def _serve(
         round_planner = RoundPlanner(queue, leases=config.leases)
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
         lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)
-        loop = LeaderLoop(state, executor, plane, boundary, lanes, to_loop, to_wave)
+        loop = LeaderLoop(
+            state, executor, plane, boundary, lanes, to_loop, to_wave, lambda: round_planner.waiting
+        )
         closing: list[Closable] = [leader_rounds, to_loop, to_wave, commands, plane]
         wave_main, loop_main = leader.run, loop.run
     else:

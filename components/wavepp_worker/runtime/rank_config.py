@@ -17,7 +17,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
         headroom: blocks that preparing a request must leave to others.
-        min_chunk: fewest tokens a wave's budget shrinks to; None for half of ``chunk``.
+        min_chunk: fewest tokens a wave's budget shrinks to; None for the planner's default.
         planner: see ``EngineConfig``.
         chunk_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
         round_delay: seconds added to every round, to measure that admission does not block execution.
