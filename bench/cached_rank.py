@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections import deque
@@ -86,6 +87,7 @@ class CachedRank:
         self._churn = [
             [draw.getrandbits(64) for _ in range(CHURN_BLOCKS)] for _ in range(2 * blocks // CHURN_BLOCKS)
         ]
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop)
 
     def __enter__(self) -> CachedRank:
@@ -95,6 +97,8 @@ class CachedRank:
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
         self._thread.join(WAIT)
+        if self._failure is not None:
+            raise RuntimeError("the tree stopped changing while it was measured") from self._failure
 
     def announce(self, request: PrefillRequest) -> None:
         self.requests.announce(LocalRequest(request, self.hasher.keys(request.tokens, SEED)))
@@ -104,16 +108,18 @@ class CachedRank:
         self.requests.forget(request_id)
 
     def _loop(self) -> None:
-        at = 0
-        while not self.stopping.is_set():
-            if self.admitted:
-                self._execute(self.admitted.popleft())
-            else:
-                self._publish("churn", self._churn[at], CHURN_BLOCKS * self.config.block)
-                at = (at + 1) % len(self._churn)
-                self.changes += 1
-            if self._pause:
-                self.stopping.wait(self._pause)
+        try:
+            for keys in itertools.cycle(self._churn):
+                if self.stopping.is_set():
+                    return
+                if self.admitted:
+                    self._execute(self.admitted.popleft())
+                else:
+                    self.changes += self._publish("churn", keys, CHURN_BLOCKS * self.config.block)
+                if self._pause:
+                    self.stopping.wait(self._pause)
+        except Exception as failure:
+            self._failure = failure
 
     def _execute(self, request_id: str) -> None:
         local = self.requests.known(request_id)
@@ -122,12 +128,15 @@ class CachedRank:
         self.let_go(request_id)
         self.ended.append(request_id)
 
-    def _publish(self, name: str, keys: list[int], tokens: int) -> None:
+    def _publish(self, name: str, keys: list[int], tokens: int) -> bool:
         """Run a prompt that reuses what it can; without room, nothing happens."""
-        if self.cache.prepare(name, keys, tokens, self.cache.match(keys, tokens)) is not None:
+        prepared = self.cache.prepare(name, keys, tokens, self.cache.match(keys, tokens))
+        committed = prepared is not None and prepared.committed
+        if committed:
             self.cache.materialise(name)
             self.cache.publish(name, tokens)
-            self.cache.release(name)
+        self.cache.release(name)
+        return committed
 
 
 def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:

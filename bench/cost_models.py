@@ -194,7 +194,7 @@ def model_dir(name: str, speed: float, root: Path) -> Path:
 def cell_bound(cell: Cell) -> float:
     """Prompt tokens/s that no system with this cost model can exceed in a cell."""
     model, stages = read_timed_model(MODELS / cell.model), SYSTEMS[cell.model].stages
-    return bound(stage_cost(model, stages), cell, stages, model.hop_time(M // 2))
+    return bound(stage_cost(model, stages), cell, stages, sum(model.hop_times(M // 2)))
 
 
 def report(models: dict[str, TimedModel]) -> Table:
@@ -210,7 +210,7 @@ def report(models: dict[str, TimedModel]) -> Table:
     )
     for name, model in models.items():
         stages = SYSTEMS[name].stages
-        cost, hop = stage_cost(model, stages), model.hop_time(M // 2)
+        cost, hop = stage_cost(model, stages), sum(model.hop_times(M // 2))
         table.add_section()
         table.add_row(
             f"[bold]{model.name}",

@@ -111,6 +111,17 @@ def test_promise_3_committed_room_cannot_be_claimed_away() -> None:
     bench.cache.audit()
 
 
+def test_promise_3_committed_room_for_states_cannot_be_claimed_away() -> None:
+    bench = CacheBench(attention(16), recurrent(3))
+    bench.run("a", prompt(1, 7))
+    for name in "bcd":
+        assert bench.prepare(name, prompt(2, 2)).committed
+    assert bench.lease("e", prompt(1, 7)) == 0
+    for name in "bcd":
+        bench.materialise(name)
+        bench.compute(name)
+
+
 def test_promise_3_a_victim_claimed_before_commit_is_substituted() -> None:
     bench = CacheBench(attention(9))
     bench.run("likely victim", prompt(1, 4))

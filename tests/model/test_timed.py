@@ -189,7 +189,7 @@ def test_waiting_for_the_device_is_exact_and_bounded() -> None:
     at = time.monotonic_ns() + 30_000_000
     Ending(at).wait(1.0)
     assert 0 <= time.monotonic_ns() - at < 20_000_000
-    with pytest.raises(RequestTimeout, match="busy for another 9.* s, more than the 1 s"):
+    with pytest.raises(RequestTimeout, match=r"busy for another (9.9|10.0) s, more than the 1 s"):
         Ending(time.monotonic_ns() + 10_000_000_000).wait(1.0)
 
 
@@ -201,7 +201,7 @@ def test_a_timed_directory_is_a_model(tmp_path: Path) -> None:
     other = read_model_info(write_timed_model(tmp_path / "other", timed_model(kv_bytes=11)))
     assert info.model_id == same.model_id != other.model_id
     assert load_stage(directory, range(2, 5), torch.float32, "cpu").layers == range(2, 5)
-    with pytest.raises(ConfigError, match="partition: layers .* do not exist; the model has 8"):
+    with pytest.raises(ConfigError, match=r"partition: layers .* do not exist; the model has 8"):
         load_stage(directory, range(2, 9), torch.float32, "cpu")
 
 
@@ -242,6 +242,7 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
     )
     with PrefillEngine(config) as engine:
         engine.prefill([1, 2, 3])
+        follow_up = [*prompts[0][:-1], 5]
         begun = time.perf_counter()
         requests = [
             PrefillRequest(request_id=f"timed-{i}", tokens=pack_tokens(prompt))
@@ -249,12 +250,12 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
         ]
         results = [future.result() for future in [engine.submit(request) for request in requests]]
         virtual = (time.perf_counter() - begun) * speed
-        again = engine.prefill(prompts[0][:-1] + [5])
+        again = engine.prefill(follow_up)
         engine.audit()
     turn = 8 / stages * (0.1 + 0.9)
     ideal = (5 * count + stages - 1) * turn + (stages - 1) * 0.01
     assert [result.first_token for result in results] == [expected_token(p, VOCABULARY) for p in prompts]
-    assert again.first_token == expected_token(prompts[0][:-1] + [5], VOCABULARY)
+    assert again.first_token == expected_token(follow_up, VOCABULARY)
     assert again.reused_tokens == 5 * step - 16
     assert ideal <= virtual < 1.1 * ideal
     assert all(stage.compute * speed == pytest.approx(5 * turn) for stage in results[0].timings.stages)

@@ -17,6 +17,7 @@ from wavepp_worker.runtime.planner import GreedyPlanner, Lane
 from wavepp_worker.runtime.protocol import Admit, CacheChanges, Claim, Plan, Span, StoredRun, Vote
 from wavepp_worker.runtime.requests import LocalRequest, RequestTable, check_span
 from wavepp_worker.runtime.ring import Ring
+from wavepp_worker.runtime.round_planner import ROUND_BYTES, RoundPlanner
 
 
 def vote(rank: int, *claims: tuple[int, bool], hints: tuple[int, ...] = ()) -> Vote:
@@ -229,3 +230,19 @@ def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> N
         depth[rank] = target
         assert believed == list(range(1, min(depth) + 1))
         assert feed.stored() == min(depth)
+
+
+def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
+    planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
+    for name in "abc":
+        planner.submit(PrefillRequest(request_id=name, tokens=bytes(ROUND_BYTES * 2 // 3)), 0.0)
+    assert planner.abort("b")
+    first = planner.next_plan(0.0)
+    assert first is not None
+    assert ([request.request_id for request in first.arrivals], first.release) == (["a"], ("b",))
+    assert first.hint == ("a",), "nothing is looked up that was not announced"
+    planner.apply(first, Outcome(candidates=(Admit("a", 0),)), 0.0)
+    second = planner.next_plan(0.0)
+    assert second is not None
+    assert [request.request_id for request in second.arrivals] == ["c"]
+    assert second.prepare == (Admit("a", 0),)

@@ -76,9 +76,10 @@ class TimedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         work = self.wave_seconds + self.token_seconds * tokens + self.context_seconds * attended
         return layers * work / self.speed
 
-    def hop_time(self, tokens: int) -> float:
-        """Seconds that the activations of ``tokens`` tokens take to the next stage."""
-        return self.hop.seconds(tokens * self.activation_bytes) / self.speed
+    def hop_times(self, tokens: int) -> tuple[float, float]:
+        """Seconds that the activations of ``tokens`` tokens occupy the link, and until they arrive after that."""
+        occupied = tokens * self.activation_bytes / self.hop.bandwidth
+        return occupied / self.speed, self.hop.latency / self.speed
 
     def copy_time(self, link: Link, layers: int, tokens: int) -> float:
         """Seconds that the KV of ``tokens`` tokens of ``layers`` layers takes over ``link``."""

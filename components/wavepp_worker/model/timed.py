@@ -197,8 +197,10 @@ class TimedStage:
             answers = [hashes[end - 1] for chunk, end in zip(chunks, ends, strict=True) if chunk.wants_logits]
             return StageOutput({}, self._logits(answers), Ending(done), seconds)
         tokens = sum(chunk.length for chunk in chunks)
+        sending, latency = self._model.hop_times(tokens)
+        arrival = self._link.launch(sending, after=done) + round(latency * 1e9)
         boundary = {
-            "ready": torch.tensor([self._link.launch(self._model.hop_time(tokens), after=done)]),
+            "ready": torch.tensor([arrival]),
             "before": torch.from_numpy(before.view(np.int64)),
             "hashes": torch.from_numpy(hashes.view(np.int64)),
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from wavepp_worker.runtime.admission import Outcome
@@ -10,6 +10,9 @@ from wavepp_worker.runtime.admission_queue import Admission, AdmissionQueue, Wor
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.protocol import Plan
 from wavepp_worker.runtime.threads import LaneAdvance, LaneEnded, LaneScheduled, LaneStarted
+
+ROUND_BYTES = 4 << 20
+"""Prompts that one round announces: a burst of long ones would hold up what the others of a round wait for."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class RoundPlanner:
         self._queue = queue
         self._leases = leases
         self._round_id = 0
-        self._arrivals: list[PrefillRequest] = []
+        self._arrivals: OrderedDict[str, tuple[PrefillRequest, float]] = OrderedDict()
         self._release: list[str] = []
         self._audits: deque[int] = deque()
         self._stop = False
@@ -41,7 +44,7 @@ class RoundPlanner:
     @property
     def waiting(self) -> int:
         """Requests that are not admitted yet."""
-        return len(self._queue)
+        return len(self._queue) + len(self._arrivals)
 
     @property
     def running(self) -> int:
@@ -49,12 +52,11 @@ class RoundPlanner:
         return len(self._running)
 
     def submit(self, request: PrefillRequest, now: float) -> None:
-        self._arrivals.append(request)
-        self._queue.arrive(request.request_id, now)
+        self._arrivals[request.request_id] = (request, now)
 
     def abort(self, request_id: str) -> bool:
         """Let go of a request that is not admitted; False if it may have a lane, which has to end first."""
-        if self._queue.withdraw(request_id):
+        if self._arrivals.pop(request_id, None) is not None or self._queue.withdraw(request_id):
             self._release.append(request_id)
             return True
         return False
@@ -88,13 +90,14 @@ class RoundPlanner:
         """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next."""
         halfway = self._queue.looked_up
         news = self._news() and not halfway
+        arrivals = self._announce() if news else ()
         # In lockstep, looking up stops the executors until the round after it: nothing may come between.
         work = Work() if news and self._queue.lockstep else self._queue.work(now)
         if not (news or work or halfway):
             return None
         plan = Plan(
             round_id=self._round_id,
-            arrivals=tuple(self._arrivals) if news else (),
+            arrivals=arrivals,
             release=tuple(self._release) if news else (),
             hint=work.hint,
             prepare=work.prepare,
@@ -105,7 +108,6 @@ class RoundPlanner:
         )
         self._round_id += 1
         if news:
-            self._arrivals.clear()
             self._release.clear()
         return plan
 
@@ -120,6 +122,20 @@ class RoundPlanner:
     def check(self) -> None:
         """Raise ValueError unless the books are consistent."""
         self._queue.check()
+
+    def _announce(self) -> tuple[PrefillRequest, ...]:
+        """Take the first arrivals, of ``ROUND_BYTES`` or one prompt, into the queue."""
+        announced: list[PrefillRequest] = []
+        size = 0
+        while self._arrivals:
+            request, arrived = next(iter(self._arrivals.values()))
+            size += len(request.tokens)
+            if announced and size > ROUND_BYTES:
+                break
+            self._arrivals.popitem(last=False)
+            self._queue.arrive(request.request_id, arrived)
+            announced.append(request)
+        return tuple(announced)
 
     def _news(self) -> bool:
         return bool(self._arrivals or self._release or self._audits or self._stop)
