@@ -228,7 +228,7 @@ def test_recomputing_a_block_that_sits_below_the_device_brings_it_up_without_a_c
     assert bench.prepare("b", prompt(2, 2)).committed
     bench.materialise("again")
     bench.materialise("b")
-    assert places(bench, prompt(1, 4)) == [DEVICE, HOST]
+    assert places(bench, prompt(1, 4)) == [HOST, HOST]
     bench.compute("again")
     assert places(bench, prompt(1, 4)) == [DEVICE, DEVICE]
     assert places(bench, prompt(1, 4), window=1)[1] == DEVICE

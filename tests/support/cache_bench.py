@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from wavepp_worker.cache.hashing import block_hashes, cache_seed
 from wavepp_worker.cache.moves import Move, Tier
-from wavepp_worker.cache.rank_cache import Materialised, Prepared, RankCache
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.results import Materialised, Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
 BLOCK = 2

@@ -10,81 +10,16 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.lookup import agree
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.proof import check_at_rest, check_rank
+from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, StoredBlock
 from wavepp_worker.cache.window import Share, Window
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError
-
-Holds = Literal["nothing", "lease", "escrow", "committed", "sequence"]
-
-
-@dataclass(frozen=True)
-class StoredBlock:
-    """A block that became reusable on this rank."""
-
-    key: int
-    parent: int | None
-
-
-@dataclass(frozen=True)
-class CacheUse:
-    """Blocks of one window at one instant; on the device ``free + reusable + held == capacity``.
-
-    Attributes:
-        capacity: blocks on the device.
-        free: of those, without content.
-        reusable: of those, attached and held by nobody.
-        held: of those, held by leases and sequences.
-        escrowed: blocks reserved out of ``free`` and ``reusable``.
-        host_used: blocks in use in host memory.
-        disk_used: blocks in use on disk.
-    """
-
-    capacity: int
-    free: int
-    reusable: int
-    held: int
-    escrowed: int
-    host_used: int
-    disk_used: int
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """How far a preparation got.
-
-    Attributes:
-        endpoint: tokens the lease reaches.
-        committed: whether the room after it is committed.
-    """
-
-    endpoint: int
-    committed: bool
-
-
-@dataclass(frozen=True)
-class Materialised:
-    """The blocks of a request, per window.
-
-    Attributes:
-        tables: device block of each logical block, -1 left of a sliding window; empty for recurrent windows.
-        moves: copies to make, in order, before anything else touches the blocks.
-        resume: recurrent windows: device block of the snapshot to resume from, None to start from nothing.
-        states: recurrent windows: device block of the working state; None for others.
-        snapshots: recurrent windows: device block to copy the state to at each token position.
-    """
-
-    tables: tuple[list[int], ...]
-    moves: tuple[Move, ...]
-    resume: tuple[int | None, ...]
-    states: tuple[int | None, ...]
-    snapshots: tuple[dict[int, int], ...]
 
 
 @dataclass
