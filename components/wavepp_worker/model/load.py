@@ -1,26 +1,19 @@
-"""Loading one stage: only its own layers are read from the checkpoint."""
+"""Loading one stage of a model directory, of whatever kind it is."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
-from transformers.utils import logging as transformers_logging
 
-from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model.architecture import Outline, model_class, outline, read_config
-from wavepp_worker.model.attention import ATTENTION
-from wavepp_worker.model.checkpoint import require_model_dir
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.cost_model import is_timed, read_timed_model
-from wavepp_worker.model.info import ModelInfo
-from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
 from wavepp_worker.model.timed import TimedStage
-from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
-from wavepp_worker.model.wave import Wave, running
+
+if TYPE_CHECKING:
+    from wavepp_worker.model.info import ModelInfo
+    from wavepp_worker.model.torch_stage import TorchStage
 
 
 def resolve_dtype(name: str, info: ModelInfo, device: str = "cpu") -> torch.dtype:
@@ -52,118 +45,16 @@ def _cpu_has_bfloat16() -> bool:
 def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage | TimedStage:
     """Load ``layers`` of a model (with the embedding on the first stage, the norm and head on the last).
 
-    A timed model's directory gives a ``TimedStage``, whatever ``dtype`` and ``device`` are.
-
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
-    all processes of the host and paged in as they are used.
+    all processes of the host and paged in as they are used. A timed model's directory gives a ``TimedStage``,
+    whatever ``dtype`` and ``device`` are.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
     """
     if is_timed(Path(model_dir)):
-        timed = read_timed_model(Path(model_dir))
-        _require_layers(layers, timed.layers)
-        return TimedStage(timed, layers)
-    require_model_dir(Path(model_dir))
-    config = read_config(Path(model_dir))
-    parts = outline(config)
-    _require_layers(layers, len(parts.layers))
-    base = model_class(config)
+        return TimedStage(read_timed_model(Path(model_dir)), layers)
+    # Imported late, as transformers takes seconds to import and a timed stage needs none of it.
+    from wavepp_worker.model.torch_load import load_torch_stage
 
-    class Stage(base):  # type: ignore[valid-type,misc]
-        # Whatever other stages hold is in the files too.
-        _keys_to_ignore_on_load_unexpected = (r".*",)
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            _prune(self, layers, parts)
-
-    Stage.__name__ = base.__name__
-    with _no_progress_bar():
-        model, report = Stage.from_pretrained(
-            model_dir, config=config, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
-        )
-    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
-    if lacking:
-        raise ConfigError(
-            f"model: {model_dir} lacks or misshapes {len(lacking)} weights, such as {lacking[0]}"
-        )
-    model = _to_device(model.eval().requires_grad_(False), device)
-    shapes = _learn_shapes(model, layers, parts)
-    return TorchStage(model, layers, len(parts.layers), shapes)
-
-
-def _require_layers(layers: range, count: int) -> None:
-    if not 0 <= layers.start < layers.stop <= count or layers.step != 1:
-        raise ConfigError(f"partition: layers {layers} do not exist; the model has {count}")
-
-
-def _prune(model: Any, layers: range, parts: Outline) -> None:
-    """Drop, before any weight is read, what other stages run; layers keep their numbers."""
-    decoder, last = model.base_model, layers.stop == len(parts.layers)
-    tied = model.config.tie_word_embeddings
-    for i in range(len(parts.layers)):
-        if i not in layers:
-            decoder.layers[i] = ElsewhereLayer(enters=i == layers.start - 1, leaves=i == layers.stop)
-    if layers.start > 0 and not (last and tied):
-        model.set_input_embeddings(nn.Identity())
-    if not last:
-        setattr(decoder, parts.norm, nn.Identity())
-        model.set_output_embeddings(nn.Identity())
-        model.all_tied_weights_keys = {}
-
-
-def _to_device(model: Any, device: str) -> Any:
-    try:
-        return model.to(torch.device(device))
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"device: {device} cannot be used ({str(error).splitlines()[0]}); use cpu, or cuda where there "
-            "is a GPU with room for the stage"
-        ) from None
-
-
-def _learn_shapes(model: Any, layers: range, parts: Outline) -> list[LayerShape]:
-    """Run two tokens: shows what each layer stores, and that its attention goes through ours alone."""
-    device = model.device
-    wave = Wave(
-        starts=[0],
-        lengths=[2],
-        decode=False,
-        positions=torch.arange(2, device=device)[None],
-        write_slots=torch.arange(2, device=device),
-        read_slots=None,
-    )
-    first = layers.start == 0
-    hidden = model.config.hidden_size
-    data = torch.zeros(2, dtype=torch.int64) if first else torch.zeros(2, hidden, dtype=model.dtype)
-    recorder = ShapeRecorder()
-    expected = {i: parts.windows[i] for i in layers}
-    name = model.config.model_type
-    try:
-        with torch.inference_mode(), running(wave):
-            output = run_layers(model.base_model, data.to(device), wave, recorder)
-    except WaveppError as error:
-        raise ConfigError(f"model: the architecture {name} is not supported: {error}") from None
-    result = output.last_hidden_state if layers.stop == len(parts.layers) else wave.leaving
-    if result is None or tuple(result.shape) != (1, 2, hidden):
-        raise ConfigError(
-            f"model: the architecture {name} is not supported: its layers pass on more than one tensor"
-        )
-    if wave.windows != expected or recorder.shapes.keys() != expected.keys():
-        raise ConfigError(
-            f"model: the architecture {name} is not supported: its layers attend with windows {wave.windows} "
-            f"where the configuration says {expected}"
-        )
-    return [recorder.shapes[i] for i in layers]
-
-
-@contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
+    return load_torch_stage(Path(model_dir), layers, dtype, device)

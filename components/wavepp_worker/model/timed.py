@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wavepp_worker.errors import HandoffError, RequestTimeout, WaveppError
+from wavepp_worker.errors import ConfigError, HandoffError, RequestTimeout, WaveppError
 from wavepp_worker.model.cost_model import TimedModel
 from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageOutput
 
@@ -151,6 +151,13 @@ class TimedStage:
     """
 
     def __init__(self, model: TimedModel, layers: range, clock: Clock = time.monotonic_ns) -> None:
+        """Take ``layers`` of ``model``.
+
+        Raises:
+            ConfigError: the model does not have them.
+        """
+        if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+            raise ConfigError(f"partition: layers {layers} do not exist; the model has {model.layers}")
         self.layers = layers
         self.num_layers = model.layers
         self.vocab_size = model.vocabulary

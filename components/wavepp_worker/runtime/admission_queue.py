@@ -36,6 +36,7 @@ class Waiting:
 
     Attributes:
         arrived: seconds on the caller's clock.
+        number: of its arrival; requests are served in this order.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
         selected: when it was first prepared.
@@ -43,6 +44,7 @@ class Waiting:
     """
 
     arrived: float
+    number: int
     candidate: int | None = None
     hinted: float = -math.inf
     selected: float | None = None
@@ -80,13 +82,15 @@ class AdmissionQueue:
     _retry_at: float = -math.inf
     _backoff: float = RETRY_FIRST
     _looked_up_at: float = -math.inf
+    _arrivals: int = 0
 
     def __len__(self) -> int:
         """Requests that are not admitted yet."""
         return len(self._waiting) + len(self._preparing)
 
     def arrive(self, request_id: str, now: float) -> None:
-        self._waiting[request_id] = Waiting(now)
+        self._arrivals += 1
+        self._waiting[request_id] = Waiting(now, self._arrivals)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
@@ -155,12 +159,8 @@ class AdmissionQueue:
             )
         for admit in outcome.lower:
             self._lower[admit.request_id] = admit.endpoint
-        for request_id in reversed(outcome.failed):
-            entry = self._preparing.pop(request_id)
-            entry.failed = True
-            self._waiting[request_id] = entry
-            self._waiting.move_to_end(request_id, last=False)
         if outcome.failed:
+            self._put_back(outcome.failed)
             self._retry_at = now + self._backoff
             self._backoff = min(RETRY_LONGEST, 2 * self._backoff)
         elif admissions:
@@ -178,6 +178,13 @@ class AdmissionQueue:
             raise ValueError(
                 f"{len(preparing) + len(self._open)} requests hold leases, the limit is {self.limit}"
             )
+
+    def _put_back(self, failed: Iterable[str]) -> None:
+        for request_id in failed:
+            entry = self._preparing.pop(request_id)
+            entry.failed = True
+            self._waiting[request_id] = entry
+        self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
 
     def _room(self) -> int:
         return self.limit - len(self._open) - len(self._preparing)

@@ -72,7 +72,10 @@ class ImmediateOwnership:
         self._state = state
 
     def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
-        """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix."""
+        """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix.
+
+        Where room runs out, the pins of the last requests give way first.
+        """
         del floor
         locals_ = [self._state.requests.known(admit.request_id) for admit in wanted]
         endpoints = [
@@ -80,12 +83,14 @@ class ImmediateOwnership:
             for admit, local in zip(wanted, locals_, strict=True)
         ]
         claims: list[Claim] = []
-        for admit, local, endpoint in zip(wanted, locals_, endpoints, strict=True):
-            if not self._take(local):
-                break
-            claims.append(Claim(endpoint, committed=endpoint == admit.endpoint))
-        for admit in wanted[len(claims) :]:
-            self._state.cache.release(admit.request_id)
+        pinned = len(wanted)
+        while len(claims) < pinned:
+            at = len(claims)
+            if self._take(locals_[at]):
+                claims.append(Claim(endpoints[at], committed=endpoints[at] == wanted[at].endpoint))
+            else:
+                pinned -= 1
+                self._state.cache.release(wanted[pinned].request_id)
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
     def commit(self, admit: Admit) -> Claim:

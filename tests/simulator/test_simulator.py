@@ -1,0 +1,80 @@
+"""Seeded schedules of all ranks' real admission, cache and scheduling code; a failure names its seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from wavepp_worker.runtime.messages import PrefillRequest
+
+from tests.simulator.__main__ import failure, first_failure
+from tests.simulator.rank import SimulatedRank
+from tests.simulator.world import World
+
+
+@pytest.mark.timeout(600)
+def test_ten_thousand_schedules_keep_every_promise() -> None:
+    """Promises 1 to 12 and 14; S01 to S15, S21 to S33: aborts, noise, unequal pools, stalls, evictions, delays."""
+    for result in first_failure(0, 10_000, None, "wave", "lease"):
+        assert result is None, f"python -m tests.simulator --seed {result[0]}: {result[1]}"
+
+
+@pytest.mark.parametrize(("admission", "ownership"), [("wave", "none"), ("lockstep", "none")])
+def test_the_baselines_keep_them_too(admission: str, ownership: str) -> None:
+    assert failure((0, 300, None, admission, ownership)) is None
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_s01_s09_an_abort_storm_over_an_odd_number_of_ranks(ranks: int) -> None:
+    assert failure((20_000, 200, ranks, "wave", "lease")) is None
+
+
+class Told(World):
+    """A scenario of given prompts instead of drawn ones; every wave takes as long."""
+
+    def __init__(
+        self, prompts: list[list[int]], seed: int, ranks: int, delay: float = 0.0, spare: int = 0
+    ) -> None:
+        self._prompts = prompts
+        super().__init__(seed, ranks=ranks, spare=spare)
+        self.round_delay = delay
+
+    def _script(self, longest: int) -> None:
+        for index, tokens in enumerate(self._prompts):
+            packed = b"".join(token.to_bytes(4, "little") for token in tokens)
+            request = PrefillRequest(request_id=f"r{index}", tokens=packed)
+            self._at(0.0, self._command, lambda request=request: self._submit(request))
+
+    def _seconds(self, rank: SimulatedRank) -> float:
+        return 0.01
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_s18_two_requests_that_fit_alone_but_not_together_both_finish(ranks: int) -> None:
+    for seed in range(60):
+        draw = random.Random(seed)
+        world = Told([[draw.randrange(50) for _ in range(6)] for _ in range(4)], seed, ranks)
+        for rank in world.ranks:
+            assert rank.state.cache.can_ever_fit(6)
+        world.run()
+        assert len(world.finished) == 4, f"seed {seed}"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_promise_11_slow_rounds_do_not_slow_the_waves_down(ranks: int) -> None:
+    """With 5 ms on every round, steady throughput stays within 2 % where enough is admitted."""
+    compared = 0
+    for seed in range(60):
+        draw = random.Random(seed)
+        prompts = [[draw.randrange(50) for _ in range(20)] for _ in range(120)]
+        plain, slow = (Told(prompts, seed, ranks, delay, spare=700) for delay in (0.0, 0.005))
+        if plain.queue.limit < 8 or plain._delay > 0.001:
+            continue
+        plain.run()
+        slow.run()
+        spans = [world.finished[-1] - world.finished[0] for world in (plain, slow)]
+        assert spans[1] <= 1.02 * spans[0], f"seed {seed}: {spans}"
+        compared += 1
+        if compared == 3:
+            return
+    pytest.fail("too few of the seeds keep enough requests admitted")
