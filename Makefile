@@ -26,7 +26,7 @@ test: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	timeout --kill-after=30 1500 $(BIN)/python -m pytest -m "not soak" $(ARGS)
+	timeout --kill-after=30 1800 $(BIN)/python -m pytest -m "not soak" $(ARGS)
 
 soak: .venv/.test
 	$(BIN)/python -m pytest -m soak $(ARGS)

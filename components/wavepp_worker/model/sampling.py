@@ -135,11 +135,11 @@ def sample(
 def _penalised(
     logits: torch.Tensor, params: SamplingParams, prompt: np.ndarray | torch.Tensor, generated: list[int]
 ) -> torch.Tensor:
-    # Imported late, as processes that only pass parameters on need not load transformers.
-    from transformers import RepetitionPenaltyLogitsProcessor
-
     new = torch.tensor(generated, dtype=torch.int64)
     if params.repetition_penalty != 1.0:
+        # Imported late, as processes that only pass parameters on need not load transformers.
+        from transformers import RepetitionPenaltyLogitsProcessor
+
         seen = torch.cat([torch.as_tensor(np.asarray(prompt, dtype=np.int64)), new])
         logits = RepetitionPenaltyLogitsProcessor(params.repetition_penalty)(seen[None], logits[None])[0]
     if generated and (params.presence_penalty or params.frequency_penalty):

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 import torch
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.model.sampling import sample
-from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageModel
+from wavepp_worker.model.stage import Boundary, Chunk, Completion, PagedKV, StageModel
 from wavepp_worker.runtime.data_plane import DataPlane
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.messages import StageTiming
-from wavepp_worker.runtime.protocol import Finished, Span, WaveHeader
+from wavepp_worker.runtime.protocol import Finished, Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.requests import LocalRequest, check_span
+
+
+@dataclass(frozen=True)
+class LaunchedWave:
+    """A wave that the last rank has queued on its device.
+
+    Attributes:
+        ended: requests whose prompt ends in it, in the order of ``logits``.
+    """
+
+    wave_id: int
+    ended: list[LocalRequest]
+    logits: torch.Tensor | None
+    done: Completion | None
 
 
 class Executor:
     """Executes one wave at a time on this rank, in the order rank 0 launched them."""
 
-    def __init__(self, state: LocalState, stage: StageModel, kv: PagedKV, plane: DataPlane) -> None:
+    def __init__(
+        self,
+        state: LocalState,
+        stage: StageModel,
+        kv: PagedKV,
+        plane: DataPlane,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """``fail`` ends the rank when a launched wave cannot be completed.
+
+        Where the stage's device runs behind the host, a thread waits for it on the last rank, so that the LOOP
+        thread can launch further waves; there only that thread sends on ``plane``.
+        """
         self._state = state
         self._stage = stage
         self._kv = kv
         self._plane = plane
         self._next_wave = 0
+        self._fail = fail
+        self._launched: SimpleQueue[LaunchedWave | None] = SimpleQueue()
+        self._completer = threading.Thread(target=self._complete_launched, name="completions", daemon=True)
+        self._completer.start()
 
     def execute(self, header: WaveHeader, boundary: Boundary) -> None:
         """Run a wave and pass it on: activations to the next rank, or its end to rank 0.
@@ -53,12 +87,20 @@ class Executor:
             state.advance(local, span, compute)
         state.wave_executed()
         if state.config.last:
-            if output.done is not None:
-                output.done.wait(state.config.wait)
-            self._answer(locals_, header.spans, output.logits)
+            ended = [local for local, span in zip(locals_, header.spans, strict=True) if span.last]
+            wave = LaunchedWave(header.wave_id, ended, output.logits, output.done)
+            if output.done is None:
+                self._complete(wave)
+            else:
+                self._launched.put(wave)
         else:
             passed_on = WaveHeader(wave_id=header.wave_id, spans=header.spans, compute=compute)
             self._plane.send_wave(passed_on, output.boundary)
+
+    def close(self) -> None:
+        """Let the waves that were launched end."""
+        self._launched.put(None)
+        self._completer.join(self._state.config.wait)
 
     def materialise(self, request_id: str) -> bool:
         """Claim a request's blocks ahead of its first wave; False if there is nothing to do for it."""
@@ -76,13 +118,23 @@ class Executor:
         assert local.table is not None, "materialised before its first wave"
         return Chunk(span.start, span.length, local.table, wants_logits=span.last)
 
-    def _answer(
-        self, locals_: list[LocalRequest], spans: tuple[Span, ...], logits: torch.Tensor | None
-    ) -> None:
-        """Sample the first token of every prompt that ended in this wave."""
-        ended = [local for local, span in zip(locals_, spans, strict=True) if span.last]
-        if not ended:
-            return
+    def _complete_launched(self) -> None:
+        try:
+            while (wave := self._launched.get()) is not None:
+                self._complete(wave)
+        except Exception as error:
+            self._fail(error)
+
+    def _complete(self, wave: LaunchedWave) -> None:
+        """Once the device is done with a wave of the last rank, answer what ended in it and tell rank 0."""
+        if wave.done is not None:
+            wave.done.wait(self._state.config.wait)
+        if wave.ended:
+            self._answer(wave.ended, wave.logits)
+        self._plane.send_done(WaveDone(wave_id=wave.wave_id))
+
+    def _answer(self, ended: list[LocalRequest], logits: torch.Tensor | None) -> None:
+        """Sample the first token of every prompt that ended in a wave."""
         if logits is None or len(logits) != len(ended):
             raise PositionMismatch(
                 f"{len(ended)} prompts ended in a wave that has no logits for each of them"

@@ -9,7 +9,7 @@ from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.data_plane import DataPlane
 from wavepp_worker.runtime.executor import Executor
 from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.protocol import WaveDone, WaveHeader
+from wavepp_worker.runtime.protocol import WaveHeader
 from wavepp_worker.runtime.round_actions import RoundActions
 from wavepp_worker.runtime.rounds import FollowerRounds
 from wavepp_worker.runtime.threads import Inbox
@@ -52,7 +52,5 @@ def run_follower_loop(
                 raise PositionMismatch(f"rank {state.config.rank} expected a wave, got {header}")
             with boundary.executing(state.config.wait):
                 executor.execute(header, tensors)
-            if state.config.last:
-                plane.send_done(WaveDone(wave_id=header.wave_id))
         elif waiting:
             executor.materialise(waiting.pop(0))

@@ -63,8 +63,6 @@ class LeaderLoop:
         wave_id, advances = self._lanes.launch(spans)
         self._tell(advances)
         self._executor.execute(WaveHeader(wave_id=wave_id, spans=spans), {})
-        if self._state.config.last:
-            self._tell(self._lanes.complete(wave_id))
         return True
 
     def _materialise(self, request_id: str | None) -> bool:

@@ -108,7 +108,7 @@ def _serve(
         LockstepActions(state, ownership, boundary) if config.lockstep else RoundActions(state, ownership)
     )
     plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
-    executor = Executor(state, stage, kv, plane)
+    executor = Executor(state, stage, kv, plane, fail)
     if config.first:
         to_loop: Inbox[LaneAdmitted | LaneAborted] = Inbox(context, "loop")
         to_wave: Inbox[LaneAdvance] = Inbox(context, "wave")
@@ -146,6 +146,7 @@ def _serve(
     address = state.source.address if state.source is not None else None
     events.send(RankReady(rank=config.rank, pid=os.getpid(), blocks=config.blocks, handoff=address))
     loop_main()
+    executor.close()
     wave.join(config.wait)
     if state.source is not None:
         state.source.close()
