@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from wavepp_worker.runtime.messages import PrefillRequest
 
 from tests.simulator.__main__ import failure, first_failure
-from tests.simulator.rank import SimulatedRank
-from tests.simulator.world import World
+from tests.simulator.told import Told
 
 
 @pytest.mark.timeout(600)
@@ -29,31 +27,11 @@ def test_s01_s09_an_abort_storm_over_an_odd_number_of_ranks(ranks: int) -> None:
     assert failure((20_000, 200, ranks, "wave", "lease")) is None
 
 
-class Told(World):
-    """A scenario of given prompts instead of drawn ones; every wave takes as long."""
-
-    def __init__(
-        self, prompts: list[list[int]], seed: int, ranks: int, delay: float = 0.0, spare: int = 0
-    ) -> None:
-        self._prompts = prompts
-        super().__init__(seed, ranks=ranks, spare=spare)
-        self.round_delay = delay
-
-    def _script(self, longest: int) -> None:
-        for index, tokens in enumerate(self._prompts):
-            packed = b"".join(token.to_bytes(4, "little") for token in tokens)
-            request = PrefillRequest(request_id=f"r{index}", tokens=packed)
-            self._at(0.0, self._command, lambda request=request: self._submit(request))
-
-    def _seconds(self, rank: SimulatedRank) -> float:
-        return 0.01
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_s18_two_requests_that_fit_alone_but_not_together_both_finish(ranks: int) -> None:
     for seed in range(60):
         draw = random.Random(seed)
-        world = Told([[draw.randrange(50) for _ in range(6)] for _ in range(4)], seed, ranks)
+        world = Told([(0.0, [draw.randrange(50) for _ in range(6)]) for _ in range(4)], seed, ranks)
         for rank in world.ranks:
             assert rank.state.cache.can_ever_fit(6)
         world.run()
@@ -66,8 +44,8 @@ def test_promise_11_slow_rounds_do_not_slow_the_waves_down(ranks: int) -> None:
     compared = 0
     for seed in range(60):
         draw = random.Random(seed)
-        prompts = [[draw.randrange(50) for _ in range(20)] for _ in range(120)]
-        plain, slow = (Told(prompts, seed, ranks, delay, spare=700) for delay in (0.0, 0.005))
+        prompts = [(0.0, [draw.randrange(50) for _ in range(20)]) for _ in range(120)]
+        plain, slow = (Told(prompts, seed, ranks, round_delay=delay, spare=700) for delay in (0.0, 0.005))
         if plain.queue.limit < 8 or plain._delay > 0.001:
             continue
         plain.run()

@@ -1,0 +1,114 @@
+"""What broke for others, by its number, over an even and two odd numbers of ranks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.simulator.told import Told
+from tests.simulator.world import World
+
+RANKS = pytest.mark.parametrize("ranks", [2, 3, 5])
+SEEDS = range(25)
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(50) for _ in range(count)]
+
+
+def endpoint(world: Told, name: str) -> int:
+    """Where the last admission of a request put it, on rank 0's word."""
+    found = [line for line in world.trace if f"request_id='{name}'" in line and "wave" in line]
+    assert found, f"{name} never ran"
+    return int(found[0].split(f"request_id='{name}', start=")[1].split(",")[0])
+
+
+@RANKS
+def test_s02_s55_one_rank_a_hundred_times_slower_follows_the_schedule_of_the_first(ranks: int) -> None:
+    for seed in SEEDS:
+        prompts = [(0.001 * index, tokens(seed + index, 6)) for index in range(5)]
+        world = Told(prompts, seed, ranks, slow={ranks - 1: 100.0})
+        world.run()
+        assert len(world.finished) == 5
+
+
+@RANKS
+def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None:
+    """Every rank evicts on its own, some to their host memory; the endpoint is one all the same."""
+    lowered = 0
+    for seed in SEEDS:
+        prompt = tokens(seed, 6)
+        world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks)
+        capacity = world.ranks[-1].state.cache.use().capacity * world.block
+        world.take_room_at(40.0, ranks - 1, "noise", capacity, until=41.0)
+        world.run()
+        assert len(world.finished) == 2
+        lowered += endpoint(world, "r1") == 0
+    assert lowered > 5
+
+
+@RANKS
+def test_s06_s18_a_rank_without_room_makes_all_let_go_and_try_again(ranks: int) -> None:
+    for seed in SEEDS:
+        world = Told([(0.5, tokens(seed, 6))], seed, ranks)
+        capacity = world.ranks[1].state.cache.use().capacity * world.block
+        world.take_room_at(0.0, 1, "noise", capacity, until=3.0)
+        world.run()
+        assert world.finished[0] > 3.0, "it ran although one rank had no room"
+
+
+@RANKS
+def test_s07_s10_every_round_is_entered_by_every_rank(ranks: int) -> None:
+    for seed in range(30_000, 30_060):
+        world = World(seed, ranks=ranks)
+        world.run()
+        assert len({rank.state.rounds for rank in world.ranks}) == 1
+
+
+@RANKS
+def test_s20_a_request_that_fits_only_alone_does_not_block_those_behind_it_for_ever(ranks: int) -> None:
+    for seed in SEEDS:
+        world = Told(
+            [(0.0, tokens(seed, 3)), (0.0, tokens(seed + 1, 6)), (0.0, tokens(seed + 2, 2))], seed, ranks
+        )
+        world.run()
+        assert len(world.finished) == 3
+
+
+@RANKS
+def test_s25_s26_s34_cancelled_at_every_instant_leaves_every_table_empty(ranks: int) -> None:
+    """Also when nothing else is scheduled; ``run`` audits every rank at the end."""
+    for step in range(60):
+        world = Told([(0.0, tokens(step, 6))], 7, ranks, slow={0: 2.0})
+        world.abort_at(0.0015 * step, "r0")
+        world.abort_at(0.0015 * step, "unknown")
+        world.run()
+
+
+@RANKS
+def test_s11_s47_rounds_go_on_while_every_executor_stalls(ranks: int) -> None:
+    """Requests that arrive during a stall are admitted before it ends."""
+    for seed in SEEDS:
+        prompts = [(0.0, tokens(seed, 6)), (1.0, tokens(seed + 1, 6))]
+        world = Told(prompts, seed, ranks, spare=40, slow=dict.fromkeys(range(ranks), 500.0))
+        seen: list[float] = []
+        lane = world._lane
+        world._lane = lambda event, lane=lane, world=world, seen=seen: (seen.append(world.now), lane(event))[
+            1
+        ]  # type: ignore[method-assign]
+        world.run()
+        if world.queue.limit > 1:
+            assert seen[1] < 1.5, f"seed {seed}: admitted at {seen[1]} during a stall of 5 s"
+
+
+@RANKS
+def test_s49_s50_waves_and_completions_pass_each_other(ranks: int) -> None:
+    """A full ring in flight both ways, with messages much slower than the waves."""
+    for seed in SEEDS:
+        prompts = [(0.0, tokens(seed + index, 6)) for index in range(6)]
+        world = Told(prompts, seed, ranks, spare=60)
+        world._delay = 0.2
+        world.run()
+        assert len(world.finished) == 6
