@@ -48,7 +48,7 @@ class Harness:
             state, executor, plane, SchedulingBoundary(), self.lanes, self.to_loop, self.to_wave, lambda: 0
         )
 
-    def turn(self, times: int = 20) -> None:
+    def turn(self, times: int = 8) -> None:
         """Let the loop go round."""
         self.rounds_left = times
         self.to_loop.put(LaneAborted("wake up"))

@@ -12,8 +12,8 @@ from wavepp_worker.runtime.protocol import Admit
 
 HINT_AGE = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
-RETRY_FIRST = 0.002
-RETRY_LONGEST = 0.05
+RETRY_FIRST = 0.005
+RETRY_LONGEST = 0.1
 """Seconds until a request that found no room is tried again, doubling, unless something is freed before."""
 
 
