@@ -1,11 +1,13 @@
 """Proof that admission does not block execution: throughput with every round delayed, against no delay.
 
 ``python -m bench.round_delay`` keeps more requests admitted than the pipeline can run, and measures both in
-turns; the paper's claim (section 4.2) is that the LOOP threads never wait for a round.
+turns; the paper's claim (section 4.2) is that the LOOP threads never wait for a round. Stages are virtual devices
+(``bench.paper`` says how), so that the ranks do not compete for the cores; all else is real.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
 from pathlib import Path
@@ -16,29 +18,31 @@ from rich.console import Console
 from rich.progress import track
 from wavepp_worker import EngineConfig, PrefillEngine
 
-from bench.ablation import small_model, traffic
 from bench.closed_loop import closed_loop
+from bench.cost_models import SYSTEMS, VOCABULARY, model_dir
+
+MODEL = "glm-5.2-pp4"
 
 
 def main(
-    pp: Annotated[int, typer.Option(help="Ranks; each is a process.")] = 2,
     delay: Annotated[float, typer.Option(help="Seconds added to every round.")] = 0.005,
-    length: Annotated[int, typer.Option(help="Prompt length.")] = 2048,
+    speed: Annotated[float, typer.Option(help="How much faster than the paper's the devices are.")] = 3.0,
+    length: Annotated[int, typer.Option(help="Prompt length.")] = 16384,
     requests: Annotated[int, typer.Option(help="Requests of each measurement.")] = 48,
     concurrency: Annotated[int, typer.Option(help="Requests under way at once.")] = 24,
     turns: Annotated[int, typer.Option(help="Times each is measured, in turns.")] = 5,
 ) -> None:
     """Print the ratio of both throughputs, turn by turn."""
     with tempfile.TemporaryDirectory() as directory:
-        model = small_model(Path(directory), layers=max(8, pp))
+        model = model_dir(MODEL, speed, Path(directory))
 
         def engine(seconds: float) -> PrefillEngine:
             return PrefillEngine(
                 EngineConfig(
                     model=model,
-                    pp=pp,
-                    dtype="float32",
-                    chunk=256,
+                    pp=SYSTEMS[MODEL].stages,
+                    chunk=4096,
+                    block=64,
                     kv_tokens=2 * concurrency * length,
                     max_model_len=length + 16,
                     round_delay=seconds,
@@ -48,7 +52,8 @@ def main(
         ratios = []
         with engine(0.0) as plain, engine(delay) as delayed:
             for turn in track(range(-1, turns), description="measuring"):
-                prompts = traffic("cold", requests, length, seed=turn)
+                draw = random.Random(turn)
+                prompts = [[draw.randrange(VOCABULARY) for _ in range(length)] for _ in range(requests)]
                 order = (plain, delayed) if turn % 2 else (delayed, plain)
                 loads = {each: closed_loop(each, prompts, concurrency, f"t{turn}") for each in order}
                 if turn >= 0:
