@@ -30,13 +30,8 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from wavepp_worker.model.cost_model import (
-    Link,
-    TimedModel,
-    context_attended,
-    read_timed_model,
-    write_timed_model,
-)
+from wavepp_worker.model.cost_model import Link, TimedModel, read_timed_model, write_timed_model
+from wavepp_worker.runtime.chunk_cost import ChunkCost
 
 from bench.paper_cells import CELLS, Cell, Shape
 
@@ -66,18 +61,6 @@ SYSTEMS = {
 _HOP = Link(latency=30e-6, bandwidth=700e9)
 
 
-@dataclass(frozen=True)
-class StageCost:
-    """Seconds of a stage: ``a`` per wave, ``b`` per token, ``c`` per token and token of context."""
-
-    a: float
-    b: float
-    c: float
-
-    def wave(self, start: int, length: int) -> float:
-        return self.a + self.b * length + self.c * context_attended(start, length)
-
-
 def pipeline_seconds(waves: Sequence[float], stages: int, hop: float) -> float:
     """When waves of these stage times, launched one behind the other, have left the last stage."""
     free = [0.0] * stages
@@ -89,7 +72,7 @@ def pipeline_seconds(waves: Sequence[float], stages: int, hop: float) -> float:
     return free[-1]
 
 
-def alone(cost: StageCost, shape: Shape, stages: int, hop: float) -> float:
+def alone(cost: ChunkCost, shape: Shape, stages: int, hop: float) -> float:
     """Seconds of one request on an idle pipeline, cut into the best number of waves of equal time."""
     work = cost.b * shape.uncached + cost.c * shape.context
     least = -(-shape.uncached // M)
@@ -97,17 +80,17 @@ def alone(cost: StageCost, shape: Shape, stages: int, hop: float) -> float:
     return min(turns) + (stages - 1) * hop
 
 
-def bound(cost: StageCost, cell: Cell, stages: int, hop: float) -> float:
+def bound(cost: ChunkCost, cell: Cell, stages: int, hop: float) -> float:
     """Prompt tokens/s that nothing can exceed: full waves without a gap, or every client's request alone."""
     busy = (cost.a / M + cost.b) * cell.uncached + cost.c * cell.context
     latency = sum(alone(cost, shape, stages, hop) for shape in cell.shapes)
     return cell.tokens / max(busy, latency / cell.concurrency)
 
 
-def stage_cost(model: TimedModel, stages: int) -> StageCost:
+def stage_cost(model: TimedModel, stages: int) -> ChunkCost:
     """The cost of each of ``stages`` equal stages, at speed 1."""
     share = model.layers / stages
-    return StageCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
+    return ChunkCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
 
 
 def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
@@ -130,11 +113,11 @@ def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
     return base, slope
 
 
-def predicted_alone(cost: StageCost, shape: Shape, stages: int, hop: float) -> float:
+def predicted_alone(cost: ChunkCost, shape: Shape, stages: int, hop: float) -> float:
     """Completion seconds of one request in waves of half the budget."""
     starts = range(shape.cached, shape.tokens, M // 2)
     return pipeline_seconds(
-        [cost.wave(start, min(M // 2, shape.tokens - start)) for start in starts], stages, hop
+        [cost.a + cost.work(start, min(M // 2, shape.tokens - start)) for start in starts], stages, hop
     )
 
 
@@ -143,7 +126,7 @@ def fit_wave_seconds(cells: Sequence[Cell], base: float, c: float, stages: int, 
     rows = [cell for cell in cells if cell.concurrency == 1]
 
     def error(a: float) -> float:
-        cost = StageCost(a, base - a / M, c)
+        cost = ChunkCost(a, base - a / M, c)
         times = [
             (predicted_alone(cost, cell.shapes[0], stages, hop), cell.tokens / cell.measured["WavePP"])
             for cell in rows

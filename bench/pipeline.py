@@ -8,14 +8,15 @@ the cache: it compares what planners do with the same requests.
 from __future__ import annotations
 
 import heapq
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavepp_worker.runtime.chunk_cost import ChunkCost
-from wavepp_worker.runtime.planner import Lane, PipelineView, Planner
+from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView, Planner
 from wavepp_worker.runtime.protocol import Span
+
+from bench.paper_cells import Shape
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,9 @@ class Device:
 
     stages: int
     cost: ChunkCost
-    hop: float = 0.002
-    admission: float = 0.005
+    hop: float = 0.0003
+    admission: float = 0.002
     max_batch: int = 128
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A request: ``tokens`` in its prompt, of which ``cached`` are reused."""
-
-    tokens: int
-    cached: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,8 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
                         upcoming += 1
         while lanes and len(flight) < ring:
             open_lanes = tuple(lanes.values())[: device.max_batch]
-            view = PipelineView(open_lanes, tuple(flight), len(arrivals))
+            slack = max(0.0, free[0] - now)
+            view = PipelineView(open_lanes, tuple(flight), len(arrivals), slack=slack)
             spans = planner.propose(view)
             if not spans:
                 if not flight:
@@ -105,6 +99,8 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
                 if span.last:
                     del lanes[span.request_id]
         upcoming_events = [ends[0]] if ends else []
+        if lanes and free[0] - LAUNCH_MARGIN > now:
+            upcoming_events.append(free[0] - LAUNCH_MARGIN)
         if arrivals:
             upcoming_events.append(arrivals[0][0] + device.admission)
         if upcoming_events:
@@ -113,27 +109,3 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
     tokens = sum(request.tokens for request in requests)
     p95 = latencies[min(len(latencies) - 1, int(0.95 * len(latencies)))]
     return Outcome(now, tokens / now, statistics.median(latencies), p95, waves)
-
-
-def alone(device: Device, shape: Shape) -> float:
-    """Seconds of one request on an idle pipeline, cut into the best number of equal-time chunks."""
-    work = device.cost.work(shape.cached, shape.tokens - shape.cached)
-    through = device.stages - 1
-    # The waves of a request take k turns at the first stage, then the last one passes the others.
-    fastest = min((k + through) * (device.cost.a + work / k) for k in range(1, 513))
-    return fastest + through * device.hop
-
-
-def bound(device: Device, requests: Sequence[Shape], concurrency: int) -> float:
-    """Tokens/s that no planner can exceed: stages never idle and waves are free, or ``concurrency`` alone."""
-    work = sum(device.cost.work(r.cached, r.tokens - r.cached) for r in requests)
-    turns = {shape: alone(device, shape) for shape in set(requests)}
-    waiting = sum(turns[r] for r in requests) / concurrency
-    return sum(r.tokens for r in requests) / max(work, waiting)
-
-
-def mixed(count: int, warm: Shape, cold: Shape, seed: int = 0) -> list[Shape]:
-    """Three warm requests to one cold, shuffled."""
-    shapes = [cold if i % 4 == 3 else warm for i in range(count)]
-    random.Random(seed).shuffle(shapes)
-    return shapes

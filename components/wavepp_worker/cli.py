@@ -69,6 +69,9 @@ def prefill(
         int | None, typer.Option(help="Longest prompt; default: the model's context.")
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Most requests admitted at once.")] = 64,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a trace of every rank here, for ui.perfetto.dev.")
+    ] = None,
     top_logprobs: Annotated[int, typer.Option(help="Alternatives to report for the first token.")] = 20,
 ) -> None:
     """Prefill every prompt of a file and write its first token, logprobs and reuse."""
@@ -89,6 +92,7 @@ def prefill(
             kv_tokens=pools[0] if len(pools) == 1 else pools,
             max_model_len=max_model_len,
             max_batch=max_batch,
+            timeline=timeline,
             top_logprobs=top_logprobs,
         )
         summary = run_file(config, prompts, out)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from cache_bench import BLOCK, CacheBench, keys_of
 from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError, ConfigError
 
@@ -89,6 +90,23 @@ def test_s18_room_that_is_reserved_piecemeal_would_deadlock() -> None:
     bench.compute("a")
     bench.release("a")
     bench.run("b", prompt(2, 10))
+    bench.cache.audit()
+
+
+def test_s19_demand_counts_every_block_a_request_will_take() -> None:
+    """Also those of its prefix that it brings up from the host, its state, and the snapshots it leaves behind."""
+    bench = CacheBench(attention(8, host=4), recurrent(5, host=2))
+    bench.run("a", prompt(1, 9))
+    bench.run("b", prompt(2, 16))
+    assert bench.prepare("c", prompt(1, 13)) == Prepared(8, True)
+    assert bench.cache.use().host_used == 4, "all of its prefix is on the host"
+    assert [bench.ledger(window).get("c").blocks for window in (0, 1)] == [4 + 3, 1 + 1]
+    assert bench.prepare("d", prompt(3, 3)) is None, "2 blocks fit beside the 3 new ones only"
+    assert bench.prepare("e", prompt(3, 2)) == Prepared(0, True)
+    for name in ("e", "c"):
+        bench.materialise(name)
+        bench.compute(name)
+        bench.release(name)
     bench.cache.audit()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -170,10 +171,30 @@ def test_bad_requests_are_refused_with_a_sentence_and_hurt_nobody(engine: Prefil
             engine.prefill(token_ids)
     with pytest.raises(InvalidRequest, match="temperature"):
         engine.prefill([1], sampling=SamplingParams(temperature=-1.0))
-    first = submit(engine, "same", [1, 2, 3] * 50)
+    engine.audit()
+
+
+def test_s38_a_replayed_request_is_refused_until_all_ranks_have_let_go_of_the_first(
+    engine: PrefillEngine, reference: Reference
+) -> None:
+    maker = PromptMaker(seed=38)
+    prompt, other = maker.tokens(150), maker.tokens(20)
+    first = submit(engine, "same", prompt)
     with pytest.raises(InvalidRequest, match="request id same is in use"):
-        submit(engine, "same", [1])
-    first.result(60)
+        submit(engine, "same", other)
+    assert_right(reference, prompt, first.result(60))
+    for round_trip in range(5):
+        aborted = submit(engine, "same", maker.tokens(300))
+        time.sleep(0.01 * round_trip)
+        engine.abort("same")
+        again: Future[PrefillResult] | None = None
+        deadline = time.monotonic() + 30
+        while again is None:
+            assert time.monotonic() < deadline, "the id of an aborted request stays in use"
+            with contextlib.suppress(InvalidRequest):
+                again = submit(engine, "same", other)
+        assert aborted.done()
+        assert_right(reference, other, again.result(60))
     engine.audit()
 
 
@@ -260,7 +281,7 @@ def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_f
 
 def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Path) -> None:
     config = EngineConfig(
-        model=tiny_llama, pp=2, chunk=1, kv_tokens=8192, dtype="float32", request_timeout=0.5
+        model=tiny_llama, pp=2, chunk=1, block=1, kv_tokens=8192, dtype="float32", request_timeout=0.5
     )
     with PrefillEngine(config) as engine:
         with pytest.raises(RequestTimeout, match="request_timeout=0"):
@@ -268,10 +289,33 @@ def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Pa
         engine.audit()
 
 
+def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(tiny_llama: Path) -> None:
+    config = EngineConfig(
+        model=tiny_llama, pp=3, chunk=8, block=4, kv_tokens=2000, max_model_len=600, dtype="float32"
+    )
+    maker = PromptMaker(seed=51)
+    with PrefillEngine(config) as engine:
+        pids = engine.rank_pids
+        futures = [submit(engine, f"stopped-{index}", maker.tokens(300)) for index in range(30)]
+        futures[0].result(60)
+        closers = [threading.Thread(target=engine.close) for _ in range(2)]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(20)
+            assert not closer.is_alive()
+        engine.close()
+    assert not any(running(pid) for pid in pids)
+    assert not wait(futures, timeout=5).not_done
+    ended = [future.exception() for future in futures]
+    assert any(ended), "nothing was in flight"
+    assert all(error is None or isinstance(error, EngineDead) for error in ended)
+
+
 def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_llama: Path) -> None:
     """S54, promise 18."""
     reasons: list[str] = []
-    config = EngineConfig(model=tiny_llama, pp=3, chunk=1, kv_tokens=8192, dtype="float32")
+    config = EngineConfig(model=tiny_llama, pp=3, chunk=1, block=1, kv_tokens=8192, dtype="float32")
     engine = PrefillEngine(config, on_death=reasons.append)
     engine.start()
     try:

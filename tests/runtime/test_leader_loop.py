@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import zmq
+from wavepp_worker.model.timed import Ending
 from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.device_queue import DeviceQueue
 from wavepp_worker.runtime.lanes import Lanes
 from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.planner import GreedyPlanner
@@ -20,6 +23,7 @@ from wavepp_worker.runtime.threads import (
     LaneEnded,
     LaneStarted,
 )
+from wavepp_worker.runtime.timeline import OFF
 
 
 class Harness:
@@ -32,9 +36,12 @@ class Harness:
         self.rounds_left = 0
         config = SimpleNamespace(ranks=ranks, last=False, wait=5.0)
         stopping = SimpleNamespace(is_set=self._count_down)
-        state: Any = SimpleNamespace(config=config, stopping=stopping)
+        state: Any = SimpleNamespace(config=config, stopping=stopping, timeline=OFF)
         self.materialised: list[str] = []
-        executor: Any = SimpleNamespace(execute=self._execute, materialise=self._materialise)
+        self.device, self.wave_seconds = DeviceQueue(), 0.0
+        executor: Any = SimpleNamespace(
+            execute=self._execute, materialise=self._materialise, device=self.device
+        )
         pending = self.context.socket(zmq.PULL)
         pending.bind("inproc://data")
         self.bell = self.context.socket(zmq.PUSH)
@@ -79,6 +86,8 @@ class Harness:
     def _execute(self, header: WaveHeader, _: dict[str, Any]) -> None:
         assert header.wave_id == len(self.launched)
         self.launched.append(header.spans)
+        if self.wave_seconds:
+            self.device.launched(Ending(time.monotonic_ns() + round(1e9 * self.wave_seconds)))
 
     def _receive(self) -> tuple[WaveDone, dict[str, Any]]:
         self.pending.recv()
@@ -94,6 +103,19 @@ def test_successive_chunks_of_one_request_fill_the_ring_and_no_more() -> None:
     harness.complete(0)
     harness.turn()
     assert len(harness.launched) == 7
+    harness.close()
+
+
+def test_a_device_that_runs_behind_the_host_is_kept_one_wave_ahead() -> None:
+    """The next wave is planned when one ends on rank 0, although the ring has room for more."""
+    harness = Harness(ranks=3)
+    harness.wave_seconds = 60.0
+    harness.to_loop.put(LaneAdmitted("long", 0, 100))
+    harness.turn()
+    assert len(harness.launched) == 2
+    harness.device.left = lambda: [0.05]  # type: ignore[method-assign]
+    harness.turn(times=2)
+    assert len(harness.launched) > 2
     harness.close()
 
 

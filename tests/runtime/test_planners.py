@@ -21,7 +21,9 @@ from wavepp_worker.runtime.protocol import Span
 from wavepp_worker.runtime.throttle import ThrottlePlanner
 from wavepp_worker.runtime.timed_mpu import TimedMpu
 
-from bench.pipeline import Device, Shape, alone, bound, simulate
+from bench.cost_models import alone, bound
+from bench.paper_cells import Cell, Shape
+from bench.pipeline import Device, simulate
 
 B = 16
 COST = ChunkCost(a=4.0, b=1.0, c=0.001)
@@ -261,13 +263,35 @@ def test_a_request_alone_is_cut_into_the_number_of_waves_that_ends_first() -> No
 
 
 def test_a_request_is_cut_evenly() -> None:
-    planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
-    waiting = list(lanes(96, 4000))
-    lengths = []
-    while waiting[0].left:
-        (span,) = planner.plan(waiting)
-        lengths.append(span.length)
-    assert lengths == [48, 48], "not 64 and 32"
+    planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(43.0, 1.0, 0.0))
+    (lane,) = lanes(96)
+    assert [planner.plan([lane])[0].length for _ in range(2)] == [48, 48], "not 64 and 32"
+    waiting = lanes(96, 4000)
+    waves = [[span.length for span in planner.plan(waiting)] for _ in range(2)]
+    assert waves == [[64], [32, 32]], "with others to fill the second wave, the first can be full"
+
+
+def test_a_wave_that_takes_all_there_is_waits_until_the_device_is_about_to_run_dry() -> None:
+    planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
+    flight = ((Span("f0", 0, 64, True),), (Span("f1", 0, 64, True),))
+
+    def proposed(*left: int, slack: float) -> int:
+        return len(planner.propose(PipelineView(lanes(*left), flight, slack=slack)))
+
+    assert proposed(16, slack=0.1) == 0, "72 seconds would make a wave, more may come meanwhile"
+    assert proposed(16, slack=0.004) == 1
+    assert proposed(16, slack=0.0) == 1, "an idle device waits for nothing"
+    assert proposed(128, slack=0.1) == 1, "a whole wave"
+    assert proposed(16, 16, 256, slack=0.1) > 1, "what others left is filled, so there is nothing to wait for"
+
+
+def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() -> None:
+    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 160, True),) for i in range(3))
+    (span,) = planner.propose(PipelineView(lanes(160), flight))
+    assert span.length == 160
+    (span,) = planner.propose(PipelineView(lanes(160), flight[:2]))
+    assert span.length < 160, "three requests for four stages: cut finer"
 
 
 def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
@@ -283,9 +307,9 @@ def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
 
 
 def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None:
-    """Twelve requests of one block make 1.5 waves for each of four stages when two share one."""
+    """Twelve requests of one block make one wave for each of four stages when three share one."""
     planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
-    assert len(planner.plan(lanes(*[16] * 12))) == 2
+    assert len(planner.plan(lanes(*[16] * 12))) == 3
     assert len(planner.plan(lanes(*[16] * 6))) == 1
 
 
@@ -309,7 +333,7 @@ def test_a_wave_lasts_no_longer_than_the_ring_behind_it() -> None:
     longest=st.sampled_from([20, 100, 1000]),
     refusals=st.booleans(),
 )
-def test_any_traffic_is_scheduled_once_in_order_within_the_deadline(
+def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
     name: str, seed: int, longest: int, refusals: bool
 ) -> None:
     rng = random.Random(seed)
@@ -375,8 +399,8 @@ def test_virtual_pipeline_matches_the_closed_form() -> None:
     outcome = simulate(device, GreedyPlanner(100), [Shape(1000)] * 5, 5)
     assert outcome.seconds == pytest.approx((50 + 3) * 1.5)
     # sqrt(a u / Q) = 1.3 seconds a wave: the best of 7 and 8 waves.
-    assert alone(device, Shape(1000)) == pytest.approx(min((k + 3) * (0.5 + 10 / k) for k in (7, 8)))
-    assert bound(device, [Shape(1000)] * 8, 8) == pytest.approx(100)
+    fastest = min((k + 3) * (0.5 + 10 / k) for k in (7, 8))
+    assert alone(device.cost, Shape(1000), 4, 0.0) == pytest.approx(fastest)
 
 
 @pytest.mark.parametrize("shapes", [[Shape(65536)] * 48, [Shape(129 * 1024, 125 * 1024)] * 96])
@@ -386,7 +410,8 @@ def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
 ) -> None:
     device = Device(8, ChunkCost(0.008, 18.0e-6, 1.35e-10))
     ours = simulate(device, TimedMpu(P=8, M=16384, b_min=512, B=64, cost=device.cost), shapes, concurrency)
-    assert ours.throughput <= bound(device, shapes, concurrency)
+    cell = Cell("", "", concurrency, (shapes[0],), {})
+    assert ours.throughput <= bound(device.cost, cell, device.stages, device.hop)
     for budget in (16384, 8192):
         fixed = simulate(device, GreedyPlanner(budget), shapes, concurrency)
         assert ours.throughput > 0.985 * fixed.throughput

@@ -63,7 +63,7 @@ def test_a_vote_that_does_not_answer_the_plan_stops_the_rank() -> None:
 def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
     queue = AdmissionQueue(limit=2)
     for name in "abc":
-        queue.arrive(name, 0.0)
+        queue.arrive(name, 100, 0.0)
     work = queue.work(0.0)
     assert (work.hint, work.prepare) == (("a", "b", "c"), ())
     queue.apply(Outcome(candidates=(Admit("a", 16), Admit("b", 0), Admit("c", 0))), 0.0)
@@ -80,7 +80,7 @@ def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds
     """Promise 9: a request bigger than the headroom is admitted alone."""
     queue = AdmissionQueue(limit=4)
     for name in ("big", "small"):
-        queue.arrive(name, 0.0)
+        queue.arrive(name, 100, 0.0)
     queue.work(0.0)
     queue.apply(Outcome(candidates=(Admit("big", 0), Admit("small", 0))), 0.0)
     assert not queue.work(0.0).exempt
@@ -89,6 +89,25 @@ def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds
     queue.freed()
     work = queue.work(0.001)
     assert (work.prepare, work.exempt) == ((Admit("big", 0),), True)
+
+
+def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
+    queue = AdmissionQueue(limit=4, headroom=50)
+    for name in "abc":
+        queue.arrive(name, 100, 0.0)
+    queue.work(0.0)
+    queue.apply(Outcome(candidates=(Admit("a", 20), Admit("b", 0), Admit("c", 0))), 0.0)
+    assert queue.work(0.0, room=229.0).prepare == (Admit("a", 20),), "80 tokens, 100 more exceed 179"
+    queue.apply(Outcome(admitted=(Admit("a", 20),)), 0.0)
+    assert not queue.work(0.0, room=149.0)
+    assert queue.due(0.0) > 0.0, "nothing to do until something is freed, or a while has passed"
+    queue.freed()
+    queue.settled("a")
+    assert not queue.work(0.0, room=99.0)
+    queue.freed()
+    work = queue.work(0.0, room=100.0)
+    assert (work.prepare, work.exempt) == ((Admit("b", 0),), True), "alone, it need not leave the headroom"
+    queue.check()
 
 
 @given(

@@ -6,6 +6,7 @@ order.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,15 @@ class RankCache:
             window.spec.new_blocks(0, prompt_tokens, self.block) <= window.spec.blocks
             for window in self._windows
         )
+
+    def room(self) -> float:
+        """Tokens that ``prepare`` could reserve now beyond a candidate, at most; pinning may leave less.
+
+        Counts windows of full attention; infinity if there are none.
+        """
+        with self._mutex:
+            left = [window.tree.available - window.ledger.reserved for window in self._full_windows()]
+            return min((self.block * blocks for blocks in left), default=math.inf)
 
     def take_changes(self) -> tuple[list[StoredBlock], list[int]]:
         """Blocks of window 0 that became reusable (parents first) or stopped being so (leaves first).

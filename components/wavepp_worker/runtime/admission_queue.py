@@ -12,7 +12,7 @@ from wavepp_worker.runtime.protocol import Admit
 
 HINT_AGE = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
-RETRY_FIRST = 0.005
+RETRY_FIRST = 0.01
 RETRY_LONGEST = 0.1
 """Seconds until a request that found no room is tried again, doubling, unless something is freed before."""
 
@@ -36,6 +36,7 @@ class Waiting:
 
     Attributes:
         arrived: seconds on the caller's clock.
+        prompt_tokens: length of the prompt.
         number: of its arrival; requests are served in this order.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
@@ -44,6 +45,7 @@ class Waiting:
     """
 
     arrived: float
+    prompt_tokens: int
     number: int
     candidate: int | None = None
     hinted: float = -math.inf
@@ -70,10 +72,12 @@ class AdmissionQueue:
         lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
             are looked up as they arrive, also beyond the limit; they own nothing by it.
         looked_up: in lockstep, whether the next round has to be the second of the two.
+        headroom: tokens that preparing a request leaves to others.
     """
 
     limit: int
     lockstep: bool = False
+    headroom: int = 0
     looked_up: bool = False
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
@@ -88,9 +92,9 @@ class AdmissionQueue:
         """Requests that are not admitted yet."""
         return len(self._waiting) + len(self._preparing)
 
-    def arrive(self, request_id: str, now: float) -> None:
+    def arrive(self, request_id: str, prompt_tokens: int, now: float) -> None:
         self._arrivals += 1
-        self._waiting[request_id] = Waiting(now, self._arrivals)
+        self._waiting[request_id] = Waiting(now, prompt_tokens, self._arrivals)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
@@ -119,8 +123,13 @@ class AdmissionQueue:
             return max(now, self._retry_at)
         return math.inf
 
-    def work(self, now: float) -> Work:
-        """What to ask the ranks next. Every request in it has an answer in the round's outcome."""
+    def work(self, now: float, room: float = math.inf) -> Work:
+        """What to ask the ranks next. Every request in it has an answer in the round's outcome.
+
+        Args:
+            room: tokens that rank 0 could reserve for new requests at most. Who does not fit there is not asked
+                about: a round that must fail costs all ranks and brings nothing.
+        """
         reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
         self._lower.clear()
         heads = list(self._waiting.items())[: max(0, self._room())]
@@ -131,11 +140,18 @@ class AdmissionQueue:
         exempt = False
         if now >= self._retry_at:
             exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
+            left = room if exempt else room - self.headroom
             for request_id, entry in heads[:1] if exempt else heads:
-                if entry.candidate is not None and now - entry.hinted > HINT_AGE:
-                    stale.append(request_id)
-                    break
                 if entry.candidate is None:
+                    break
+                left -= entry.prompt_tokens - entry.candidate
+                if left < 0:
+                    if not prepare:
+                        entry.failed = True
+                        self._back_off(now)
+                    break
+                if now - entry.hinted > HINT_AGE:
+                    stale.append(request_id)
                     break
                 prepare.append(Admit(request_id, entry.candidate))
         self._begin(prepare, now)
@@ -161,8 +177,7 @@ class AdmissionQueue:
             self._lower[admit.request_id] = admit.endpoint
         if outcome.failed:
             self._put_back(outcome.failed)
-            self._retry_at = now + self._backoff
-            self._backoff = min(RETRY_LONGEST, 2 * self._backoff)
+            self._back_off(now)
         elif admissions:
             self.freed()
         return admissions
@@ -185,6 +200,10 @@ class AdmissionQueue:
             entry.failed = True
             self._waiting[request_id] = entry
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
+
+    def _back_off(self, now: float) -> None:
+        self._retry_at = now + self._backoff
+        self._backoff = min(RETRY_LONGEST, 2 * self._backoff)
 
     def _room(self) -> int:
         return self.limit - len(self._open) - len(self._preparing)

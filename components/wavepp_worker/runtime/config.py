@@ -51,14 +51,18 @@ class EngineConfig(BaseModel):
     admission (for comparison)."""
     round_delay: float = Field(default=0.0, ge=0)
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
-    planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "greedy"
-    """``greedy`` fills every wave up to ``chunk``; ``mpu-paper`` sizes waves so that every stage has work;
-    ``two-budget`` chooses between ``chunk`` and half of it; ``mpu`` sizes by time, from ``chunk_cost``;
+    planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"
+    """``mpu`` sizes waves by time, so that every stage has work. For comparison: ``mpu-paper`` does it by tokens,
+    ``two-budget`` chooses between ``chunk`` and half of it, ``greedy`` fills every wave up to ``chunk``,
     ``throttle`` is gLLM's formula."""
     min_chunk: int | None = Field(default=None, ge=1)
     """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``chunk``, a 32nd for ``mpu``."""
     chunk_cost: tuple[float, float, float] | None = None
-    """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``."""
+    """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``; default:
+    learned from the waves as they are executed."""
+    timeline: Path | None = None
+    """File to write a trace of every rank to when the replica stops, for ui.perfetto.dev; default: none. Of
+    replicas that share a file, the last to stop leaves its trace."""
     top_logprobs: int = Field(default=20, ge=0)
     """Most alternatives a request may ask for."""
     host: str = "127.0.0.1"

@@ -12,12 +12,17 @@ import torch
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.model.sampling import sample
-from wavepp_worker.model.stage import Boundary, Chunk, Completion, PagedKV, StageModel
+from wavepp_worker.model.stage import Boundary, Chunk, Completion, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.data_plane import DataPlane
+from wavepp_worker.runtime.device_queue import DeviceQueue, KnownEnd
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.messages import StageTiming
 from wavepp_worker.runtime.protocol import Finished, Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.requests import LocalRequest, check_span
+from wavepp_worker.runtime.timeline import FORWARD, LAUNCH
+
+RANK_BEHIND = 20_000
+"""Nanoseconds from which a wait for a wave's requests to be admitted here is worth a slice."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,12 @@ class LaunchedWave:
     """A wave that the last rank has queued on its device.
 
     Attributes:
+        launched: when, in nanoseconds of the timeline's clock.
         ended: requests whose prompt ends in it, in the order of ``logits``.
     """
 
-    wave_id: int
+    header: WaveHeader
+    launched: int
     ended: list[LocalRequest]
     logits: torch.Tensor | None
     done: Completion | None
@@ -55,6 +62,8 @@ class Executor:
         self._kv = kv
         self._plane = plane
         self._next_wave = 0
+        self._device_free = 0
+        self.device = DeviceQueue()
         self._fail = fail
         self._launched: SimpleQueue[LaunchedWave | None] = SimpleQueue()
         self._completer = threading.Thread(target=self._complete_launched, name="completions", daemon=True)
@@ -69,33 +78,40 @@ class Executor:
         Raises:
             PositionMismatch: the wave or one of its spans is not what this rank expects next.
         """
-        state = self._state
+        state, timeline = self._state, self._state.timeline
         if header.wave_id != self._next_wave:
             raise PositionMismatch(f"wave {header.wave_id} arrived, wave {self._next_wave} is next")
         self._next_wave += 1
+        arrived = timeline.now()
         locals_ = [state.requests.committed(span, state.config.wait) for span in header.spans]
+        if (ready := timeline.now()) - arrived > RANK_BEHIND:
+            timeline.record("loop", "wait for admission", arrived, ready, header.wave_id)
         for local, span in zip(locals_, header.spans, strict=True):
             state.materialise(local)
             check_span(local, span)
-        begun = time.perf_counter()
+        launched, begun = timeline.now(), time.perf_counter()
         inputs = self._prompt_tokens(locals_, header.spans) if state.config.first else boundary
         chunks = [self._chunk(local, span) for local, span in zip(locals_, header.spans, strict=True)]
         output = self._stage.forward(inputs, chunks, self._kv)
         seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
+        self.device.launched(output.done)
+        self._trace(header, output, launched)
         compute = (*header.compute, seconds)
-        for local, span in zip(locals_, header.spans, strict=True):
-            state.advance(local, span, compute)
+        passed_on = WaveHeader(wave_id=header.wave_id, spans=header.spans, compute=compute)
+        with timeline.span("loop", "publish", header.wave_id):
+            for local, span in zip(locals_, header.spans, strict=True):
+                state.advance(local, span, compute)
         state.wave_executed()
         if state.config.last:
             ended = [local for local, span in zip(locals_, header.spans, strict=True) if span.last]
-            wave = LaunchedWave(header.wave_id, ended, output.logits, output.done)
+            wave = LaunchedWave(passed_on, launched, ended, output.logits, output.done)
             if output.done is None:
                 self._complete(wave)
             else:
                 self._launched.put(wave)
         else:
-            passed_on = WaveHeader(wave_id=header.wave_id, spans=header.spans, compute=compute)
-            self._plane.send_wave(passed_on, output.boundary)
+            with timeline.span("loop", "send", header.wave_id):
+                self._plane.send_wave(passed_on, output.boundary)
 
     def close(self) -> None:
         """Let the waves that were launched end."""
@@ -106,6 +122,17 @@ class Executor:
         """Claim a request's blocks ahead of its first wave; False if there is nothing to do for it."""
         local = self._state.requests.get(request_id)
         return local is not None and self._state.materialise(local)
+
+    def _trace(self, header: WaveHeader, output: StageOutput, launched: int) -> None:
+        """Record the forward of a wave; on a device behind the host, its launch and what is known of the device."""
+        timeline, done = self._state.timeline, output.done
+        if not timeline.on:
+            return
+        name = FORWARD if done is None else LAUNCH
+        timeline.record("loop", name, launched, timeline.now(), header.wave_id, spans=header.spans)
+        if isinstance(done, KnownEnd) and output.seconds is not None:
+            start = done.at - round(1e9 * output.seconds)
+            timeline.record("device", FORWARD, start, done.at, header.wave_id, spans=header.spans)
 
     def _prompt_tokens(self, locals_: list[LocalRequest], spans: tuple[Span, ...]) -> torch.Tensor:
         packed = b"".join(
@@ -127,11 +154,19 @@ class Executor:
 
     def _complete(self, wave: LaunchedWave) -> None:
         """Once the device is done with a wave of the last rank, answer what ended in it and tell rank 0."""
+        timeline, header, track = self._state.timeline, wave.header, "loop"
         if wave.done is not None:
             wave.done.wait(self._state.config.wait)
+            track = "answers"
+            if timeline.on and not isinstance(wave.done, KnownEnd):
+                start, self._device_free = max(wave.launched, self._device_free), timeline.now()
+                timeline.record(
+                    "device", FORWARD, start, self._device_free, header.wave_id, spans=header.spans
+                )
         if wave.ended:
-            self._answer(wave.ended, wave.logits)
-        self._plane.send_done(WaveDone(wave_id=wave.wave_id))
+            with timeline.span(track, "answer", header.wave_id, [local.request for local in wave.ended]):
+                self._answer(wave.ended, wave.logits)
+        self._plane.send_done(WaveDone(wave_id=header.wave_id, compute=header.compute))
 
     def _answer(self, ended: list[LocalRequest], logits: torch.Tensor | None) -> None:
         """Sample the first token of every prompt that ended in a wave."""

@@ -43,6 +43,8 @@ def run_follower_loop(
     poller.register(plane.socket, zmq.POLLIN)
     poller.register(admitted.socket, zmq.POLLIN)
     waiting: list[str] = []
+    timeline = state.timeline
+    since = timeline.now()
     while not state.stopping.is_set():
         arrived = dict(poller.poll(0 if waiting else 100))
         waiting += admitted.take()
@@ -50,7 +52,10 @@ def run_follower_loop(
             header, tensors = plane.receive()
             if not isinstance(header, WaveHeader):
                 raise PositionMismatch(f"rank {state.config.rank} expected a wave, got {header}")
+            timeline.record("loop", "receive", since, timeline.now(), header.wave_id)
             with boundary.executing(state.config.wait):
                 executor.execute(header, tensors)
+            since = timeline.now()
         elif waiting:
             executor.materialise(waiting.pop(0))
+            since = timeline.now()

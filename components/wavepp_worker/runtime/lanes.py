@@ -51,19 +51,20 @@ class Lanes:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 
-    def propose(self, admitting: int = 0) -> tuple[Span, ...]:
+    def propose(self, admitting: int = 0, slack: float = 0.0) -> tuple[Span, ...]:
         """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
 
         Args:
             admitting: requests that are not admitted yet.
+            slack: seconds for which rank 0's device has work already.
         """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view(admitting))
+        return self._planner.propose(self._view(admitting, slack))
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneAdvance]]:
         """Put a proposed wave in flight; returns its id."""
-        self._planner.accept(self._view(0), spans)
+        self._planner.accept(self._view(), spans)
         wave_id = self.ring.launch(spans)
         ended: list[LaneAdvance] = []
         for span in spans:
@@ -72,10 +73,12 @@ class Lanes:
                 ended.append(LaneScheduled(span.request_id))
         return wave_id, ended
 
-    def complete(self, wave_id: int) -> list[LaneAdvance]:
-        """The last rank has executed a wave."""
+    def complete(self, wave_id: int, seconds: float = 0.0) -> list[LaneAdvance]:
+        """The last rank has executed a wave; the slowest took ``seconds``, if that is known."""
         ended: list[LaneAdvance] = []
-        for span in self.ring.complete(wave_id):
+        spans = self.ring.complete(wave_id)
+        self._planner.observe(spans, seconds)
+        for span in spans:
             if self.ring.carries(span.request_id):
                 continue
             if span.request_id in self._aborted:
@@ -97,6 +100,6 @@ class Lanes:
         """The requests that share waves; those behind them keep their lease until a lane is free."""
         return list(islice(self._lanes, self._max_batch))
 
-    def _view(self, admitting: int) -> PipelineView:
+    def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
         lanes = tuple(self._lanes[request_id] for request_id in self._open())
-        return PipelineView(lanes, tuple(self.ring.waves()), admitting)
+        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
@@ -51,6 +52,21 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     return list(zip(*tiers, strict=True))
 
 
+def check_timeline(config: EngineConfig) -> None:
+    """Raise ConfigError unless the timeline can be written where it shall be."""
+    path = config.timeline
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError(f"timeline is {path}, which is a directory; name a file in it")
+    parent = path.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"timeline is {path}, but {parent} is not a directory that can be written to; make it, or name a "
+            "file elsewhere"
+        )
+
+
 def _per_rank(config: EngineConfig, key: str) -> list[int]:
     value: int | tuple[int, ...] = getattr(config, key)
     per_rank = [value] * config.pp if isinstance(value, int) else list(value)
@@ -97,8 +113,9 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
     """The ranks' configurations, with their sockets under ``run_dir``.
 
     Raises:
-        ConfigError: the partition or the hand-off cannot work.
+        ConfigError: the partition, the hand-off or the timeline cannot work.
     """
+    check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
     transport = resolve_transport(config.handoff)
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
@@ -147,6 +164,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             events=address("events"),
             rounds=tuple(address(f"rounds-{follower}") for follower in range(1, config.pp)),
             data=tuple(address(f"data-{receiver}") for receiver in range(config.pp)),
+            timeline=str(run_dir / f"timeline-{rank}") if config.timeline else "",
             wait=WAIT_SECONDS,
         )
         for rank in range(config.pp)

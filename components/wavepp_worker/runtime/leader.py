@@ -10,7 +10,7 @@ import zmq
 from wavepp_worker.runtime.admission_queue import Admission
 from wavepp_worker.runtime.follower import HEARTBEAT_SECONDS
 from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.protocol import Abort, Admitted, Audit, Codec, Plan, Released, Stop, Submit
+from wavepp_worker.runtime.protocol import Abort, Admitted, Audit, Codec, Plan, Released, Stop, Submit, Vote
 from wavepp_worker.runtime.round_actions import RoundActions
 from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.rounds import LeaderRounds
@@ -51,7 +51,7 @@ class Leader:
             self._take_commands()
             for event in self._inbox.take():
                 self._planner.advance(event)
-            if (plan := self._planner.next_plan(time.monotonic())) is not None:
+            if (plan := self._planner.next_plan(time.monotonic(), self._state.cache.room())) is not None:
                 self._run_round(plan)
             if time.monotonic() >= next_beat:
                 self._state.heartbeat(waiting=self._planner.waiting, running=self._planner.running)
@@ -72,7 +72,14 @@ class Leader:
                     self._planner.stop()
 
     def _run_round(self, plan: Plan) -> None:
-        outcome = self._actions.apply(plan, self._rounds.run(plan, self._actions.vote))
+        timeline = self._state.timeline
+        begun = timeline.now()
+
+        def vote(plan: Plan) -> Vote:
+            timeline.record("admission", "broadcast", begun, timeline.now())
+            return self._actions.vote(plan)
+
+        outcome = self._actions.apply(plan, self._rounds.run(plan, vote))
         result = self._planner.apply(plan, outcome, time.monotonic())
         for admission in result.admissions:
             self._start(admission)

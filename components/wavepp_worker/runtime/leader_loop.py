@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import zmq
@@ -12,12 +13,19 @@ from wavepp_worker.runtime.data_plane import DataPlane
 from wavepp_worker.runtime.executor import Executor
 from wavepp_worker.runtime.lanes import Lanes
 from wavepp_worker.runtime.local_state import LocalState
+from wavepp_worker.runtime.planner import LAUNCH_MARGIN
 from wavepp_worker.runtime.protocol import WaveDone, WaveHeader
 from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
 
+LAUNCH_AHEAD = 2
+"""Waves on rank 0's own device, where that runs behind the host: one that runs, and one behind it. A wave launched
+earlier than that cannot take in what is admitted meanwhile."""
+LONGEST_POLL = 100
+"""Milliseconds after which the loop looks whether it shall stop."""
+
 
 class LeaderLoop:
-    """Schedules without waiting for other ranks: only the ring bounds how far rank 0 runs ahead."""
+    """Schedules without waiting for other ranks: only the ring and rank 0's own device bound how far it runs ahead."""
 
     def __init__(
         self,
@@ -46,18 +54,36 @@ class LeaderLoop:
         poller.register(self._plane.socket, zmq.POLLIN)
         poller.register(self._inbox.socket, zmq.POLLIN)
         busy = False
+        since = self._state.timeline.now()
         while not self._state.stopping.is_set():
-            poller.poll(0 if busy else 100)
+            poller.poll(0 if busy else self._patience())
             self._take_completions()
             with self._boundary.executing(self._state.config.wait):
                 for event in self._inbox.take():
                     self._tell(self._lanes.take(event))
-                busy = self._launch() or self._materialise(self._lanes.next_leased())
+                busy = self._launch(since) or self._materialise(self._lanes.next_leased())
+            if busy:
+                since = self._state.timeline.now()
 
-    def _launch(self) -> bool:
-        spans = self._lanes.propose(self._admitting())
+    def _patience(self) -> int:
+        """Milliseconds after which there may be something to launch although no message has come."""
+        left = self._executor.device.left()
+        if not left:
+            return LONGEST_POLL
+        due = left[0] if len(left) >= LAUNCH_AHEAD else left[-1] - LAUNCH_MARGIN
+        return min(LONGEST_POLL, math.ceil(1000 * due)) if due > 0 else LONGEST_POLL
+
+    def _launch(self, since: int) -> bool:
+        timeline = self._state.timeline
+        left = self._executor.device.left()
+        if len(left) >= LAUNCH_AHEAD:
+            return False
+        begun = timeline.now()
+        spans = self._lanes.propose(self._admitting(), left[-1] if left else 0.0)
         if not spans:
             return False
+        timeline.record("loop", "wait", since, begun)
+        timeline.record("loop", "plan", begun, timeline.now())
         for span in spans:
             self._materialise(span.request_id)
         wave_id, advances = self._lanes.launch(spans)
@@ -78,7 +104,7 @@ class LeaderLoop:
             message, _ = self._plane.receive()
             if not isinstance(message, WaveDone):
                 raise PositionMismatch(f"rank 0 expected the end of a wave, got {message}")
-            self._tell(self._lanes.complete(message.wave_id))
+            self._tell(self._lanes.complete(message.wave_id, max(message.compute, default=0.0)))
 
     def _tell(self, advances: Iterable[LaneAdvance]) -> None:
         for advance in advances:

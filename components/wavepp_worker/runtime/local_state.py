@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Protocol
 
 import torch
@@ -26,6 +27,7 @@ from wavepp_worker.runtime.protocol import (
 )
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.requests import LocalRequest, RequestTable
+from wavepp_worker.runtime.timeline import OFF, Timeline
 
 
 class Tiers(Protocol):
@@ -38,8 +40,16 @@ class Tiers(Protocol):
 class LocalState:
     """One rank's side of every request's life: announce, claim, advance, let go. Thread-safe."""
 
-    def __init__(self, config: RankConfig, events: Outbox, cache: RankCache, tiers: Tiers) -> None:
+    def __init__(
+        self,
+        config: RankConfig,
+        events: Outbox,
+        cache: RankCache,
+        tiers: Tiers,
+        timeline: Timeline = OFF,
+    ) -> None:
         self.config = config
+        self.timeline = timeline
         self.events = events
         self.cache = cache
         self.tiers = tiers
@@ -67,13 +77,15 @@ class LocalState:
             claimed = self.cache.materialise(request_id)
             self._report_changes(None)
         self.tiers.run(claimed.moves)
-        local.claimed = torch.tensor(claimed.tables[0], dtype=torch.int64)
+        local.claimed = claimed
 
     def install(self, local: LocalRequest, endpoint: int) -> None:
         """Make a request whose blocks are claimed executable from token ``endpoint`` on, and offer its KV."""
         assert local.claimed is not None, "claim_blocks comes first"
         request = local.request
-        local.table, local.position = local.claimed, endpoint
+        # A rank of other layers than attention has an empty table: it finds its states in ``claimed``.
+        local.table = torch.tensor(next(iter(local.claimed.tables), []), dtype=torch.int64)
+        local.position = endpoint
         if request.handoff and self.source is not None:
             self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
 
@@ -85,8 +97,9 @@ class LocalState:
         with self._materialising:
             if local.table is not None or local.executed or local.endpoint is None:
                 return False
-            self.claim_blocks(local)
-            self.install(local, local.endpoint)
+            with self.timeline.span("loop", "materialise", requests=(local.request.request_id,)):
+                self.claim_blocks(local)
+                self.install(local, local.endpoint)
             return True
 
     def advance(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
@@ -179,17 +192,22 @@ class LocalState:
     def _report_changes(self, published: LocalRequest | None) -> None:
         """Tell the engine what changed in the tree; ``published`` is the request whose blocks attached."""
         stored, removed = self.cache.take_changes()
-        runs: list[StoredRun] = []
-        if stored and published is not None:
-            keys = tuple(block.key for block in stored)
-            request, tokens = published.request, b""
-            if self.config.first:
-                width = 4 * self.config.block
-                first = published.keys.index(keys[0])
-                tokens = request.tokens[first * width : (first + len(keys)) * width]
-            runs.append(StoredRun(keys, stored[0].parent, tokens, request.salt, request.lora))
+        keys = [block.key for block in stored]
+        runs = list(self._stored_runs(keys, published)) if published is not None else []
         if runs or removed:
             self.events.send(CacheChanges(rank=self.config.rank, stored=tuple(runs), removed=tuple(removed)))
+
+    def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
+        """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
+        request, width, at = local.request, 4 * self.config.block, 0
+        while keys:
+            at = local.keys.index(keys[0], at)
+            pairs = zip(keys, islice(local.keys, at, None), strict=False)
+            count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            tokens = request.tokens[at * width : (at + count) * width] if self.config.first else b""
+            parent = local.keys[at - 1] if at else None
+            yield StoredRun(tuple(keys[:count]), parent, tokens, request.salt, request.lora)
+            keys = keys[count:]
 
     def _forget(self, request_id: str) -> None:
         self.cache.release(request_id)

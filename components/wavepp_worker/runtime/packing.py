@@ -88,12 +88,12 @@ class PackingPlanner(Planner):
         if len(spans) < len(overdue):
             return tuple(spans)
         late = {lane.request_id for lane in overdue}
-        smallest = min(self._block, min([lane.end - lane.next for lane in lanes], default=0))
         for lane in lanes:
             if lane.request_id in late:
                 continue
             fits = room.fit(lane.next)
-            if fits < smallest:
+            # Less than a block left: not worth looking for a prompt that ends within it.
+            if fits < self._block and fits < lane.left:
                 break
             length = chunk_length(lane, fits, self._block)
             if not length or (spans and length < lane.left and room.fragment(lane.next, length)):

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol import Span
 
+LAUNCH_MARGIN = 0.005
+"""Seconds before rank 0's device runs dry at which the next wave has to be launched, however small it is."""
+
 
 @dataclass(slots=True)
 class Lane:
@@ -37,12 +40,14 @@ class PipelineView:
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
         kv_free: share of KV that is free, 0 to 1.
+        slack: seconds for which rank 0's device has work already.
     """
 
     lanes: Sequence[Lane]
     in_flight: Sequence[tuple[Span, ...]] = ()
     admitting: int = 0
     kv_free: float = 1.0
+    slack: float = 0.0
 
 
 class Planner(ABC):
@@ -52,8 +57,8 @@ class Planner(ABC):
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         """The next wave; at most one span per lane.
 
-        Empty if no lane has work, or if waiting one iteration pays: then ask again after the next admission
-        or the next completed wave. No planner waits while the ring is empty.
+        Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
+        completed wave, and when the slack is down to ``LAUNCH_MARGIN``. No planner waits while the ring is empty.
         """
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
@@ -69,6 +74,9 @@ class Planner(ABC):
                 raise PositionMismatch(f"accepted {span}, but the planner has {lane} for that request")
         for span in spans:
             lanes[span.request_id].next += span.length
+
+    def observe(self, spans: Sequence[Span], seconds: float) -> None:  # noqa: B027
+        """A wave of these spans was executed; its slowest stage took that long. Most planners do not care."""
 
     def plan(
         self, lanes: Iterable[Lane], in_flight: Sequence[tuple[Span, ...]] = (), admitting: int = 0

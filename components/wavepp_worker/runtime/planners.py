@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
 from wavepp_worker.runtime.mpu import PaperMpu, TwoBudgetMpu
 from wavepp_worker.runtime.planner import GreedyPlanner, Planner
@@ -27,10 +26,7 @@ def make_planner(config: RankConfig) -> Planner:
         return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
     if config.planner == "mpu-paper":
         return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
-    if config.chunk_cost is None:
-        raise ConfigError(
-            "planner=mpu sizes waves by time and needs chunk_cost, the seconds a stage takes: per wave, per token, "
-            "and per token and token of context, e.g. 0.002,0.0001,0; or set planner to mpu-paper"
-        )
-    cost = ChunkCost(*config.chunk_cost)
-    return TimedMpu(P=config.ranks, M=chunk, b_min=least, B=block, cost=cost, max_batch=lanes)
+    cost = None if config.chunk_cost is None else ChunkCost(*config.chunk_cost)
+    # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
+    whole = chunk // block * block or chunk
+    return TimedMpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)

@@ -141,9 +141,14 @@ class WaveHeader(Message, frozen=True):
 
 
 class WaveDone(Message, frozen=True):
-    """Last rank to rank 0: every rank has executed the wave."""
+    """Last rank to rank 0: every rank has executed the wave.
+
+    Attributes:
+        compute: seconds each rank took for it, in rank order.
+    """
 
     wave_id: int
+    compute: tuple[float, ...] = ()
 
 
 class RankReady(Message, frozen=True):

@@ -39,6 +39,8 @@ from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.rounds import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneAdvance
 from wavepp_worker.runtime.tiers import open_tiers
+from wavepp_worker.runtime.timeline import OFF, Timeline
+from wavepp_worker.runtime.timeline_file import TimelineFile
 
 
 class Closable(Protocol):
@@ -51,6 +53,7 @@ def run_rank(config: RankConfig) -> None:
     """Load this rank's layers, connect, report ready, and serve until told to stop."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     events = Outbox(context, config.events)
+    recording = TimelineFile(Path(config.timeline)) if config.timeline else None
 
     def fail(error: BaseException) -> None:
         """The rank cannot go on: say why, and leave at once, so that nobody waits for it."""
@@ -60,14 +63,18 @@ def run_rank(config: RankConfig) -> None:
         reason = str(error) if wrong_config else f"{type(error).__name__}: {error}"
         events.send(RankFailed(rank=config.rank, reason=reason, config=wrong_config))
         events.close()
+        if recording is not None:
+            recording.close()
         context.term()
         os._exit(1)
 
     try:
-        _serve(config, context, events, fail)
+        _serve(config, context, events, fail, recording.timeline if recording is not None else OFF)
     except Exception as error:
         fail(error)
     events.close()
+    if recording is not None:
+        recording.close()
     context.term()
 
 
@@ -76,6 +83,7 @@ def _serve(
     context: zmq.Context[zmq.Socket[bytes]],
     events: Outbox,
     fail: Callable[[BaseException], None],
+    timeline: Timeline,
 ) -> None:
     torch.set_num_threads(config.threads)
     device = config.device
@@ -89,7 +97,7 @@ def _serve(
     cache = RankCache([window], config.block)
     tiers = open_tiers(config, kv)
     cache.restore(tiers.records(0))
-    state = LocalState(config, events, cache, tiers)
+    state = LocalState(config, events, cache, tiers, timeline)
     if config.handoff != "none":
         from wavepp_worker.handoff.transport import make_source
 
@@ -115,7 +123,8 @@ def _serve(
         commands = context.socket(zmq.PULL)
         commands.bind(config.commands)
         leader_rounds = LeaderRounds(context, list(config.rounds), config.wait, config.round_delay)
-        queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep)
+        headroom = config.headroom * config.block if config.leases else 0
+        queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
         round_planner = RoundPlanner(queue, leases=config.leases)
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
         lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)

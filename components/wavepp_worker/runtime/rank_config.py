@@ -25,6 +25,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         events: address all ranks send events to.
         rounds: addresses of the rounds plane, one per follower, in rank order.
         data: addresses of the data plane, one per rank: where it receives.
+        timeline: file this rank records its timeline in; empty for none.
         wait: seconds any wait inside the worker may take before it is an error.
     """
 
@@ -57,6 +58,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     events: str
     rounds: tuple[str, ...]
     data: tuple[str, ...]
+    timeline: str
     wait: float
 
     @property

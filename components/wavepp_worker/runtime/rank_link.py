@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -17,9 +18,13 @@ from wavepp_worker.runtime.layout import rank_configs
 from wavepp_worker.runtime.outbox import Outbox
 from wavepp_worker.runtime.processes import RankProcesses
 from wavepp_worker.runtime.protocol import Codec, Command, Event, Stop
+from wavepp_worker.runtime.timeline import write_timeline
+from wavepp_worker.runtime.timeline_file import read_rank
 
 CLOSE_SECONDS = 10.0
 TICK_SECONDS = 0.1
+
+logger = logging.getLogger(__name__)
 
 
 class RankLink:
@@ -49,10 +54,11 @@ class RankLink:
         self._on_tick = on_tick
         self._on_failure = on_failure
         self._closing = threading.Event()
+        self._timeline = config.timeline
         self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            configs = rank_configs(config, info, self._run_dir)
+            self._configs = configs = rank_configs(config, info, self._run_dir)
             events = self._context.socket(zmq.PULL)
             events.set_hwm(0)
             events.bind(configs[0].events)
@@ -88,7 +94,17 @@ class RankLink:
         self._commands.close()
         self._thread.join(CLOSE_SECONDS)
         self._context.destroy(linger=0)
+        if self._timeline is not None and self._run_dir.exists():
+            self._write_timeline(self._timeline)
         shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    def _write_timeline(self, path: Path) -> None:
+        try:
+            ranks = [read_rank(Path(each.timeline), each.rank) for each in self._configs]
+            if any(each.slices for each in ranks):
+                write_timeline(path, ranks)
+        except OSError as error:
+            logger.warning("the timeline could not be written to %s: %s", path, error)
 
     def _serve(self, events: zmq.Socket[bytes]) -> None:
         next_tick = 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from wavepp_worker.cache.results import Materialised
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.protocol import Span
@@ -19,8 +20,8 @@ class LocalRequest:
     Attributes:
         keys: chained hashes of the prompt's full blocks.
         endpoint: tokens that all ranks reuse, once all have committed; else None.
-        claimed: int64 block table once its blocks are its own.
-        table: the same once it is executable here, else None.
+        claimed: the blocks of every window once they are its own.
+        table: int64 block table of the first window once it is executable here, else None.
         position: next token this rank will compute; everything before it is in the pool.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
         executed: no wave will touch its blocks any more.
@@ -30,7 +31,7 @@ class LocalRequest:
     request: PrefillRequest
     keys: list[int]
     endpoint: int | None = None
-    claimed: torch.Tensor | None = None
+    claimed: Materialised | None = None
     table: torch.Tensor | None = None
     position: int = 0
     compute: list[float] = field(default_factory=list)

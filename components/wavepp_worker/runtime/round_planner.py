@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
@@ -86,13 +87,16 @@ class RoundPlanner:
         """When the next round is due; infinity if that depends on an event."""
         return now if self._news() else self._queue.due(now)
 
-    def next_plan(self, now: float) -> Plan | None:
-        """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next."""
+    def next_plan(self, now: float, room: float = math.inf) -> Plan | None:
+        """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next.
+
+        ``room``: see ``AdmissionQueue.work``.
+        """
         halfway = self._queue.looked_up
         news = self._news() and not halfway
         arrivals = self._announce() if news else ()
         # In lockstep, looking up stops the executors until the round after it: nothing may come between.
-        work = Work() if news and self._queue.lockstep else self._queue.work(now)
+        work = Work() if news and self._queue.lockstep else self._queue.work(now, room)
         if not (news or work or halfway):
             return None
         plan = Plan(
@@ -133,7 +137,7 @@ class RoundPlanner:
             if announced and size > ROUND_BYTES:
                 break
             self._arrivals.popitem(last=False)
-            self._queue.arrive(request.request_id, arrived)
+            self._queue.arrive(request.request_id, request.prompt_tokens, arrived)
             announced.append(request)
         return tuple(announced)
 

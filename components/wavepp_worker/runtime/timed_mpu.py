@@ -6,10 +6,11 @@ seconds a wave shall take, from four rules; ``Q = P - 1`` stages lie behind the 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
-  pipeline as a whole 1.5 waves a stage, so that it stays full when requests end and begin in lumps.
+  pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy.
+  A wave that takes all there is and could take more is launched when rank 0's device is about to run dry.
 * *ring*: a wave much longer than those behind it lets them fill the ring and then starves the first stage; so it
   lasts no longer than the next ``R - 1`` waves take for one stage, shared by ``Q``.
-* *even*: a request is cut into equal times, not into full waves and a rest.
+* *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
+from wavepp_worker.runtime.learned_cost import LearnedCost
 from wavepp_worker.runtime.packing import PackingPlanner
-from wavepp_worker.runtime.planner import Lane, PipelineView
+from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
 
-WAVES_PER_STAGE = 1.5
-"""Waves the work in the pipeline shall make, per stage, before waves grow."""
 SMALLEST_FRAGMENT = 0.5
-"""Of a wave: below this share no lane is cut to fill the room others left."""
+"""Of a wave: below this share no lane is cut to fill the room others left, unless there is work for full waves."""
+STRETCH = 1.3
+"""How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
+stages: who has just been answered and is about to ask again does not count yet."""
 
 
 class TimedRoom:
@@ -35,18 +38,18 @@ class TimedRoom:
     def __init__(self, cost: ChunkCost, tokens: int, seconds: float, smallest: float) -> None:
         self._cost = cost
         self._tokens = tokens
-        self._seconds = seconds
         self._smallest = smallest
+        self.seconds = seconds
 
     def fit(self, start: int) -> int:
-        return min(self._tokens, self._cost.tokens_within(self._seconds, start))
+        return min(self._tokens, self._cost.tokens_within(self.seconds, start))
 
     def fragment(self, start: int, length: int) -> bool:
         return self._cost.work(start, length) < self._smallest
 
     def take(self, start: int, length: int) -> None:
         self._tokens -= length
-        self._seconds -= self._cost.work(start, length)
+        self.seconds -= self._cost.work(start, length)
 
 
 class TimedMpu(PackingPlanner):
@@ -59,11 +62,13 @@ class TimedMpu(PackingPlanner):
         M: int,
         b_min: int,
         B: int,
-        cost: ChunkCost,
+        cost: ChunkCost | None = None,
         max_batch: int = 128,
         deadline: int | None = None,
     ) -> None:
-        """``deadline`` is how many waves may pass a lane over, by default ``R = 2P``.
+        """``cost`` is learned from executed waves unless given.
+
+        ``deadline`` is how many waves may pass a lane over, by default ``R = 2P``.
 
         Raises:
             ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
@@ -75,10 +80,18 @@ class TimedMpu(PackingPlanner):
             )
         self._R = 2 * P
         super().__init__(max_batch=max_batch, block=B, deadline=self._R if deadline is None else deadline)
-        self._P, self._M, self._b_min, self._cost = P, M, b_min, cost
+        self._P, self._M, self._b_min = P, M, b_min
+        self._learned = LearnedCost() if cost is None else None
+        self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
         self.budget = b_min
         """Tokens the oldest lane could have taken in the latest decision."""
+
+    def observe(self, spans: Sequence[Span], seconds: float) -> None:
+        if self._learned is not None:
+            tokens = sum(span.length for span in spans)
+            context = sum(span.length * (span.start + (span.length + 1) / 2) for span in spans)
+            self._cost = self._learned.observe(tokens, context, seconds)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes = view.lanes[: self._max_batch]
@@ -88,20 +101,37 @@ class TimedMpu(PackingPlanner):
         if head.request_id != self._head[0]:
             self._head = (head.request_id, head.next)
         seconds = self._seconds(view, lanes)
-        budget = self._even(head, seconds)
-        self.budget = min(max(budget, self._b_min), self._M)
-        room = max(self._cost.work(head.next, self.budget), seconds if budget >= head.left else 0.0)
-        return self._pack(lanes, TimedRoom(self._cost, self._M, room, SMALLEST_FRAGMENT * seconds))
+        known = {span.request_id for wave in view.in_flight for span in wave}
+        everywhere = len(known) + len(lanes) >= self._P
+        longest = seconds * STRETCH if everywhere else seconds
+        self.budget = min(max(self._even(head, longest), self._b_min), self._M)
+        room = self._cost.work(head.next, self.budget)
+        if len(lanes) > 1:
+            room = max(room, seconds)
+        plenty = seconds >= self._cost.work(head.next, self._M)
+        wave = TimedRoom(self._cost, self._M, room, 0.0 if plenty else SMALLEST_FRAGMENT * seconds)
+        spans = self._pack(lanes, wave)
+        everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
+        if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN:
+            return ()
+        return spans
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage."""
-        cost, Q, head = self._cost, self._P - 1, lanes[0]
+        cost, P, head = self._cost, self._P, lanes[0]
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
-        total = sum([(lane.end - lane.next) * (b + half * (lane.next + lane.end)) for lane in lanes])
-        if not Q:
+        first = cost.work(head.next, head.left)
+        total, longest = first, head.end
+        for lane in lanes[1:]:
+            total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
+            longest = max(longest, lane.end)
+            # Enough for full waves everywhere: what else there is does not matter.
+            if total - first > P * (full := self._M * (b + cost.c * longest)):
+                return self._ring_limit(lanes, full)
+        if P == 1:
             return total
-        others = total - cost.work(head.next, head.left)
+        others = total - first
         for wave in view.in_flight:
             for span in wave:
                 work = span.length * (b + half * (2 * span.start + span.length))
@@ -109,26 +139,28 @@ class TimedMpu(PackingPlanner):
                 if span.request_id != head.request_id:
                     others += work
         begun = self._head[1]
-        alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / Q)
-        supply = min(others / Q, total / (WAVES_PER_STAGE * self._P))
-        return min(max(alone, supply), self._ring_limit(lanes))
+        alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
+        return self._ring_limit(lanes, max(alone, min(others / (P - 1), total / P)))
 
-    def _ring_limit(self, lanes: Sequence[Lane]) -> float:
-        """The seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages a wave still passes."""
+    def _ring_limit(self, lanes: Sequence[Lane], seconds: float) -> float:
+        """At most the seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages to pass."""
         wanted, work, c = (self._R - 1) * self._M, 0.0, self._cost.c
-        b = self._cost.b + c / 2
+        b, enough = self._cost.b + c / 2, (self._P - 1) * seconds
         for lane in lanes[1:]:
             tokens = min(wanted, lane.end - lane.next)
             work += tokens * (b + c * (lane.next + tokens / 2))
             wanted -= tokens
+            if work >= enough:
+                break
             if not wanted:
-                return work / (self._P - 1)
-        return math.inf
+                return min(seconds, work / (self._P - 1))
+        return seconds
 
     def _even(self, lane: Lane, seconds: float) -> int:
         """Tokens of the lane's next chunk, if all its chunks take the same and at most ``seconds``."""
         work = self._cost.work(lane.next, lane.left)
-        chunks = max(math.ceil(work / seconds) if seconds > 0 else lane.left, -(-lane.left // self._M))
+        cut = math.ceil(work / seconds) if seconds > 0 else lane.left
+        chunks = max(cut, -(-lane.left // self._M))
         if chunks == 1:
             return lane.left
         # Rounded up to a block, so that rounding never leaves a rest that needs one more chunk.
