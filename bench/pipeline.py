@@ -99,8 +99,9 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
                 if span.last:
                     del lanes[span.request_id]
         upcoming_events = [ends[0]] if ends else []
-        if lanes and free[0] - LAUNCH_MARGIN > now:
-            upcoming_events.append(free[0] - LAUNCH_MARGIN)
+        # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
+        if lanes and (due := free[0] - LAUNCH_MARGIN + 1e-6) > now:
+            upcoming_events.append(due)
         if arrivals:
             upcoming_events.append(arrivals[0][0] + device.admission)
         if upcoming_events:

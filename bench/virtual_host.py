@@ -45,20 +45,27 @@ class Host:
         self._charge = charge
         self._tasks: deque[Task] = deque()
         self._busy = False
+        self._begun: float | None = None
         self.seconds = 0.0
 
     def do(self, task: Task) -> None:
         self._tasks.append(task)
         self._next()
 
+    def clock_ns(self) -> int:
+        """Virtual time as the running task sees it."""
+        spent = 0.0 if self._begun is None else (time.thread_time() - self._begun) * self._charge
+        return round((self._events.now + spent) * 1e9)
+
     def _next(self) -> None:
         if self._busy or not self._tasks:
             return
         self._busy = True
         task = self._tasks.popleft()
-        begun = time.thread_time()
+        self._begun = time.thread_time()
         effect = task()
-        seconds = (time.thread_time() - begun) * self._charge
+        seconds = (time.thread_time() - self._begun) * self._charge
+        self._begun = None
         self.seconds += seconds
         self._events.at(self._events.now + seconds, self._end, effect)
 

@@ -18,6 +18,7 @@ from wavepp_worker.runtime.protocol import Message, Span, encode
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.requests import check_span
 from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.timeline import FORWARD, OFF, Timeline
 
 from bench.virtual_host import Events, Host
 
@@ -83,7 +84,9 @@ class Encoded:
 class VirtualRank:
     """A rank's state between two events; ``bench.virtual_replica`` moves it."""
 
-    def __init__(self, config: RankConfig, model: TimedModel, events: Events, charge: float) -> None:
+    def __init__(
+        self, config: RankConfig, model: TimedModel, events: Events, charge: float, timeline: bool
+    ) -> None:
         self.config = config
         self.host = Host(events, charge)
         self.parking = Parking()
@@ -91,7 +94,9 @@ class VirtualRank:
         self.tiers = VirtualTiers(model, layers, config.block, events)
         window = WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)
         outbox: Any = Encoded()
-        self.state = LocalState(config, outbox, RankCache([window], config.block), self.tiers)
+        self.timeline = Timeline(clock=self.host.clock_ns) if timeline else OFF
+        cache = RankCache([window], config.block)
+        self.state = LocalState(config, outbox, cache, self.tiers, self.timeline)
         owns = LeaseOwnership(self.state) if config.leases else ImmediateOwnership(self.state)
         boundary: Any = self.parking
         self.actions = (
@@ -143,6 +148,7 @@ class VirtualRank:
         free = self._compute.free_at
         done = self._compute.launch(seconds, after=max(wave.arrives, self.tiers.ready_at))
         begin = done - round(seconds * 1e9)
+        self.timeline.record("device", FORWARD, begin, done, wave.wave_id, spans=wave.spans)
         gap, at = dict.fromkeys(CAUSES, 0.0), free / 1e9
         for cause, end in [*until, ("local", begin / 1e9)]:
             end = min(end, begin / 1e9)

@@ -29,6 +29,7 @@ from wavepp_worker.runtime.protocol import Codec, Plan, Span, Submit, Tally, Vot
 from wavepp_worker.runtime.ring import Ring
 from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.threads import LaneAdmitted, LaneAdvance, LaneStarted
+from wavepp_worker.runtime.timeline import RankTimeline
 
 from bench.virtual_host import Effect, Events
 from bench.virtual_rank import VirtualRank, Wave
@@ -54,8 +55,15 @@ class Served:
 class Replica:
     """All ranks of one configuration; traffic comes one ``run`` after the other, caches stay."""
 
-    def __init__(self, config: EngineConfig, *, charge: float = 1.0, latency: float = LATENCY) -> None:
-        """``charge`` scales the host's CPU time; 0 makes runs repeatable.
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        charge: float = 1.0,
+        latency: float = LATENCY,
+        timeline: bool = False,
+    ) -> None:
+        """``charge`` scales the host's CPU time; 0 makes runs repeatable. ``timeline`` records what happens.
 
         Raises:
             ConfigError: as the engine would.
@@ -64,7 +72,7 @@ class Replica:
         model = read_timed_model(config.model)
         with tempfile.TemporaryDirectory() as directory:
             configs = rank_configs(config, read_model_info(config.model), Path(directory))
-        self.ranks = [VirtualRank(each, model, events, charge) for each in configs]
+        self.ranks = [VirtualRank(each, model, events, charge, timeline) for each in configs]
         first = configs[0]
         headroom = first.headroom * first.block if first.leases else 0
         queue = AdmissionQueue(first.max_batch, lockstep=first.lockstep, headroom=headroom)
@@ -124,6 +132,13 @@ class Replica:
         for rank in self.ranks:
             rank.state.cache.audit()
             assert not rank.state.requests.ids(), "a rank still knows requests"
+
+    def timelines(self) -> list[RankTimeline]:
+        """What every rank did since the last call; for ``write_timeline``."""
+        taken = [rank.timeline.take() for rank in self.ranks]
+        return [
+            RankTimeline(number, tuple(slices), dropped) for number, (slices, dropped) in enumerate(taken)
+        ]
 
     @property
     def median_planning(self) -> float:
@@ -271,7 +286,8 @@ class Replica:
         slack = max(0.0, rank.free_at - self.events.now)
         spans = self.lanes.propose(self.planner.waiting, slack) if self._backlog < LAUNCH_AHEAD else ()
         if not spans and slack > LAUNCH_MARGIN:
-            self.events.at(rank.free_at - LAUNCH_MARGIN, self._wake_loop, rank)
+            # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
+            self.events.at(rank.free_at - LAUNCH_MARGIN + 1e-6, self._wake_loop, rank)
         if spans:
             self.planning.append(time.thread_time() - begun)
         name = None if spans else self.lanes.next_leased()

@@ -1,0 +1,121 @@
+"""How well prefixes survive as requests arrive (paper, section 5.7): ``python -m bench.retention``.
+
+Kimi K3 on virtual devices. Half of the requests carry one of 24 prefixes, drawn anew each time, and a suffix of their
+own; the other half is cold and drives prefixes out of the cache. They arrive at random (Poisson) at each rate; every
+policy gets the same requests at the same times. The paper does not publish its workload: rates and the meaning of a
+good hit are its own, the rest is ours.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.cost_models import VOCABULARY, model_dir
+from bench.paper_run import POLICIES, boot_config
+from bench.paper_tables import print_table
+from bench.retention_report import (
+    GOOD,
+    PAPER,
+    RetentionPoint,
+    read_points,
+    retention_table,
+    times_table,
+    write_points,
+    write_retention_figure,
+)
+from bench.virtual_replica import Replica
+
+MODEL = "kimi-k3-pp8"
+PREFIXES, PREFIX, SUFFIX, COLD = 24, 117_952, 13_120, 65_536
+
+
+class Workload:
+    """Prompts and arrival times that depend on the seed and the rate only."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = np.random.default_rng(seed)
+        self._prefixes = [self._tokens(PREFIX) for _ in range(PREFIXES)]
+        self._random = random.Random(seed)
+
+    def seeds(self) -> list[bytes]:
+        return self._prefixes
+
+    def arrivals(self, rate: float, count: int) -> Iterator[tuple[float, bytes]]:
+        at = 0.0
+        for index in range(count):
+            at += self._random.expovariate(rate)
+            if index % 2:
+                yield at, self._tokens(COLD)
+            else:
+                yield at, self._random.choice(self._prefixes) + self._tokens(SUFFIX)
+
+    def _tokens(self, count: int) -> bytes:
+        return self._draw.integers(0, VOCABULARY, count, dtype=np.uint32).astype("<u4").tobytes()
+
+
+def measure(policy: str, rate: float, requests: int, kv_tokens: int) -> RetentionPoint:
+    """One policy at one rate, on a fresh replica whose cache holds the prefixes."""
+    workload = Workload(seed=round(1000 * rate))
+    with tempfile.TemporaryDirectory() as directory:
+        replica = Replica(boot_config(MODEL, policy, model_dir(MODEL, 1.0, Path(directory)), kv_tokens))
+    replica.closed_loop(iter(workload.seeds()), 8)
+    begun = replica.events.now
+    served = replica.open_loop(workload.arrivals(rate, requests))
+    seconds = replica.events.now - begun
+    replica.audit()
+    warm = [each for each in served if each.prompt_tokens == PREFIX + SUFFIX]
+    completion = sorted(each.completion for each in served)
+    return RetentionPoint(
+        rate=rate,
+        policy=policy,
+        good_hits=sum(each.reused_tokens >= GOOD * PREFIX for each in warm) / len(warm),
+        p50=statistics.median(completion),
+        p95=completion[-(-95 * len(completion) // 100) - 1],
+        throughput=sum(each.prompt_tokens for each in served) / seconds,
+    )
+
+
+def main(
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(POLICIES)}; default: all.")
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Requests at each rate.")] = 300,
+    kv_tokens: Annotated[
+        int, typer.Option(help="Tokens of KV of each rank; the prefixes alone take 2.8 M.")
+    ] = 5_000_000,
+    out: Annotated[Path, typer.Option(help="Measured points, JSON; those in it are not repeated.")] = Path(
+        "retention.json"
+    ),
+    figure: Annotated[Path | None, typer.Option(help="Write a PNG figure.")] = None,
+) -> None:
+    """Print the share of good hits per rate and policy beside the paper's."""
+    policies = policy or list(POLICIES)
+    if unknown := [name for name in policies if name not in POLICIES]:
+        raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(POLICIES)}")
+    points = read_points(out)
+    done = {(point.policy, point.rate) for point in points}
+    todo = [(name, rate) for name in policies for rate in PAPER if (name, rate) not in done]
+    with Progress(console=Console(stderr=True)) as progress:
+        for name, rate in progress.track(todo, description="measuring"):
+            points.append(measure(name, rate, requests, kv_tokens))
+            write_points(out, points)
+    console = Console()
+    print_table(console, retention_table(points))
+    print_table(console, times_table(points))
+    if figure is not None:
+        write_retention_figure(points, figure)
+        typer.echo(figure)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,90 @@
+"""Replay a public trace on virtual devices: ``python -m bench.trace ../shared/data/conversation_trace.jsonl``.
+
+Requests arrive when the trace says, ``--rate`` times as fast, whether or not earlier ones are done. Prompts are made of
+the trace's block ids, so that prefixes are shared as they were. One replica per policy on the virtual clock
+(``bench.virtual_replica``); prefill only.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from wavepp_worker.runtime.timeline import write_timeline
+
+from bench.cost_models import SYSTEMS, VOCABULARY, model_dir
+from bench.paper_run import POLICIES, boot_config
+from bench.paper_tables import print_table
+from bench.trace_file import TraceRequest, read_trace, reusable
+from bench.virtual_replica import Replica, Served
+
+
+def replay(replica: Replica, requests: list[TraceRequest], rate: float) -> list[Served]:
+    """Send the trace's requests at their times; returns when all are answered."""
+    begun = requests[0].timestamp
+    arrivals = (
+        ((request.timestamp - begun) / 1000 / rate, request.tokens(VOCABULARY)) for request in requests
+    )
+    return replica.open_loop(arrivals)
+
+
+def main(
+    trace: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A trace, JSON lines.")],
+    rate: Annotated[float, typer.Option(help="How many times as fast as it was.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="Replay the first this many.")] = 2000,
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(SYSTEMS)}.")] = "glm-5.2-pp4",
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(POLICIES)}; default: all.")
+    ] = None,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 2_000_000,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a Chrome trace of the last policy's run, for ui.perfetto.dev.")
+    ] = None,
+) -> None:
+    """Print hit rate, throughput and completion times per policy."""
+    policies = policy or list(POLICIES)
+    for chosen, known in (([model], list(SYSTEMS)), (policies, list(POLICIES))):
+        if unknown := [name for name in chosen if name not in known]:
+            raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(known)}")
+    asked = read_trace(trace, requests)
+    offered = rate * 1000 * len(asked) / max(1, asked[-1].timestamp - asked[0].timestamp)
+    table = Table(
+        "policy",
+        *("reused", "prompt tok/s", "computed tok/s", "p50 s", "p95 s", "p99 s", "busy", "rounds/request"),
+        title=f"{trace.name} on {SYSTEMS[model].name}: {len(asked)} requests at {offered:.2f}/s, "
+        f"{reusable(asked):.1%} reusable without eviction",
+    )
+    for name in track(policies, description="replaying"):
+        with tempfile.TemporaryDirectory() as directory:
+            config = boot_config(model, name, model_dir(model, 1.0, Path(directory)), kv_tokens)
+            replica = Replica(config, timeline=timeline is not None)
+        begun = replica.events.now
+        served = replay(replica, asked, rate)
+        seconds = replica.events.now - begun
+        replica.audit()
+        times = statistics.quantiles([each.completion for each in served], n=100, method="inclusive")
+        tokens = sum(each.prompt_tokens for each in served)
+        reused = sum(each.reused_tokens for each in served)
+        busy = max(rank.busy for rank in replica.ranks) / seconds
+        table.add_row(
+            name,
+            f"{reused / tokens:.1%}",
+            f"{tokens / seconds:,.0f}",
+            f"{(tokens - reused) / seconds:,.0f}",
+            *(f"{times[at - 1]:.2f}" for at in (50, 95, 99)),
+            f"{busy:.0%}",
+            f"{replica.rounds / len(served):.2f}",
+        )
+        if timeline is not None and name == policies[-1]:
+            write_timeline(timeline, replica.timelines())
+    print_table(Console(), table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
