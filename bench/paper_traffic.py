@@ -12,8 +12,8 @@ from bench.paper_cells import Cell
 
 PREFIXES = 4
 """Prefixes that the requests of a cell share in turns; the paper does not say how many it had."""
-FILLS = 100
-"""Waves that a cell computes at least, per stage, so that filling and draining the pipeline is 1 % of its time."""
+FILLS = 60
+"""Waves that a cell computes at least, per stage, so that filling and draining the pipeline is 2 % of its time."""
 
 
 class Traffic:
@@ -46,7 +46,7 @@ class Traffic:
             yield prefix + self.tokens(shape.uncached)
 
 
-def enough_requests(cell: Cell, stages: int, per_client: int = 4) -> int:
+def enough_requests(cell: Cell, stages: int, per_client: int = 3) -> int:
     """Requests of a cell: 16 in all, ``per_client``, and ``FILLS`` times the pipeline's waves at least."""
     uncached = cell.uncached / len(cell.shapes)
     return max(16, per_client * cell.concurrency, math.ceil(FILLS * stages * M / uncached))

@@ -91,6 +91,20 @@ def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds
     assert (work.prepare, work.exempt) == ((Admit("big", 0),), True)
 
 
+def test_nobody_is_prepared_while_an_earlier_request_goes_down() -> None:
+    """Promise 9: its demand grows meanwhile, and the later one would take that room for ever."""
+    queue = AdmissionQueue(limit=4)
+    for name in "ab":
+        queue.arrive(name, 16, 0.0)
+    queue.apply(Outcome(candidates=(Admit("a", 11),)), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 11),)
+    queue.apply(Outcome(candidates=(Admit("b", 11),), lower=(Admit("a", 10),)), 0.0)
+    work = queue.work(0.0)
+    assert (work.reconcile, work.prepare) == ((Admit("a", 10),), ())
+    queue.apply(Outcome(admitted=(Admit("a", 10),)), 0.0)
+    assert queue.work(0.0).prepare == (Admit("b", 11),)
+
+
 def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
     queue = AdmissionQueue(limit=4, headroom=50)
     for name in "abc":

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from tests.simulator.search import STRIDE, first_failure
 from tests.simulator.world import World
-
-STRIDE = 100
-
-
-def failure(job: tuple[int, int, int | None, str, str]) -> tuple[int, str] | None:
-    """The first seed of a stretch that breaks a promise, and how."""
-    first, count, ranks, admission, ownership = job
-    for seed in range(first, first + count):
-        try:
-            World(seed, ranks=ranks, admission=admission, ownership=ownership).run()
-        except Exception as error:
-            return seed, f"{type(error).__name__}: {error}"
-    return None
-
-
-def first_failure(
-    first: int, seeds: int, ranks: int | None, admission: str, ownership: str, processes: int = 2
-) -> Iterator[tuple[int, str] | None]:
-    """One result per ``STRIDE`` seeds, in order."""
-    jobs = (
-        (at, min(STRIDE, first + seeds - at), ranks, admission, ownership)
-        for at in range(first, first + seeds, STRIDE)
-    )
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(failure, jobs)
 
 
 def main(
@@ -51,7 +25,8 @@ def main(
         try:
             typer.echo(f"{world.run()} events, all well")
         finally:
-            typer.echo("\n".join(world.trace))
+            for event in world.trace:
+                typer.echo(" ".join(str(part) for part in event))
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:

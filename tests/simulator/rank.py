@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from wavepp_worker.cache.moves import Move
 from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.results import CacheUse, StoredBlock
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
@@ -18,24 +18,21 @@ from wavepp_worker.runtime.protocol import Span
 from wavepp_worker.runtime.requests import check_span
 from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
 
+from tests.simulator.layers import Contents, Layers, make_layers
 
-class Contents:
-    """What every block of every tier holds: the key it was computed for, or the write that is under way."""
 
-    def __init__(self) -> None:
-        self._tiers: dict[int, dict[int, Any]] = {0: {}, 1: {}, 2: {}}
+class Cacheless(RankCache):
+    """The cache of a rank whose layers keep nothing: it can resume anywhere and always has room."""
 
-    def run(self, moves: Sequence[Move]) -> None:
-        for move in moves:
-            found = self._tiers[move.source[0]].get(move.source[1])
-            assert found == move.key, f"{move} copies {found}"
-            self._tiers[move.target[0]][move.target[1]] = found
+    def __init__(self, block: int) -> None:
+        super().__init__([WindowSpec("none", "recurrent", 1)], block)
+        self._windows.clear()
 
-    def read(self, block: int) -> Any:
-        return self._tiers[0].get(block)
+    def take_changes(self) -> tuple[list[StoredBlock], list[int]]:
+        return [], []
 
-    def write(self, block: int, content: Any) -> None:
-        self._tiers[0][block] = content
+    def use(self) -> CacheUse:
+        return CacheUse(0, 0, 0, 0, 0, 0, 0)
 
 
 class Parking:
@@ -60,6 +57,7 @@ class SimulatedRank:
         executing: a wave runs.
         next_wave: its number must come next.
         speed: how many times slower it computes than rank 0.
+        eager: how likely it materialises at an instant what no wave needs yet.
     """
 
     number: int
@@ -67,7 +65,9 @@ class SimulatedRank:
     actions: RoundActions
     parking: Parking
     contents: Contents
+    layers: list[Layers]
     speed: float
+    eager: float
     waves: deque[tuple[int, tuple[Span, ...]]] = field(default_factory=deque)
     admitted: deque[str] = field(default_factory=deque)
     executing: bool = False
@@ -86,36 +86,29 @@ class SimulatedRank:
         """Check what the real executor and the model rely on, and start writing the wave's blocks."""
         assert wave_id == self.next_wave, f"rank {self.number} got wave {wave_id}, {self.next_wave} is next"
         self.next_wave += 1
-        block = self.state.config.block
         for span in spans:
             local = self.state.requests.known(span.request_id)
             check_span(local, span)
             assert local.table is not None
-            table = local.table.tolist()
-            assert len(set(table)) == len(table), f"rank {self.number}: {span.request_id} has a block twice"
-            for at in range(span.start // block):
-                assert self.contents.read(table[at]) == local.keys[at], (
-                    f"rank {self.number} runs {span} over the wrong content in block {at}"
-                )
-            for at in self._written(span):
-                self.contents.write(table[at], (span.request_id, at))
+            for layers in self.layers:
+                layers.begin(local, span)
         self.executing = True
 
     def end(self, spans: Sequence[Span]) -> None:
-        """The wave's blocks are complete, unless someone else wrote to them meanwhile."""
+        """The wave's blocks are complete."""
         self.executing = False
-        block = self.state.config.block
         for span in spans:
             local = self.state.requests.known(span.request_id)
-            assert local.table is not None
-            for at in self._written(span):
-                written = self.contents.read(int(local.table[at]))
-                assert written == (span.request_id, at), (
-                    f"rank {self.number}: {span} was overwritten by {written}"
-                )
-                if (at + 1) * block <= span.start + span.length:
-                    self.contents.write(int(local.table[at]), local.keys[at])
+            for layers in self.layers:
+                layers.end(local, span)
             self.state.advance(local, span, (0.0,) * (self.number + 1))
+
+    def check(self) -> None:
+        """With nothing in flight: the books balance, nobody holds anything, and what is reusable is right."""
+        self.state.cache.audit()
+        self.contents.check(self.state.cache)
+        known = self.state.requests.ids()
+        assert not known, f"rank {self.number} still knows {known}"
 
     def take_room(self, name: str, tokens: int) -> bool:
         """Noise: hold room for a prompt that only this rank knows."""
@@ -123,30 +116,47 @@ class SimulatedRank:
             return False
         claimed = self.state.cache.materialise(name)
         self.contents.run(claimed.moves)
-        for block in claimed.tables[0]:
-            self.contents.write(block, "noise")
+        for number, table in enumerate(claimed.tables):
+            states = [claimed.states[number], *claimed.snapshots[number].values()]
+            device = self.contents.device(number)
+            for block in (*table, *states):
+                device[block] = "noise"
         return True
 
-    def _written(self, span: Span) -> range:
-        block = self.state.config.block
-        return range(span.start // block, -(-(span.start + span.length) // block))
+
+def draw_windows(
+    draw: random.Random, kinds: str, block: int, longest: int, spare: int = 0
+) -> list[WindowSpec]:
+    """One window per letter, each big enough for the longest prompt alone: full, sliding or recurrent."""
+    least = -(-longest // block)
+    specs = []
+    for kind in kinds:
+        host = draw.choice((0, 0, 2, least))
+        if kind == "r":
+            blocks = draw.choice((1, 2, 3, 4, 8)) + spare
+            interval = block * draw.choice((1, 1, 2, 3))
+            most = draw.choice((None, None, 1, 2))
+            specs.append(WindowSpec("recurrent", "recurrent", blocks, host, 0, 0, interval, most))
+            continue
+        blocks = least + spare + draw.choice((0, 1, 3, least, 2 * least))
+        span = draw.choice((1, block + 1, longest // 2)) if kind == "s" else 0
+        specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, span=span))
+    return specs
 
 
 def make_ranks(
     draw: random.Random,
-    count: int,
+    windows: Sequence[Sequence[WindowSpec]],
     block: int,
     chunk: int,
-    longest: int,
     admission: str,
     ownership: str,
-    spare: int,
 ) -> list[SimulatedRank]:
-    """Ranks with unequal pools, each big enough for the longest prompt alone."""
-    least = -(-longest // block)
+    """One rank per list of windows."""
     ranks = []
-    for number in range(count):
-        blocks = least + spare + draw.choice((0, 1, 3, least, 2 * least))
+    count = len(windows)
+    for number, specs in enumerate(windows):
+        blocks = min((spec.blocks for spec in specs if spec.kind != "recurrent"), default=0)
         config: Any = SimpleNamespace(
             rank=number,
             ranks=count,
@@ -158,13 +168,15 @@ def make_ranks(
             headroom=min(2 * count * chunk // block, blocks // draw.choice((4, 32))),
         )
         events: Any = SimpleNamespace(send=lambda message: None)
-        window = WindowSpec("attention", "full", blocks, host_blocks=draw.choice((0, 0, 2, least)))
-        contents, parking = Contents(), Parking()
-        state = LocalState(config, events, RankCache([window], block), contents)
+        contents, parking = Contents(len(specs)), Parking()
+        cache = RankCache(specs, block) if specs else Cacheless(block)
+        state = LocalState(config, events, cache, contents)
         owns = LeaseOwnership(state) if ownership == "lease" else ImmediateOwnership(state)
         boundary: Any = parking
         actions = (
             LockstepActions(state, owns, boundary) if admission == "lockstep" else RoundActions(state, owns)
         )
-        ranks.append(SimulatedRank(number, state, actions, parking, contents, draw.choice((1.0, 1.0, 4.0))))
+        layers = make_layers(specs, block, contents)
+        speed, eager = draw.choice((1.0, 1.0, 4.0)), draw.choice((0.5, 0.5, 0.02, 0.0))
+        ranks.append(SimulatedRank(number, state, actions, parking, contents, layers, speed, eager))
     return ranks

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.simulator.__main__ import failure, first_failure
+from tests.simulator.search import failure, first_failure
 from tests.simulator.told import Told
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.protocol import Span
 
-from tests.simulator.rank import SimulatedRank
+from tests.simulator.rank import SimulatedRank, draw_windows
 from tests.simulator.world import World
 
 
@@ -16,6 +19,8 @@ class Told(World):
     Args:
         slow: by rank, how many times longer a wave takes there.
         round_delay: seconds added to every message of a round.
+        windows: by rank; one of full attention on each if not given.
+        block: tokens per block; drawn if not given.
     """
 
     def __init__(
@@ -27,11 +32,20 @@ class Told(World):
         spare: int = 0,
         round_delay: float = 0.0,
         slow: dict[int, float] | None = None,
+        windows: Sequence[list[WindowSpec]] | None = None,
+        block: int | None = None,
     ) -> None:
         self._prompts = prompts
         self._slow = slow or {}
-        super().__init__(seed, ranks=ranks, spare=spare)
+        self._given = windows
+        super().__init__(seed, ranks=ranks, spare=spare, block=block)
         self.round_delay = round_delay
+        self.trace = deque()
+
+    def _windows(self, ranks: int, longest: int, spare: int) -> list[list[WindowSpec]]:
+        if self._given is not None:
+            return list(self._given)
+        return [draw_windows(self.draw, "f", self.block, longest, spare) for _ in range(ranks)]
 
     def _script(self, longest: int) -> None:
         for index, (at, tokens) in enumerate(self._prompts):
@@ -42,6 +56,21 @@ class Told(World):
     def _seconds(self, rank: SimulatedRank) -> float:
         return 0.01 * self._slow.get(rank.number, 1.0)
 
+    def waves(self) -> list[tuple[int, int, tuple[Span, ...]]]:
+        """``(rank, wave, spans)`` in the order they began."""
+        return [event[1:] for event in self.trace if len(event) == 4]
+
+    def starts(self, name: str) -> list[int]:
+        """Tokens at which waves found a request, in order; the first is its endpoint."""
+        spans = (span for _, _, spans in self.waves() for span in spans)
+        return [span.start for span in spans if span.request_id == name]
+
+    def asked(self, name: str) -> list[int]:
+        """Endpoints at which the ranks were asked to commit a request, in order."""
+        plans = (event[1] for event in self.trace if len(event) == 2)
+        asked = (admit for plan in plans for admit in (*plan.prepare, *plan.reconcile))
+        return [admit.endpoint for admit in asked if admit.request_id == name]
+
     def abort_at(self, when: float, name: str) -> None:
         self._at(when, self._command, lambda: self._abort(name))
 
@@ -49,3 +78,14 @@ class Told(World):
         """Room that is taken on one rank only, evicting what is there."""
         self._at(when, self.ranks[rank].take_room, name, tokens)
         self._at(until, lambda: self.ranks[rank].state.cache.release(name) and None)
+
+    def forget_at(self, when: float, rank: int, window: int, kept: Collection[int]) -> None:
+        """Evict what is reusable on one rank in one window, but for the first, second, ... blocks in ``kept``."""
+
+        def forget() -> None:
+            tree = self.ranks[rank].state.cache._windows[window].tree
+            for node in list(tree.nodes.values()):
+                if node.attached and node.depth + 1 not in kept:
+                    tree.detach(node)
+
+        self._at(when, forget)

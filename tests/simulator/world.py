@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.admission import Outcome
 from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.lanes import Lanes
@@ -22,10 +23,12 @@ from wavepp_worker.runtime.ring import Ring
 from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.threads import LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
 
-from tests.simulator.rank import SimulatedRank, make_ranks
+from tests.simulator.rank import SimulatedRank, draw_windows, make_ranks
 
 MOST_EVENTS = 20_000
-CHECK_EVERY = 50
+CHECK_EVERY = 100
+HYBRIDS = ("f", "fs", "fr", "fr", "rf", "fsr", "sr", "r", "")
+"""Window kinds of the ranks in half of the worlds: full, sliding, recurrent; none for layers without a cache."""
 
 
 class World:
@@ -39,18 +42,21 @@ class World:
         admission: str = "wave",
         ownership: str = "lease",
         spare: int = 0,
+        block: int | None = None,
     ) -> None:
-        """``spare`` blocks are added to every pool."""
+        """``spare`` blocks are added to every pool; ``block`` tokens a block, drawn if not given."""
         self.draw = draw = random.Random(seed)
         self.now = 0.0
-        self.trace: deque[str] = deque(maxlen=40)
+        self.trace: deque[tuple[Any, ...]] = deque(maxlen=40)
         count = ranks or draw.choice((1, 2, 2, 3, 3, 4, 5, 8))
-        self.block = draw.choice((1, 2, 4))
+        self.block = block or draw.choice((1, 2, 4))
         chunk = draw.choice((2, 3, 8, 16))
         longest = draw.choice((6, 12, 20))
         limit = draw.choice((1, 2, 4, 8))
-        self.ranks = make_ranks(draw, count, self.block, chunk, longest, admission, ownership, spare)
-        queue = AdmissionQueue(limit, lockstep=admission == "lockstep")
+        windows = self._windows(count, longest, spare)
+        self.ranks = make_ranks(draw, windows, self.block, chunk, admission, ownership)
+        headroom = self.ranks[0].state.config.headroom * self.block if ownership == "lease" else 0
+        queue = AdmissionQueue(limit, lockstep=admission == "lockstep", headroom=headroom)
         self.planner = RoundPlanner(queue, leases=ownership == "lease")
         self.queue = queue
         self.lanes = Lanes(Ring(2 * count), GreedyPlanner(chunk), limit)
@@ -66,8 +72,10 @@ class World:
         self._commands: list[Callable[[], None]] = []
         self._plan: Plan | None = None
         self._votes: dict[int, Vote] = {}
-        self._waiting_before: set[str] = set()
+        self._passed: set[str] = set()
         self._due = -1.0
+        self._quiet_until = -1.0
+        self._loop_due = True
         self.round_delay = 0.0
         self.finished: list[float] = []
         self._script(longest)
@@ -85,12 +93,11 @@ class World:
             assert events < MOST_EVENTS, f"no end in sight; {self._stuck()}"
             if events % CHECK_EVERY == 0:
                 self.check()
-        self.check()
+        self.planner.check()
+        self.lanes.check()
         assert not self.unfinished, f"hang: {self._stuck()}"
         for rank in self.ranks:
-            rank.state.cache.audit()
-            known = rank.state.requests.ids()
-            assert not known, f"rank {rank.number} still knows {known}"
+            rank.check()
         return events
 
     def check(self) -> None:
@@ -98,6 +105,13 @@ class World:
         self.lanes.check()
         for rank in self.ranks:
             rank.state.cache.check()
+
+    def _windows(self, ranks: int, longest: int, spare: int) -> list[list[WindowSpec]]:
+        """What each rank's layers keep."""
+        draw = self.draw
+        hybrid = draw.random() < 0.5
+        kinds = [draw.choice(HYBRIDS) if hybrid else "f" for _ in range(ranks)]
+        return [draw_windows(draw, kind, self.block, longest, spare) for kind in kinds]
 
     def _script(self, longest: int) -> None:
         draw = self.draw
@@ -136,6 +150,7 @@ class World:
 
     def _command(self, act: Callable[[], None]) -> None:
         """Rank 0's WAVE thread takes commands between two rounds."""
+        self._numbers += 1
         self._commands.append(act)
 
     def _submit(self, request: PrefillRequest) -> None:
@@ -156,35 +171,32 @@ class World:
     def _settle(self) -> None:
         """Let every thread do what it can at this instant."""
         for _ in range(64):
-            before = self._progress()
+            before = self._numbers
             self._wave()
             self._loop_of_rank_0()
             for rank in self.ranks[1:]:
-                self._loop(rank)
-            if self._progress() == before:
+                if (rank.waves or rank.admitted) and not rank.executing:
+                    self._loop(rank)
+            if self._numbers == before:
                 return
         raise AssertionError("the ranks do not come to rest")
 
-    def _progress(self) -> tuple[int, ...]:
-        return (len(self._heap), len(self._commands), *(rank.next_wave for rank in self.ranks))
-
     def _wave(self) -> None:
-        if self._plan is not None:
+        if self._plan is not None or (self.now < self._quiet_until and not self._commands):
             return
         commands, self._commands = self._commands, []
         for command in commands:
             command()
-        self._waiting_before = set(self.queue._waiting)
-        plan = self.planner.next_plan(self.now)
+        plan = self.planner.next_plan(self.now, self.ranks[0].state.cache.room())
         if plan is None:
-            due = self.planner.due(self.now)
+            due = self._quiet_until = self.planner.due(self.now)
             if self.now < due < float("inf") and due != self._due:
                 self._due = due
                 self._at(due, lambda: None)
             return
         self._plan, self._votes = plan, {}
-        self.trace.append(f"{self.now:.4f} {plan}")
-        self._waiting_before -= {admit.request_id for admit in plan.prepare}
+        self.trace.append((self.now, plan))
+        self._passed = set(self.queue._waiting) if plan.prepare else set()
         for rank in self.ranks:
             self._send(("rounds", rank.number), self._vote, rank, plan)
 
@@ -212,20 +224,21 @@ class World:
             prepared = any(admit.request_id == name for admit in plan.prepare)
             overtaken = [
                 other
-                for other in self._waiting_before
+                for other in self._passed
                 if prepared and arrivals.index(other) < arrivals.index(name) and other not in self.aborted
             ]
             assert not overtaken, f"{name} was admitted before {overtaken}"
             self._send("to LOOP", self._lane, LaneAdmitted(name, admission.endpoint, length))
         for name in result.released:
             self.unfinished.pop(name, None)
-        self._plan = None
+        self._plan, self._quiet_until = None, -1.0
 
     def _apply(self, rank: SimulatedRank, plan: Plan, votes: list[Vote], outcome: Outcome) -> None:
         assert rank.actions.apply(plan, votes) == outcome
         rank.admitted.extend(admit.request_id for admit in outcome.admitted)
 
     def _lane(self, event: LaneAdmitted | LaneAborted) -> None:
+        self._loop_due = True
         self._tell(self.lanes.take(event))
 
     def _tell(self, advances: list[LaneAdvance]) -> None:
@@ -234,11 +247,14 @@ class World:
 
     def _loop_of_rank_0(self) -> None:
         rank = self.ranks[0]
-        if rank.executing or rank.parking.parked:
+        if not self._loop_due or rank.executing or rank.parking.parked:
             return
         spans = self.lanes.propose(self.planner.waiting)
         if not spans:
-            self._materialise_first(self.lanes.next_leased())
+            name = self.lanes.next_leased()
+            self._loop_due = name is not None
+            if name is not None:
+                self._materialise_first(name)
             return
         for span in spans:
             self._materialise_first(span.request_id)
@@ -248,26 +264,25 @@ class World:
         self.launched[wave_id] = spans
         self._begin(rank, wave_id, spans)
 
-    def _materialise_first(self, name: str | None) -> None:
-        if name is not None:
-            self.lanes.started(name)
-            if self.ranks[0].materialise(name):
-                self._tell([LaneStarted(name)])
+    def _materialise_first(self, name: str) -> None:
+        self.lanes.started(name)
+        if self.ranks[0].materialise(name):
+            self._tell([LaneStarted(name)])
 
     def _loop(self, rank: SimulatedRank) -> None:
-        if rank.executing or rank.parking.parked:
+        if rank.parking.parked:
             return
         if rank.waves and rank.ready(rank.waves[0][1]):
             wave_id, spans = rank.waves.popleft()
             for span in spans:
                 rank.materialise(span.request_id)
             self._begin(rank, wave_id, spans)
-        elif rank.admitted and self.draw.random() < 0.5:
+        elif rank.admitted and self.draw.random() < rank.eager:
             rank.materialise(rank.admitted.popleft())
 
     def _begin(self, rank: SimulatedRank, wave_id: int, spans: tuple[Span, ...]) -> None:
         assert spans == self.launched[wave_id], f"rank {rank.number} runs another wave {wave_id} than rank 0"
-        self.trace.append(f"{self.now:.4f} rank {rank.number} wave {wave_id} {spans}")
+        self.trace.append((self.now, rank.number, wave_id, spans))
         rank.begin(wave_id, spans)
         self._at(self.now + self._seconds(rank), self._end, rank, wave_id, spans)
 
@@ -278,6 +293,7 @@ class World:
 
     def _end(self, rank: SimulatedRank, wave_id: int, spans: tuple[Span, ...]) -> None:
         rank.end(spans)
+        self._loop_due = True
         if rank is self.ranks[-1]:
             self._send("done", self._complete, wave_id, spans)
         else:
@@ -285,6 +301,7 @@ class World:
             self._send(("data", follower.number), follower.waves.append, (wave_id, spans))
 
     def _complete(self, wave_id: int, spans: tuple[Span, ...]) -> None:
+        self._loop_due = True
         self._tell(self.lanes.complete(wave_id))
         for span in spans:
             if span.last and span.request_id not in self.aborted:

@@ -138,7 +138,8 @@ class AdmissionQueue:
         stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
         prepare: list[Admit] = []
         exempt = False
-        if now >= self._retry_at:
+        # While a request goes down, its demand grows: who came later must not take that room from it.
+        if now >= self._retry_at and not reconcile:
             exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
             left = room if exempt else room - self.headroom
             for request_id, entry in heads[:1] if exempt else heads:

@@ -66,9 +66,12 @@ class LiveRequest:
 
     def over(self, ranks: int) -> bool:
         """Whether no rank holds anything for it any more, as far as the engine has heard."""
+        if self.aborted and not self.released:
+            # The ranks will yet be told to let go of this id: nobody else may have it before.
+            return False
         if self.request.handoff and self.admitted is not None:
             return self.closed and len(self.settled) == ranks
-        return self.released if self.aborted else self.closed
+        return self.closed
 
 
 @dataclass(frozen=True)

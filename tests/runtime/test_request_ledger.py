@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.runtime.ledger import Ledger
+from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.protocol import Admitted, HandoffSettled, Released
+
+
+def test_an_id_is_free_again_only_when_the_ranks_were_told_to_let_go_of_it() -> None:
+    """S38: a quick second request of the same id would be let go of in place of the first."""
+    ledger = Ledger(ranks=2)
+    request = PrefillRequest(request_id="r", tokens=b"\0" * 64, handoff=True)
+    ledger.accept(request, now=0.0, deadline=9.0)
+    ledger.progress(Admitted(request_id="r", endpoint=0, queued=0.0, admission=0.0), 1.0)
+    assert ledger.abort("r")[0]
+    for rank in range(2):
+        ledger.progress(HandoffSettled(rank=rank, request_id="r", outcome="withdrawn"), 2.0)
+    with pytest.raises(InvalidRequest, match="in use"):
+        ledger.accept(request, now=3.0, deadline=9.0)
+    ledger.progress(Released(request_id="r"), 4.0)
+    ledger.accept(request, now=5.0, deadline=9.0)

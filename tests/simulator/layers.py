@@ -1,0 +1,152 @@
+"""Fake layers of each kind: what they would read is checked, what they would write is remembered.
+
+The content of a complete block or snapshot is the key of the prefix it was computed from. So whoever reads the
+key it expects has found exactly what a computation of its own would have left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.results import Materialised
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.requests import LocalRequest
+
+
+class Contents:
+    """What every block of every tier of every window holds; a block that nobody wrote to holds None."""
+
+    def __init__(self, windows: int) -> None:
+        self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
+
+    def device(self, window: int) -> dict[int, Any]:
+        """By block."""
+        return self._windows[window][0]
+
+    def run(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            tiers = self._windows[move.window]
+            found = tiers[move.source[0]].get(move.source[1])
+            assert found == move.key, f"{move} copies {found}"
+            tiers[move.target[0]][move.target[1]] = found
+
+    def check(self, cache: RankCache) -> None:
+        """With no move under way: whatever the cache would let others reuse is there."""
+        for number, window in enumerate(cache._windows):
+            for node in window.tree.nodes.values():
+                found = self._windows[number][node.tier].get(node.slot)
+                assert found == node.key, f"{node.key:#x} of window {number} is reusable, but holds {found}"
+
+
+class Layers(Protocol):
+    """The layers of one window."""
+
+    def begin(self, local: LocalRequest, span: Span) -> None:
+        """Check all that computing ``span`` reads, and start writing."""
+
+    def end(self, local: LocalRequest, span: Span) -> None:
+        """What ``begin`` started to write is complete, unless someone else wrote to it meanwhile."""
+
+
+class Attention:
+    """Reads the blocks of all tokens before, or of the last ones; writes those of its own."""
+
+    def __init__(self, number: int, spec: WindowSpec, block: int, contents: Contents) -> None:
+        self._number, self._spec, self._block = number, spec, block
+        self._device = contents.device(number)
+
+    def begin(self, local: LocalRequest, span: Span) -> None:
+        claimed, device, block, start = _claimed(local), self._device, self._block, span.start
+        table, keys = claimed.tables[self._number], local.keys
+        if start == local.endpoint:
+            own = [at for at in table if at >= 0]
+            assert len(set(own)) == len(own), f"{span.request_id} has a block twice"
+        reach = 0 if self._spec.kind == "full" else max(0, start - self._spec.span)
+        for at in range(reach // block, start // block):
+            found = device.get(table[at])
+            assert found == keys[at], f"{span} reads {found} as block {at} of window {self._spec.name}"
+        if start % block:
+            self._assert_own(table, span, start // block)
+        for at in self._written(span):
+            assert table[at] >= 0, f"{span} has no place for block {at} of window {self._spec.name}"
+            device[table[at]] = (span.request_id, at)
+
+    def end(self, local: LocalRequest, span: Span) -> None:
+        table, end = _claimed(local).tables[self._number], span.start + span.length
+        for at in self._written(span):
+            self._assert_own(table, span, at)
+            if (at + 1) * self._block <= end:
+                self._device[table[at]] = local.keys[at]
+
+    def _written(self, span: Span) -> range:
+        return range(span.start // self._block, -(-(span.start + span.length) // self._block))
+
+    def _assert_own(self, table: list[int], span: Span, at: int) -> None:
+        found = self._device.get(table[at])
+        assert found == (span.request_id, at), (
+            f"block {at} of window {self._spec.name} was overwritten by {found} before {span} was complete"
+        )
+
+
+class Recurrence:
+    """Begins with the snapshot at the endpoint; advances one state, and leaves snapshots behind."""
+
+    def __init__(self, number: int, spec: WindowSpec, block: int, contents: Contents) -> None:
+        self._number, self._spec, self._block = number, spec, block
+        self._device = contents.device(number)
+
+    def begin(self, local: LocalRequest, span: Span) -> None:
+        claimed, device = _claimed(local), self._device
+        state, resume = claimed.states[self._number], claimed.resume[self._number]
+        assert state is not None
+        if span.start == local.endpoint:
+            own = [state, *claimed.snapshots[self._number].values(), *([] if resume is None else [resume])]
+            assert len(set(own)) == len(own), f"{span.request_id} has a state twice"
+            found = device.get(resume) if resume is not None else None
+            expected = local.keys[span.start // self._block - 1] if span.start else None
+            assert (resume is None) == (not span.start)
+            assert found == expected, (
+                f"{span} resumes from {found} in window {self._spec.name}, not from the snapshot at its start"
+            )
+        else:
+            self._assert_own(state, span, span.start)
+        device[state] = (span.request_id, span.start + span.length)
+        for position, block in self._written(claimed, span):
+            device[block] = (span.request_id, position)
+
+    def end(self, local: LocalRequest, span: Span) -> None:
+        claimed = _claimed(local)
+        state = claimed.states[self._number]
+        assert state is not None
+        self._assert_own(state, span, span.start + span.length)
+        for position, block in self._written(claimed, span):
+            self._assert_own(block, span, position)
+            self._device[block] = local.keys[position // self._block - 1]
+
+    def _written(self, claimed: Materialised, span: Span) -> list[tuple[int, int]]:
+        end = span.start + span.length
+        snapshots = claimed.snapshots[self._number]
+        return [(position, block) for position, block in snapshots.items() if span.start < position <= end]
+
+    def _assert_own(self, block: int, span: Span, position: int) -> None:
+        found = self._device.get(block)
+        assert found == (span.request_id, position), (
+            f"the state at {position} of window {self._spec.name} was overwritten by {found} before {span}"
+        )
+
+
+def make_layers(specs: Sequence[WindowSpec], block: int, contents: Contents) -> list[Layers]:
+    """One per window."""
+    return [
+        (Recurrence if spec.kind == "recurrent" else Attention)(number, spec, block, contents)
+        for number, spec in enumerate(specs)
+    ]
+
+
+def _claimed(local: LocalRequest) -> Materialised:
+    assert local.claimed is not None, f"{local.request.request_id} runs without blocks"
+    return local.claimed
