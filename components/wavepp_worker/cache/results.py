@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from wavepp_worker.cache.moves import Move
 
 Holds = Literal["nothing", "lease", "escrow", "committed", "sequence"]
 
 
-@dataclass(frozen=True)
-class StoredBlock:
+class StoredBlock(NamedTuple):
     """A block that became reusable on this rank."""
 
     key: int

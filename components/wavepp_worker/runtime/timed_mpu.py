@@ -127,7 +127,7 @@ class TimedMpu(PackingPlanner):
             total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
             longest = max(longest, lane.end)
             # Enough for full waves everywhere: what else there is does not matter.
-            if total - first > P * (full := self._M * (b + cost.c * longest)):
+            if total - first > P * (full := self._M * (b + cost.c * (longest + self._M))):
                 return self._ring_limit(lanes, full)
         if P == 1:
             return total
