@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from cache_bench import BLOCK, CacheBench, keys_of
 from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError, ConfigError
@@ -317,7 +318,22 @@ def test_a_window_that_cannot_work_is_refused_with_what_to_change() -> None:
     with pytest.raises(ConfigError, match="needs at least 1"):
         CacheBench(attention(0))
     with pytest.raises(ConfigError, match="give at least 1"):
-        CacheBench()
+        RankCache([], 0)
+
+
+def test_a_rank_that_keeps_nothing_can_resume_anywhere_and_has_room() -> None:
+    """S16: a stage without any layer that caches."""
+    cache = RankCache([], 4)
+    assert cache.hint([1, 2, 3], 14) == cache.match([1, 2, 3], 14) == 12
+    prepared = cache.prepare("r", [1, 2, 3], 14, 8)
+    assert prepared is not None
+    assert (prepared.endpoint, prepared.committed) == (8, True)
+    assert cache.materialise("r").tables == ()
+    cache.publish("r", 14)
+    assert cache.take_changes() == ([], [])
+    assert cache.use().capacity == 0
+    cache.release("r")
+    cache.audit()
 
 
 def test_calls_out_of_order_say_what_the_request_holds() -> None:

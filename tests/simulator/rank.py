@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from wavepp_worker.cache.rank_cache import RankCache
-from wavepp_worker.cache.results import CacheUse, StoredBlock
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
@@ -19,20 +18,6 @@ from wavepp_worker.runtime.requests import check_span
 from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
 
 from tests.simulator.layers import Contents, Layers, make_layers
-
-
-class Cacheless(RankCache):
-    """The cache of a rank whose layers keep nothing: it can resume anywhere and always has room."""
-
-    def __init__(self, block: int) -> None:
-        super().__init__([WindowSpec("none", "recurrent", 1)], block)
-        self._windows.clear()
-
-    def take_changes(self) -> tuple[list[StoredBlock], list[int]]:
-        return [], []
-
-    def use(self) -> CacheUse:
-        return CacheUse(0, 0, 0, 0, 0, 0, 0)
 
 
 class Parking:
@@ -169,7 +154,7 @@ def make_ranks(
         )
         events: Any = SimpleNamespace(send=lambda message: None)
         contents, parking = Contents(len(specs)), Parking()
-        cache = RankCache(specs, block) if specs else Cacheless(block)
+        cache = RankCache(specs, block)
         state = LocalState(config, events, cache, contents)
         owns = LeaseOwnership(state) if ownership == "lease" else ImmediateOwnership(state)
         boundary: Any = parking

@@ -42,7 +42,8 @@ class RankCache:
     state than it is in raise ValueError.
 
     Args:
-        windows: at least one; window 0 is the one whose changes and use are reported.
+        windows: window 0 is the one whose changes and use are reported. A rank without any keeps nothing: it
+            can resume anywhere and always has room.
         block: tokens per block.
 
     Raises:
@@ -50,10 +51,8 @@ class RankCache:
     """
 
     def __init__(self, windows: Sequence[WindowSpec], block: int) -> None:
-        if not windows or block < 1:
-            raise ConfigError(
-                f"a cache of {len(windows)} windows and blocks of {block} tokens; give at least 1"
-            )
+        if block < 1:
+            raise ConfigError(f"a cache of blocks of {block} tokens; give at least 1")
         for spec in windows:
             spec.validate(block)
         self.block = block
@@ -206,6 +205,8 @@ class RankCache:
         neither.
         """
         with self._mutex:
+            if not self._windows:
+                return [], []
             tree = self._windows[0].tree
             changed, tree.changed = tree.changed, {}
             nodes = tree.nodes
@@ -216,6 +217,8 @@ class RankCache:
     def use(self) -> CacheUse:
         """Where the blocks of window 0 are."""
         with self._mutex:
+            if not self._windows:
+                return CacheUse(0, 0, 0, 0, 0, 0, 0)
             window = self._windows[0]
             device, host, disk = window.tree.pools
             reusable = window.tree.unpinned[Tier.DEVICE]
