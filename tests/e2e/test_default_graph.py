@@ -61,6 +61,10 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         return entry["pid"] != frontend["pid"] and entry["ready"]
 
     graph.running.wait_for(back, 60)
+    # A frontend answers before it has found the workers again.
+    graph.running.wait_for(
+        lambda: graph.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200, 30
+    )
     for number in draw.sample(range(10), 10):
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]

@@ -21,12 +21,6 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
 @pytest.fixture(
     scope="module",
     params=[
-        (
-            "--PrefillWorker.pp=1",
-            "--PrefillWorker.chunk=333",
-            "--Common.block=16",
-            "--PrefillWorker.handoff=socket",
-        ),
         ("--PrefillWorker.pp=2", "--PrefillWorker.chunk=512", "--Common.block=16"),
         (
             "--PrefillWorker.pp=3",
@@ -41,7 +35,7 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
             "--PrefillWorker.handoff=socket",
         ),
     ],
-    ids=["pp1", "pp2", "pp3", "pp4"],
+    ids=["pp2", "pp3", "pp4"],
 )
 def graph(request: pytest.FixtureRequest, start: Callable[..., Graph], ascii_model: Path) -> Graph:
     return start(

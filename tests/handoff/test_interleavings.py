@@ -110,7 +110,7 @@ class Story:
             source.check()
 
 
-@pytest.mark.parametrize("transport_examples", [("socket", 40), ("nixl", 10)], ids=["socket", "nixl"])
+@pytest.mark.parametrize("transport_examples", [("socket", 20), ("nixl", 10)], ids=["socket", "nixl"])
 def test_random_interleavings(
     prefill: Any, decode: Any, until: Any, transport_examples: tuple[str, int]
 ) -> None:

@@ -57,7 +57,7 @@ def running(pid: int) -> bool:
             "host_kv_tokens": (0, 400, 900),
             "planner": "throttle",
         },
-        {"pp": 4, "chunk": 512, "block": 1, "planner": "mpu-paper"},
+        {"pp": 2, "chunk": 512, "block": 1, "planner": "mpu-paper"},
         {
             "pp": 4,
             "chunk": 64,

@@ -12,9 +12,10 @@ from wavepp_worker.runtime.protocol import Admit
 
 HINT_AGE = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
-RETRY_FIRST = 0.01
-RETRY_LONGEST = 0.1
-"""Seconds until a request that found no room is tried again, doubling, unless something is freed before."""
+RETRY_LOCALLY = 0.01
+"""Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
+RETRY_ROUND = 0.1
+"""The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,6 @@ class AdmissionQueue:
     _lower: dict[str, int] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _retry_at: float = -math.inf
-    _backoff: float = RETRY_FIRST
     _looked_up_at: float = -math.inf
     _arrivals: int = 0
 
@@ -111,7 +111,6 @@ class AdmissionQueue:
     def freed(self) -> None:
         """Some room may have come free: try again at once."""
         self._retry_at = -math.inf
-        self._backoff = RETRY_FIRST
 
     def due(self, now: float) -> float:
         """When ``work`` will have something to do, on the same clock; infinity if it waits for an event."""
@@ -149,7 +148,7 @@ class AdmissionQueue:
                 if left < 0:
                     if not prepare:
                         entry.failed = True
-                        self._back_off(now)
+                        self._retry_at = now + RETRY_LOCALLY
                     break
                 if now - entry.hinted > HINT_AGE:
                     stale.append(request_id)
@@ -178,7 +177,7 @@ class AdmissionQueue:
             self._lower[admit.request_id] = admit.endpoint
         if outcome.failed:
             self._put_back(outcome.failed)
-            self._back_off(now)
+            self._retry_at = now + RETRY_ROUND
         elif admissions:
             self.freed()
         return admissions
@@ -201,10 +200,6 @@ class AdmissionQueue:
             entry.failed = True
             self._waiting[request_id] = entry
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
-
-    def _back_off(self, now: float) -> None:
-        self._retry_at = now + self._backoff
-        self._backoff = min(RETRY_LONGEST, 2 * self._backoff)
 
     def _room(self) -> int:
         return self.limit - len(self._open) - len(self._preparing)
