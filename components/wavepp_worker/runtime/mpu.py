@@ -87,7 +87,7 @@ class PaperMpu(PackingPlanner):
         if not lanes:
             return ()
         self._settle(Supply(view))
-        spans = self._pack(lanes, TokenRoom(self.budget, max(self.b_min, self.budget // 2)))
+        spans = self._pack(lanes, TokenRoom(self.budget, self._block, max(self.b_min, self.budget // 2)))
         if self._worth_waiting(view, spans):
             return ()
         return spans
@@ -136,4 +136,4 @@ class TwoBudgetMpu(PackingPlanner):
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         M, half = self.ladder[0], self.ladder[-1]
         budget = M if sum(lane.left for lane in view.lanes) >= self._P * M else half
-        return self._pack(view.lanes[: self._max_batch], TokenRoom(budget, half))
+        return self._pack(view.lanes[: self._max_batch], TokenRoom(budget, self._block, half))

@@ -12,8 +12,8 @@ from wavepp_worker.runtime.protocol import Span
 class Room(Protocol):
     """What is left of a wave."""
 
-    def fit(self, start: int) -> int:
-        """Most tokens of a prompt that still fit, from position ``start`` on."""
+    def chunk(self, lane: Lane) -> int:
+        """Tokens of the lane's next chunk that still fit; 0 if less than a block has room."""
 
     def fragment(self, start: int, length: int) -> bool:
         """Whether a chunk that does not end its prompt is too small to fill what others left."""
@@ -25,12 +25,13 @@ class Room(Protocol):
 class TokenRoom:
     """A budget of tokens; chunks below ``smallest`` tokens are fragments."""
 
-    def __init__(self, budget: int, smallest: int = 0) -> None:
+    def __init__(self, budget: int, block: int, smallest: int = 0) -> None:
         self._left = budget
+        self._block = block
         self._smallest = smallest
 
-    def fit(self, start: int) -> int:
-        return self._left
+    def chunk(self, lane: Lane) -> int:
+        return whole_blocks(lane, self._left, self._block)
 
     def fragment(self, start: int, length: int) -> bool:
         return length < self._smallest
@@ -39,15 +40,17 @@ class TokenRoom:
         self._left -= length
 
 
-def chunk_length(lane: Lane, fits: int, block: int) -> int:
+def whole_blocks(lane: Lane, fits: int, block: int) -> int:
     """Tokens of the lane's next chunk if ``fits`` tokens have room.
 
     All that is left of the prompt, or a chunk that ends on a block boundary of the prompt, so that every
-    block it completes can be published; 0 if no boundary lies within reach.
+    block it completes can be published; 0 if less than a block has room.
     """
     if lane.left <= fits:
         return lane.left
-    return max((lane.next + fits) // block * block - lane.next, 0)
+    if fits < block:
+        return 0
+    return (lane.next + fits) // block * block - lane.next
 
 
 class PackingPlanner(Planner):
@@ -82,7 +85,7 @@ class PackingPlanner(Planner):
         overdue = [lane for lane in lanes if self._passed.get(lane.request_id, 0) >= self._deadline]
         spans = []
         for lane in overdue:
-            if length := chunk_length(lane, room.fit(lane.next), self._block):
+            if length := room.chunk(lane):
                 spans.append(lane.span(length))
                 room.take(lane.next, length)
         if len(spans) < len(overdue):
@@ -91,12 +94,11 @@ class PackingPlanner(Planner):
         for lane in lanes:
             if lane.request_id in late:
                 continue
-            fits = room.fit(lane.next)
-            # Less than a block left: not worth looking for a prompt that ends within it.
-            if fits < self._block and fits < lane.left:
+            length = room.chunk(lane)
+            if not length:
+                # Not worth looking for a prompt that ends within less than a block.
                 break
-            length = chunk_length(lane, fits, self._block)
-            if not length or (spans and length < lane.left and room.fragment(lane.next, length)):
+            if spans and length < lane.left and room.fragment(lane.next, length):
                 continue
             spans.append(lane.span(length))
             room.take(lane.next, length)

@@ -38,4 +38,4 @@ class ThrottlePlanner(PackingPlanner):
         return max(round(min(waiting / self._T, by_memory)), self._min_p)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        return self._pack(view.lanes[: self._max_batch], TokenRoom(self.budget(view)))
+        return self._pack(view.lanes[: self._max_batch], TokenRoom(self.budget(view), self._block))

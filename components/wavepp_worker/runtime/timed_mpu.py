@@ -1,7 +1,7 @@
 """Our planner (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
 The paper's rules ask how many waves of a token budget the work makes. Here the cost model says how many
-seconds a wave shall take, from four rules; ``Q = P - 1`` stages lie behind the first.
+seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the first.
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer.
@@ -11,6 +11,9 @@ seconds a wave shall take, from four rules; ``Q = P - 1`` stages lie behind the 
 * *ring*: a wave much longer than those behind it lets them fill the ring and then starves the first stage; so it
   lasts no longer than the next ``R - 1`` waves take for one stage, shared by ``Q``.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
+* *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
+  behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
+  left behind goes first and alone, unless all have room.
 """
 
 from __future__ import annotations
@@ -21,28 +24,37 @@ from collections.abc import Sequence
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
 from wavepp_worker.runtime.learned_cost import LearnedCost
-from wavepp_worker.runtime.packing import PackingPlanner
+from wavepp_worker.runtime.packing import PackingPlanner, whole_blocks
 from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
 
 SMALLEST_FRAGMENT = 0.5
 """Of a wave: below this share no lane is cut to fill the room others left, unless there is work for full waves."""
+SMALLEST_TURN = 0.2
+"""Of a wave: who was left behind shares waves with newcomers rather than go alone in less."""
 STRETCH = 1.3
 """How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
 stages: who has just been answered and is about to ask again does not count yet."""
 
 
 class TimedRoom:
-    """Seconds of one stage and a limit on tokens; chunks below ``smallest`` seconds are fragments."""
+    """Seconds of one stage and a limit on tokens; chunks below ``smallest`` seconds are fragments.
 
-    def __init__(self, cost: ChunkCost, tokens: int, seconds: float, smallest: float) -> None:
+    A chunk ends on a block boundary, unless it fills the wave to its last token.
+    """
+
+    def __init__(self, cost: ChunkCost, block: int, tokens: int, seconds: float, smallest: float) -> None:
         self._cost = cost
+        self._block = block
         self._tokens = tokens
         self._smallest = smallest
         self.seconds = seconds
 
-    def fit(self, start: int) -> int:
-        return min(self._tokens, self._cost.tokens_within(self.seconds, start))
+    def chunk(self, lane: Lane) -> int:
+        fits = self._cost.tokens_within(self.seconds, lane.next)
+        if self._block <= self._tokens <= fits:
+            return min(lane.left, self._tokens)
+        return whole_blocks(lane, min(self._tokens, fits), self._block)
 
     def fragment(self, start: int, length: int) -> bool:
         return self._cost.work(start, length) < self._smallest
@@ -84,6 +96,7 @@ class TimedMpu(PackingPlanner):
         self._learned = LearnedCost() if cost is None else None
         self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
+        self._left_behind: set[str] = set()
         self.budget = b_min
         """Tokens the oldest lane could have taken in the latest decision."""
 
@@ -109,11 +122,29 @@ class TimedMpu(PackingPlanner):
         if len(lanes) > 1:
             room = max(room, seconds)
         plenty = seconds >= self._cost.work(head.next, self._M)
-        wave = TimedRoom(self._cost, self._M, room, 0.0 if plenty else SMALLEST_FRAGMENT * seconds)
+        wave = TimedRoom(
+            self._cost, self._block, self._M, room, 0.0 if plenty else SMALLEST_FRAGMENT * seconds
+        )
         spans = self._pack(lanes, wave)
+        if not plenty and len(spans) < len(lanes):
+            spans = self._before_newcomers(lanes, spans, SMALLEST_TURN * seconds)
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
         if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN:
             return ()
+        return spans
+
+    def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
+        super().accept(view, spans)
+        self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
+
+    def _before_newcomers(
+        self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
+    ) -> tuple[Span, ...]:
+        """Only the spans of lanes that the last wave left behind, if that ends all of those and takes ``least``."""
+        old = tuple(span for span in spans if span.request_id in self._left_behind)
+        ended = sum(span.last for span in old) == sum(lane.request_id in self._left_behind for lane in lanes)
+        if ended and sum(self._cost.work(span.start, span.length) for span in old) >= least:
+            return old
         return spans
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
