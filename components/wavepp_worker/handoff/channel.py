@@ -142,6 +142,15 @@ class Channel:
         finally:
             self.close()
 
+    async def say_last(self, message: Message, timeout: float) -> None:
+        """Send a last message and ``finish``, each within ``timeout``; a peer that is gone needs no telling."""
+        try:
+            async with deadline.timeout(timeout):
+                await self.send(message)
+        except (PeerLost, asyncio.TimeoutError):
+            return
+        await self.finish(timeout)
+
     def close(self) -> None:
         """Close at once; idempotent. No task may be sending or receiving."""
         self._sock.close()

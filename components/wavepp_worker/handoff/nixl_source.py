@@ -10,7 +10,8 @@ import torch
 from wavepp_worker.handoff.channel import Channel
 from wavepp_worker.handoff.interface import OnSettled
 from wavepp_worker.handoff.nixl_library import RegisteredMemory
-from wavepp_worker.handoff.source import RankSource, _Pull
+from wavepp_worker.handoff.pull_server import ServedPull
+from wavepp_worker.handoff.source import RankSource
 from wavepp_worker.handoff.wire import Agent, Regions
 from wavepp_worker.model.stage import PagedKV
 
@@ -46,11 +47,11 @@ class NixlSource(RankSource):
 
     async def _progress(self) -> None:
         while True:
-            await self._pulse.wait_for(lambda: any(pull.reading for pull in self._pulls.values()))
+            await self._holdings.pulse.wait_for(self._server.reading)
             self._memory.progress()
             await asyncio.sleep(PROGRESS_SECONDS)
 
-    async def _feed(self, channel: Channel, pull: _Pull) -> None:
+    async def _feed(self, channel: Channel, pull: ServedPull) -> None:
         held, block = pull.held, self._kv.block
         memory = self._memory
         await channel.send(
@@ -63,7 +64,7 @@ class NixlSource(RankSource):
         )
         sizes = tuple(size for _, size in self._kv.block_regions(int(held.table[0])))
         step = max(1, min(REGION_BYTES // sum(sizes), REGION_ADDRESSES // len(sizes)))
-        while await self._more(held):
+        while await self._holdings.more(held):
             start = held.sent
             first = start // block
             end = min(held.ready, (first + step) * block)
@@ -75,9 +76,9 @@ class NixlSource(RankSource):
                     return
             blocks = held.table[first : -(-end // block)].tolist()
             addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
-            self._ledger.begin_read(held)
+            self._holdings.begin_read(held)
             pull.reading = True
-            self._pulse.fire()
+            self._holdings.pulse.fire()
             await channel.send(
                 Regions(
                     request_id=held.request_id,
@@ -87,4 +88,4 @@ class NixlSource(RankSource):
                     addresses=np.array(addresses, dtype="<u8").tobytes(),
                 )
             )
-            await self._pulse.wait_for(lambda: held.ending or not pull.reading)
+            await self._holdings.pulse.wait_for(lambda: held.ending or not pull.reading)

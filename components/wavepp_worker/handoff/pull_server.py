@@ -1,0 +1,228 @@
+"""The rank's side of pull connections: one receiver at a time gets a request's KV, and confirms it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff import deadline
+from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.holdings import Holdings
+from wavepp_worker.handoff.ledger import Held
+from wavepp_worker.handoff.wire import (
+    CancelPull,
+    Codec,
+    End,
+    Pull,
+    PullFailed,
+    Read,
+    Received,
+    Released,
+    check_request,
+)
+
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS = 10.0
+"""A connection that has not said what it wants by then is closed."""
+STOP_SECONDS = 5.0
+"""What a receiver has to stop reading, once told that there is no more to pull."""
+REOFFER_SECONDS = 5.0
+"""How long a pull of a request that just settled waits for a new one of the same id."""
+
+
+@dataclass
+class ServedPull:
+    """A connected receiver. ``reading``: it was told where tokens are and has not said ``Read``."""
+
+    held: Held
+    task: asyncio.Task[None]
+    reading: bool = False
+
+
+Feed = Callable[[Channel, ServedPull], Awaitable[None]]
+"""Gets all tokens across as they become ready; returns early if the request is ending."""
+
+
+class PullServer:
+    """Serves whoever pulls what one rank holds; a newer connection takes over from an older one.
+
+    Args:
+        bytes_per_token: over all of the rank's layers.
+        holdings: of the event loop that connections are served in.
+        feed: how tokens get across.
+    """
+
+    def __init__(self, rank: int, bytes_per_token: int, holdings: Holdings, feed: Feed) -> None:
+        self._rank = rank
+        self._bytes_per_token = bytes_per_token
+        self._holdings = holdings
+        self._feed = feed
+        self._pulls: dict[str, ServedPull] = {}
+
+    def reading(self) -> bool:
+        """Whether some receiver reads where it was told to."""
+        return any(pull.reading for pull in self._pulls.values())
+
+    async def serve(self, channel: Channel) -> None:
+        """Serve one connection until its receiver is done or gone, or its request has ended.
+
+        Raises:
+            HandoffError: the peer says what does not belong on a pull connection.
+        """
+        try:
+            async with deadline.timeout(HELLO_SECONDS):
+                hello = await channel.receive(Codec.from_puller)
+        except (PeerLost, asyncio.TimeoutError):
+            return
+        if not isinstance(hello, Pull):
+            raise HandoffError(f"{channel.peer} began with {type(hello).__name__} instead of Pull")
+        listening = asyncio.create_task(self._listen(channel, hello.request_id))
+        tasks: list[asyncio.Task[Any]] = [listening]
+        pull: ServedPull | None = None
+        try:
+            me = asyncio.current_task()
+            assert me is not None
+            attaching = asyncio.create_task(self._attach(hello, me))
+            tasks.append(attaching)
+            await asyncio.wait({listening, attaching}, return_when=asyncio.FIRST_COMPLETED)
+            if not attaching.done():
+                return
+            pull = attaching.result()
+            if pull is None:
+                await channel.send(PullFailed(request_id=hello.request_id, message=self._absence(hello)))
+                await asyncio.wait({listening}, timeout=STOP_SECONDS)
+                return
+            held = pull.held
+            feeding = asyncio.create_task(self._feed_and_end(channel, pull))
+            ending = asyncio.create_task(self._holdings.pulse.wait_for(lambda: held.ending))
+            tasks += [feeding, ending]
+            await asyncio.wait({listening, feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({listening}, timeout=STOP_SECONDS)
+            if listening.done():
+                feeding.cancel()
+                await asyncio.wait({feeding})
+                await self._conclude(channel, pull, listening.result())
+        except PeerLost as error:
+            logger.info("request %s: %s", hello.request_id, error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if pull is not None:
+                self._detach(pull)
+
+    async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> ServedPull | None:
+        """Wait until the request is offered and take over from an earlier connection; None if it is not."""
+        wait = max(0.0, hello.wait)
+        if self._holdings.past(hello.request_id) is not None:
+            wait = min(wait, REOFFER_SECONDS)
+        if not await self._holdings.pulse.wait_for(lambda: self._holdings.get(hello.request_id), wait):
+            return None
+        before = self._pulls.get(hello.request_id)
+        if before is not None:
+            before.task.cancel()
+            await asyncio.wait({before.task}, timeout=STOP_SECONDS)
+        held = self._holdings.get(hello.request_id)
+        if held is None:
+            return None
+        self._holdings.start_pull(held)
+        pull = ServedPull(held, task)
+        self._pulls[hello.request_id] = pull
+        return pull
+
+    def _detach(self, pull: ServedPull) -> None:
+        if pull.reading:
+            # The connection is gone and with it the reader, or it did not stop in time: either way it gets no
+            # ``Released``, so what it read later will not be used.
+            pull.reading = False
+            self._holdings.end_read(pull.held)
+        if self._pulls.get(pull.held.request_id) is pull:
+            del self._pulls[pull.held.request_id]
+            self._holdings.stop_pull(pull.held)
+
+    async def _listen(self, channel: Channel, request_id: str) -> Received | CancelPull | None:
+        """What the receiver says at the end; None if its connection ends first."""
+        while True:
+            try:
+                message = await channel.receive(Codec.from_puller)
+            except PeerLost:
+                return None
+            check_request(message, request_id)
+            if isinstance(message, Read):
+                self._read(message)
+            elif isinstance(message, Pull):
+                raise HandoffError(f"{channel.peer} pulls request {request_id} twice over one connection")
+            else:
+                return message
+
+    def _read(self, message: Read) -> None:
+        pull = self._pulls.get(message.request_id)
+        if pull is None or not pull.reading or not pull.held.sent < message.end <= pull.held.ready:
+            raise HandoffError(
+                f"the receiver of request {message.request_id} says it read up to token {message.end}, which "
+                "it was not told to"
+            )
+        pull.reading = False
+        self._holdings.delivered(pull.held, message.end)
+        self._holdings.end_read(pull.held)
+        self._holdings.pulse.fire()
+
+    async def _feed_and_end(self, channel: Channel, pull: ServedPull) -> None:
+        """Feed, then wait for the request to end, and tell the receiver if it ended badly."""
+        held = pull.held
+        try:
+            await self._feed(channel, pull)
+            if held.ending is None:
+                size = self._bytes_per_token * held.prompt_tokens
+                await channel.send(End(request_id=held.request_id, tokens=held.prompt_tokens, size=size))
+                await self._holdings.pulse.wait_for(lambda: held.ending)
+        except PeerLost:
+            raise
+        except Exception as error:
+            logger.exception("rank %d cannot hand off request %s", self._rank, held.request_id)
+            self._holdings.end(held.request_id, "failed")
+            await channel.send(
+                PullFailed(request_id=held.request_id, message=self._trouble(held, str(error)))
+            )
+            return
+        await channel.send(PullFailed(request_id=held.request_id, message=self._trouble(held)))
+
+    async def _conclude(self, channel: Channel, pull: ServedPull, last: Received | CancelPull | None) -> None:
+        held = pull.held
+        if isinstance(last, CancelPull):
+            self._holdings.end(held.request_id, "withdrawn")
+        elif isinstance(last, Received):
+            expected = (held.prompt_tokens, self._bytes_per_token * held.prompt_tokens)
+            if held.ending is not None:
+                answer = self._trouble(held)
+            elif (last.tokens, last.size) != expected or held.sent != held.prompt_tokens:
+                self._holdings.end(held.request_id, "failed")
+                answer = self._trouble(
+                    held, f"it confirms {last.tokens} tokens in {last.size} bytes instead of {expected}"
+                )
+            else:
+                self._holdings.end(held.request_id, "received")
+                await channel.send(Released(request_id=held.request_id))
+                return
+            await channel.send(PullFailed(request_id=held.request_id, message=answer))
+
+    def _trouble(self, held: Held, reason: str = "") -> str:
+        if not reason:
+            reason = (
+                f"nothing moved for {self._holdings.timeout:.1f} s"
+                if held.ending == "expired"
+                else "it was given up"
+            )
+        return (
+            f"rank {self._rank} no longer holds the KV of request {held.request_id} ({held.ending}): {reason}"
+        )
+
+    def _absence(self, hello: Pull) -> str:
+        past = self._holdings.past(hello.request_id)
+        what = f"was {past} already" if past else f"was not offered within {hello.wait:.1f} s"
+        return f"rank {self._rank} has no KV of request {hello.request_id}: it {what}"

@@ -1,0 +1,205 @@
+"""The decode side of a pull connection: brings one rank's layers of a request into this worker's KV."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from wavepp_worker.errors import ConfigError, HandoffError
+from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.interface import Offer, RankAddress
+from wavepp_worker.handoff.nixl_reader import NixlReader
+from wavepp_worker.handoff.tasks import all_done
+from wavepp_worker.handoff.wire import (
+    PIECE_BYTES,
+    Agent,
+    CancelPull,
+    Codec,
+    End,
+    Piece,
+    Pull,
+    PullFailed,
+    Read,
+    Received,
+    Regions,
+    Released,
+    check_request,
+)
+from wavepp_worker.model.stage import PagedKV
+
+CONNECT_SECONDS = 5.0
+CANCEL_SECONDS = 1.0
+"""How long telling a peer that the request is not wanted any more may take."""
+PULL_ATTEMPTS = 3
+"""Connections tried to one rank for one request."""
+RETRY_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+class PullRefused(HandoffError):
+    """A rank says that it does not hold the KV any more."""
+
+
+class Puller:
+    """Pulls ranks' layers into one decode worker's memory, any number at a time.
+
+    Args:
+        kv: the decode worker's memory of all layers.
+        host: local address that connections come from.
+    """
+
+    def __init__(self, kv: PagedKV, host: str) -> None:
+        self._kv = kv
+        self._host = host
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="kv-receive")
+        self._nixl: NixlReader | None = None
+        self._nixl_lock = threading.Lock()
+
+    async def pull(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
+        """Pull one rank's layers of the whole prompt, and confirm; returns the KV bytes that came.
+
+        If this fails or is cancelled, the rank is told, so that it lets go at once. Nothing is written to the
+        request's blocks any more when it returns or raises.
+
+        Args:
+            table: int64 ``[>= ceil(prompt_tokens / kv.block)]``, this worker's blocks for the request.
+            latest: when the caller will give up, in seconds of ``time.monotonic``. Only the rank is told: the
+                caller cancels.
+
+        Raises:
+            PullRefused: the rank does not hold the KV any more.
+            HandoffError: the rank was lost, it sent what was not due, or NIXL cannot be used here.
+        """
+        for attempt in range(1, PULL_ATTEMPTS + 1):
+            try:
+                return await self._pull_once(offer, rank, table, latest)
+            except PeerLost as error:
+                if attempt == PULL_ATTEMPTS:
+                    raise HandoffError(
+                        f"request {offer.request_id}: rank {rank.rank} at {rank.host}:{rank.port} was lost "
+                        f"{attempt} times while its KV was pulled: {error}"
+                    ) from error
+            await asyncio.sleep(RETRY_SECONDS * attempt)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Let go of threads and registered memory; no ``pull`` may be running. Idempotent."""
+        self._threads.shutdown(wait=True)
+        if self._nixl is not None:
+            self._nixl.close()
+
+    async def _pull_once(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
+        request_id = offer.request_id
+        channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
+        unwanted = False
+        agent: Agent | None = None
+        position = size = 0
+        try:
+            await channel.send(Pull(request_id=request_id, wait=max(0.0, latest - time.monotonic())))
+            while True:
+                message = await channel.receive(Codec.to_puller)
+                check_request(message, request_id)
+                if isinstance(message, PullFailed):
+                    raise PullRefused(message.message)
+                if isinstance(message, Agent):
+                    agent = message
+                    continue
+                if isinstance(message, End):
+                    break
+                if (
+                    isinstance(message, Released)
+                    or not position == message.start < message.end <= offer.prompt_tokens
+                ):
+                    raise HandoffError(
+                        f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
+                        f"at token {position} of {offer.prompt_tokens}"
+                    )
+                if isinstance(message, Piece):
+                    await self._take_piece(channel, message, rank, table)
+                else:
+                    await self._take_regions(channel, message, agent, rank, table)
+                position = message.end
+                size += rank.bytes_per_token * (message.end - message.start)
+            expected = rank.bytes_per_token * offer.prompt_tokens
+            if (position, size) != (offer.prompt_tokens, expected) or (message.tokens, message.size) != (
+                position,
+                size,
+            ):
+                raise HandoffError(
+                    f"request {request_id}: rank {rank.rank} ended after {message.tokens} tokens in "
+                    f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
+                    f"{expected} were due"
+                )
+            await channel.send(Received(request_id=request_id, tokens=position, size=size))
+            answer = await channel.receive(Codec.to_puller)
+            check_request(answer, request_id)
+            if not isinstance(answer, Released):
+                reason = answer.message if isinstance(answer, PullFailed) else type(answer).__name__
+                raise PullRefused(f"rank {rank.rank} did not take the confirmation: {reason}")
+            return size
+        except PeerLost:
+            raise
+        except BaseException:
+            unwanted = True
+            raise
+        finally:
+            if unwanted:
+                await channel.say_last(CancelPull(request_id=request_id), CANCEL_SECONDS)
+            channel.close()
+
+    async def _take_piece(
+        self, channel: Channel, piece: Piece, rank: RankAddress, table: torch.Tensor
+    ) -> None:
+        expected = rank.bytes_per_token * (piece.end - piece.start)
+        if piece.size != expected or expected > max(PIECE_BYTES, rank.bytes_per_token):
+            raise HandoffError(
+                f"request {piece.request_id}: rank {rank.rank} sends tokens {piece.start} to {piece.end} in "
+                f"{piece.size} bytes; they take {expected}, and at most {PIECE_BYTES} may come at once"
+            )
+        payload = torch.empty(piece.size, dtype=torch.uint8)
+        await channel.receive_into(payload.numpy().data)
+        layers = range(*rank.layers)
+        await self._in_thread(
+            lambda: self._kv.import_tokens(table, piece.start, piece.end, layers, payload), None
+        )
+
+    async def _take_regions(
+        self, channel: Channel, regions: Regions, agent: Agent | None, rank: RankAddress, table: torch.Tensor
+    ) -> None:
+        if agent is None:
+            raise HandoffError(
+                f"request {regions.request_id}: rank {rank.rank} sent regions before its NIXL agent"
+            )
+        stop = threading.Event()
+        await self._in_thread(lambda: self._reader().read(agent, regions, rank, table, stop), stop)
+        await channel.send(Read(request_id=regions.request_id, end=regions.end))
+
+    async def _in_thread(self, work: Callable[[], T], stop: threading.Event | None) -> T:
+        """Run ``work`` in a thread; if cancelled, set ``stop`` and wait until it has ended.
+
+        It writes to blocks that belong to someone else as soon as the cancelled task is gone.
+        """
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if stop is not None:
+                stop.set()
+            await all_done(running)
+            raise
+
+    def _reader(self) -> NixlReader:
+        with self._nixl_lock:
+            if self._nixl is None:
+                try:
+                    self._nixl = NixlReader(self._kv)
+                except ConfigError as error:
+                    raise HandoffError(str(error)) from error
+            return self._nixl
