@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.cost_model import TimedModel
@@ -72,6 +72,9 @@ class VirtualTiers:
                 ends = queue.launch(self._model.copy_time(link, self._layers, blocks * self._block))
                 if target == Tier.DEVICE:
                     self.ready_at = ends
+
+    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return ()
 
 
 class Encoded:

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,19 @@ import transformers
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``: a file's tests share a process and its fixtures, and whole graphs run one after the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "graphs" if file.startswith("tests/e2e/") else file
+
+    return Files(config, log)
 
 
 def _tiny_models() -> ModuleType:

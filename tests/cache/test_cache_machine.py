@@ -7,7 +7,7 @@ from cache_bench import BLOCK, CacheBench, keys_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.moves import Copy
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.window_spec import WindowSpec
 
@@ -184,8 +184,8 @@ class CacheMachine(RuleBasedStateMachine):
             for name, record in bench.cache._records.items()
             if any(not below_or_at(node).isdisjoint(share.pinned) for share in record.shares)
         ]
-        place = (node.tier, node.slot)
-        assert sorted(bench.cache.lose([Move(window, node.key, None, place, place)])) == sorted(holders)
+        copy = Copy(window, node.key, node.tier, node.slot)
+        assert sorted(bench.cache.lose([copy])) == sorted(holders)
         assert node.key not in bench.tree(window).nodes
         bench.cache.check()
         for name in holders:

@@ -125,6 +125,26 @@ def test_a_block_torn_by_a_machine_crash_is_not_delivered(path: Path) -> None:
     assert read(store, 6, 6) == block(6)
 
 
+def test_what_an_earlier_process_wrote_is_found_damaged_before_it_is_used(path: Path) -> None:
+    store = make(path)
+    for slot, key in enumerate((5, 6, 7)):
+        store.write(slot, key, None, block(key))
+    assert not store.damaged(0, 5), "this process wrote it"
+    store.close()
+    overwrite(path, block(5)[1000:], bytes(BYTES - 1000))
+    overwrite(path, block(6)[:10], bytes(10))
+    store = make(path)
+    assert store.damaged(0, 5)
+    assert store.records() == [(6, None, 1), (7, None, 2)]
+    assert not store.damaged(0, 5), "it is not there any more"
+    assert not store.damaged(1, 8), "8 is about to be written there"
+    store.write(1, 8, None, block(8))
+    assert not store.damaged(1, 8)
+    assert not store.damaged(2, 7)
+    assert read(store, 2, 7) == block(7)
+    store.close()
+
+
 @pytest.mark.parametrize("byte", range(48))
 def test_a_torn_record_is_no_record(path: Path, byte: int) -> None:
     store = make(path)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from cache_bench import BLOCK, CacheBench, keys_of
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 
@@ -349,7 +349,8 @@ def test_lost_bytes_are_forgotten_with_all_that_follows_and_their_holders_named(
     assert bench.lease("bystander", [*prompt(2, 2), 9]) == 2
     assert bench.cache.reserve("c")
     claimed = bench.materialise("c")
-    lost = [move for move in claimed.moves if move.source[0] == DISK][:1]
+    onboarded = [move for move in claimed.moves if move.source[0] == DISK]
+    lost = [Copy(move.window, move.key, *move.target) for move in onboarded[:1]]
     assert lost
     at = keys_of(tokens).index(lost[0].key)
     assert bench.cache.lose(lost) == ("c",)
@@ -369,7 +370,7 @@ def test_a_lost_copy_on_disk_costs_only_the_copy() -> None:
     bench.run("a", prompt(1, 4))
     moves = bench.cache.flush()
     bench.execute(moves)
-    assert bench.cache.lose(moves[:1]) == ()
+    assert bench.cache.lose([Copy(0, moves[0].key, *moves[0].target)]) == ()
     bench.cache.check()
     assert bench.cache.match(keys_of(prompt(1, 4)), 5) == 4
     assert bench.cache.use().disk_used == 1

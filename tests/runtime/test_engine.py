@@ -249,7 +249,7 @@ def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) 
 def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_from_disk(
     tiny_llama: Path, reference: Reference, tmp_path: Path
 ) -> None:
-    """Every rank offloads on its own, and reuse still needs all of them."""
+    """Every rank offloads on its own, and reuse still needs all of them; damaged bytes cost a computation."""
     config = EngineConfig(
         model=tiny_llama,
         dtype="float32",
@@ -277,6 +277,25 @@ def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_f
             assert result.reused_tokens == 296
             assert_right(reference, prompt, result)
         engine.audit()
+    damage(tmp_path / "kv" / "rank1.blocks", slots=1600 // 8)
+    with PrefillEngine(config) as engine:
+        reused = []
+        for prompt in prompts * 2:
+            result = engine.prefill(prompt, top_logprobs=5)
+            reused.append(result.reused_tokens)
+            assert_right(reference, prompt, result)
+        assert 0 < min(reused[:3]) < 296, "the blocks before the damaged one are good"
+        assert reused[3:] == [296] * 3
+        engine.audit()
+
+
+def damage(path: Path, slots: int) -> None:
+    """Overwrite the bytes of one block in the middle of a disk tier, as a failing disk might."""
+    header = -(-(4096 + 48 * slots) // 4096) * 4096
+    size = (path.stat().st_size - header) // slots
+    with path.open("r+b") as file:
+        file.seek(header + 20 * size)
+        file.write(bytes(size))
 
 
 def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Path) -> None:

@@ -6,21 +6,27 @@ key it expects has found exactly what a computation of its own would have left t
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.protocol import Span
 from wavepp_worker.runtime.requests import LocalRequest
 
+DAMAGED = 0.05
+"""Share of the blocks on disk that are found damaged."""
+
 
 class Contents:
     """What every block of every tier of every window holds; a block that nobody wrote to holds None."""
 
-    def __init__(self, windows: int) -> None:
+    def __init__(self, windows: int, draw: random.Random) -> None:
+        self._draw = draw
+        self._read: set[Copy] = set()
         self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
 
     def device(self, window: int) -> dict[int, Any]:
@@ -33,6 +39,18 @@ class Contents:
             found = tiers[move.source[0]].get(move.source[1])
             assert found == move.key, f"{move} copies {found}"
             tiers[move.target[0]][move.target[1]] = found
+
+    def damaged(self, copies: Sequence[Copy]) -> list[Copy]:
+        """Some blocks on disk, as if the disk had lost them; a block that was read once is not lost any more."""
+        unread = [copy for copy in copies if copy not in self._read and self._holds(copy)]
+        self._read.update(unread)
+        found = [copy for copy in unread if self._draw.random() < DAMAGED]
+        for copy in found:
+            del self._windows[copy.window][copy.tier][copy.slot]
+        return found
+
+    def _holds(self, copy: Copy) -> bool:
+        return bool(self._windows[copy.window][copy.tier].get(copy.slot) == copy.key)
 
     def check(self, cache: RankCache) -> None:
         """With no move under way: whatever the cache would let others reuse is there."""

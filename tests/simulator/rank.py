@@ -116,16 +116,16 @@ def draw_windows(
     least = -(-longest // block)
     specs = []
     for kind in kinds:
-        host = draw.choice((0, 0, 2, least))
+        host, disk = draw.choice((0, 0, 2, least)), draw.choice((0, 0, 0, 2, least))
         if kind == "r":
             blocks = draw.choice((1, 2, 3, 4, 8)) + spare
             interval = block * draw.choice((1, 1, 2, 3))
             most = draw.choice((None, None, 1, 2))
-            specs.append(WindowSpec("recurrent", "recurrent", blocks, host, 0, 0, interval, most))
+            specs.append(WindowSpec("recurrent", "recurrent", blocks, host, disk, 0, interval, most))
             continue
         blocks = least + spare + draw.choice((0, 1, 3, least, 2 * least))
         span = draw.choice((1, block + 1, longest // 2)) if kind == "s" else 0
-        specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, span=span))
+        specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, disk, span))
     return specs
 
 
@@ -153,7 +153,7 @@ def make_ranks(
             headroom=min(2 * count * chunk // block, blocks // draw.choice((4, 32))),
         )
         events: Any = SimpleNamespace(send=lambda message: None)
-        contents, parking = Contents(len(specs)), Parking()
+        contents, parking = Contents(len(specs), random.Random(draw.random())), Parking()
         cache = RankCache(specs, block)
         state = LocalState(config, events, cache, contents)
         owns = LeaseOwnership(state) if ownership == "lease" else ImmediateOwnership(state)

@@ -3,6 +3,9 @@
 The file is a header page, a table of records (one per slot), then the slots. A record is written after its
 bytes and carries their checksum and one of its own, so whatever instant the process or the machine stops
 at, each slot afterwards reads as what was written or as nothing.
+
+What an earlier process wrote is verified before a rank promises it to others (``damaged``), by the thread that leases;
+every block is verified again when it is read.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class _Record:
 
 
 class DiskStore:
-    """``slots`` blocks of ``block_bytes`` bytes in the file ``path``. For one thread.
+    """``slots`` blocks of ``block_bytes`` bytes in the file ``path``. For one thread, but for ``damaged``.
 
     The whole file is allocated at once: writing to a mapped page the disk has no room for would kill the
     process instead of raising.
@@ -80,13 +83,15 @@ class DiskStore:
             os.close(self._file)
             raise
         self._view = memoryview(self._map)
-        self._generation = max((record.generation for _, record in self._valid()), default=0)
+        found = list(self._valid())
+        self._generation = max((record.generation for _, record in found), default=0)
+        self._unread = {slot for slot, _ in found}
 
     def records(self) -> list[tuple[int, int | None, int]]:
         """``(key, parent key or None, slot)`` of every block in the file, in the order they were written.
 
         Of several with one key only the newest. Only the records are verified here: reading all blocks
-        would delay the start by the size of the file, and ``read_into`` verifies each before it is used.
+        would delay the start by the size of the file.
         """
         newest: dict[int, tuple[int | None, int]] = {}
         for slot, record in sorted(self._valid(), key=lambda entry: entry[1].generation):
@@ -107,6 +112,7 @@ class DiskStore:
             ValueError: no such slot, or the payload has another size.
         """
         source = self._buffer(payload)
+        self._unread.discard(slot)
         self.drop(slot)
         self._bytes(slot)[:] = source
         self._generation += 1
@@ -131,6 +137,23 @@ class DiskStore:
         # Of the copy, not of the file: these are the bytes that get used.
         if xxhash.xxh3_64_intdigest(target) != record.checksum:
             raise self._corrupt(slot, f"has bytes of block {key:#x} that do not match their checksum")
+
+    def damaged(self, slot: int, key: int) -> bool:
+        """Whether ``slot`` holds the block of ``key`` from before this process, but not intact; it is dropped then.
+
+        Another thread may write to other slots meanwhile, or be about to write this block to this one. Reads a
+        block once only, and so brings it into the page cache.
+        """
+        if slot not in self._unread:
+            return False
+        record = self._record(slot)
+        if record is None or record.key != key:
+            return False
+        self._unread.discard(slot)
+        if xxhash.xxh3_64_intdigest(self._bytes(slot)) == record.checksum:
+            return False
+        self.drop(slot)
+        return True
 
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. ValueError if there is no such slot."""

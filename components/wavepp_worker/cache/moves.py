@@ -15,6 +15,16 @@ class Tier(IntEnum):
 
 
 @dataclass(frozen=True)
+class Copy:
+    """One copy of a block: in slot ``slot`` of a tier of a window, under its key."""
+
+    window: int
+    key: int
+    tier: Tier
+    slot: int
+
+
+@dataclass(frozen=True)
 class Move:
     """Copy one block's bytes from ``source`` to ``target``, both ``(tier, slot)`` of one window.
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.lookup import agree
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.proof import check_at_rest, check_rank
 from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, StoredBlock
@@ -155,20 +155,32 @@ class RankCache:
         with self._mutex:
             return self._release(request_id)
 
-    def lose(self, moves: Iterable[Move]) -> tuple[str, ...]:
-        """The targets of these moves have no good bytes: forget their blocks and all that follow them.
+    def on_disk(self, request_id: str) -> tuple[Copy, ...]:
+        """The blocks a request holds whose bytes are on disk only."""
+        with self._mutex:
+            record = self._records.get(request_id)
+            shares = record.shares if record is not None else []
+            return tuple(
+                Copy(number, node.key, node.tier, node.slot)
+                for number, share in enumerate(shares)
+                for node in share.pinned
+                if node.tier == Tier.DISK
+            )
+
+    def lose(self, copies: Iterable[Copy]) -> tuple[str, ...]:
+        """These copies have no good bytes: forget their blocks and all that follow them.
 
         Returns:
             The requests that hold one of them. They cannot run and have to be released.
         """
         with self._mutex:
             held = set()
-            for move in moves:
-                tree = self._windows[move.window].tree
-                node = tree.nodes.get(move.key)
-                if node is not None and (node.tier, node.slot) == move.target:
+            for copy in copies:
+                tree = self._windows[copy.window].tree
+                node = tree.nodes.get(copy.key)
+                if node is not None and (node.tier, node.slot) == (copy.tier, copy.slot):
                     held.update(tree.detach(node))
-                elif node is not None and move.target == (Tier.DISK, node.disk_copy):
+                elif node is not None and (Tier.DISK, node.disk_copy) == (copy.tier, copy.slot):
                     tree.drop_copy(node)
             return tuple(
                 request_id

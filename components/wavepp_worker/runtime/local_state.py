@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from wavepp_worker.cache.hashing import BlockHasher, cache_seed
-from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import AuditError
 from wavepp_worker.handoff.interface import KVSource, Settled
@@ -35,6 +35,9 @@ class Tiers(Protocol):
 
     def run(self, moves: Sequence[Move]) -> None:
         """Copy blocks between tiers, in order."""
+
+    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+        """Those of these copies on disk that turn out to hold other bytes than they should."""
 
 
 class LocalState:

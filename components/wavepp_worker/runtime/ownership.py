@@ -6,13 +6,18 @@ evicting for them early; lockstep admission has no other choice, and it is the b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
+from wavepp_worker.cache.results import Prepared
 from wavepp_worker.runtime.admission import NO_ROOM
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.protocol import Admit, Claim
 from wavepp_worker.runtime.requests import LocalRequest
+
+logger = logging.getLogger(__name__)
 
 
 class Ownership(Protocol):
@@ -45,10 +50,9 @@ class LeaseOwnership:
     def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
         claims: list[Claim] = []
         for admit in wanted:
-            local = self._state.requests.known(admit.request_id)
-            prepared = self._state.cache.prepare(
-                admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
-            )
+            prepared = self._prepare(admit, floor)
+            while prepared is not None and _forget_damaged(self._state, admit.request_id):
+                prepared = self._prepare(admit, floor)
             if prepared is None:
                 break
             claims.append(Claim(prepared.endpoint, prepared.committed))
@@ -64,6 +68,12 @@ class LeaseOwnership:
     def failed(self, request_id: str) -> None:
         self._state.cache.release(request_id)
 
+    def _prepare(self, admit: Admit, floor: int) -> Prepared | None:
+        local = self._state.requests.known(admit.request_id)
+        return self._state.cache.prepare(
+            admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
+        )
+
 
 class ImmediateOwnership:
     """Blocks are allocated, and victims evicted, while the request is being admitted."""
@@ -78,10 +88,7 @@ class ImmediateOwnership:
         """
         del floor
         locals_ = [self._state.requests.known(admit.request_id) for admit in wanted]
-        endpoints = [
-            self._state.cache.lease(admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint)
-            for admit, local in zip(wanted, locals_, strict=True)
-        ]
+        endpoints = [self._lease(admit, local) for admit, local in zip(wanted, locals_, strict=True)]
         claims: list[Claim] = []
         pinned = len(wanted)
         while len(claims) < pinned:
@@ -104,8 +111,30 @@ class ImmediateOwnership:
     def failed(self, request_id: str) -> None:
         self._state.cache.release(request_id)
 
+    def _lease(self, admit: Admit, local: LocalRequest) -> int:
+        lease = partial(self._state.cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
+        endpoint = lease(admit.endpoint)
+        while _forget_damaged(self._state, admit.request_id):
+            endpoint = lease(admit.endpoint)
+        return endpoint
+
     def _take(self, local: LocalRequest) -> bool:
         if not self._state.cache.reserve(local.request.request_id):
             return False
         self._state.claim_blocks(local)
         return True
+
+
+def _forget_damaged(state: LocalState, request_id: str) -> bool:
+    """Read what a request leases on disk before this rank promises it to the others.
+
+    Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
+    """
+    damaged = state.tiers.damaged(state.cache.on_disk(request_id))
+    if damaged:
+        logger.warning(
+            "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
+        )
+        state.cache.lose(damaged)
+        state.cache.release(request_id)
+    return bool(damaged)

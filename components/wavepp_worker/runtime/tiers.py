@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from wavepp_worker.cache.disk import DiskStore
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import CacheCorrupt, ConfigError
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.rank_config import RankConfig
@@ -61,7 +61,7 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
 
 
 class TierStore:
-    """The bytes of one rank's blocks on all tiers. For one thread; owns the disk stores given.
+    """The bytes of one rank's blocks on all tiers. For one thread, but for ``damaged``; owns the disk stores given.
 
     On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
     there; the host waits for them only where it touches the same memory itself.
@@ -105,6 +105,15 @@ class TierStore:
             raise BlocksLost(
                 f"{len(lost)} blocks could not be copied: {'; '.join(reasons[:3])}", tuple(lost.values())
             )
+
+    def damaged(self, copies: Iterable[Copy]) -> list[Copy]:
+        """Those of these copies on disk that an earlier process wrote and that are not intact; they are dropped."""
+        found = []
+        for copy in copies:
+            disk = self._windows[copy.window].disk
+            if disk is not None and disk.damaged(copy.slot, copy.key):
+                found.append(copy)
+        return found
 
     def records(self, window: int) -> list[tuple[int, int | None, int]]:
         """What the disk tier of ``window`` holds; see ``DiskStore.records``."""
