@@ -288,10 +288,17 @@ def test_a_wave_that_takes_all_there_is_waits_until_the_device_is_about_to_run_d
 def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() -> None:
     planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
     flight = tuple((Span(f"f{i}", 0, 160, True),) for i in range(3))
-    (span,) = planner.propose(PipelineView(lanes(160), flight))
-    assert span.length == 160
-    (span,) = planner.propose(PipelineView(lanes(160), flight[:2]))
-    assert span.length < 160, "three requests for four stages: cut finer"
+
+    def cut(others: int) -> bool:
+        view = PipelineView(lanes(160), flight[:others])
+        (span,) = spans = planner.propose(view)
+        planner.accept(view, spans)
+        return span.length < 160
+
+    assert not cut(others=3)
+    for _ in range(8):
+        assert not cut(others=2), "the fourth may be about to ask again"
+    assert cut(others=2), "R waves later: three requests for four stages"
 
 
 def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:

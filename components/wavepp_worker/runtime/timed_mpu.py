@@ -19,6 +19,7 @@ seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
@@ -34,7 +35,7 @@ SMALLEST_TURN = 0.2
 """Of a wave: who was left behind shares waves with newcomers rather than go alone in less."""
 STRETCH = 1.3
 """How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
-stages: who has just been answered and is about to ask again does not count yet."""
+stages. Or one less, but were as many during the last ``R`` waves: one was just answered and is about to ask again."""
 
 
 class TimedRoom:
@@ -97,6 +98,8 @@ class TimedMpu(PackingPlanner):
         self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
         self._left_behind: set[str] = set()
+        self._crowd = 0
+        self._crowds = deque([0], maxlen=self._R)
         self.budget = b_min
         """Tokens the oldest lane could have taken in the latest decision."""
 
@@ -115,8 +118,13 @@ class TimedMpu(PackingPlanner):
             self._head = (head.request_id, head.next)
         seconds = self._seconds(view, lanes)
         known = {span.request_id for wave in view.in_flight for span in wave}
-        everywhere = len(known) + len(lanes) >= self._P
-        longest = seconds * STRETCH if everywhere else seconds
+        self._crowd = len(known) + len(lanes)
+        if self._crowd >= self._P:
+            longest = seconds * STRETCH
+        elif self._crowd == self._P - 1 and max(self._crowds) >= self._P:
+            longest = seconds * STRETCH * self._P / self._crowd
+        else:
+            longest = seconds
         self.budget = min(max(self._even(head, longest), self._b_min), self._M)
         room = self._cost.work(head.next, self.budget)
         if len(lanes) > 1:
@@ -136,6 +144,7 @@ class TimedMpu(PackingPlanner):
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
+        self._crowds.append(self._crowd)
 
     def _before_newcomers(
         self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
