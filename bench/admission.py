@@ -136,7 +136,6 @@ class Ranks:
         self.rounds = 0
 
     def __enter__(self) -> Ranks:
-        self.run(Plan(round_id=0))
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
@@ -297,6 +296,7 @@ def main(
         draw, prefixes = random.Random(2), workload.prefixes()
         for way in (WALKS, INDEX):
             with Ranks(workload, ranks, pause, two_walks=way == WALKS) as processes:
+                processes.run(Plan(round_id=0))
                 prompts = workload.prompts(prefixes, 4 * concurrency, draw)
                 measure_discovery(processes, way, prompts, concurrency, samples)
                 progress.advance(task)

@@ -6,20 +6,23 @@ import itertools
 import random
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import zmq
 from wavepp_worker.cache.hashing import BlockHasher, cache_seed
+from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.ownership import LeaseOwnership
-from wavepp_worker.runtime.requests import LocalRequest, RequestTable
 from wavepp_worker.runtime.round_actions import RoundActions
 from wavepp_worker.runtime.rounds import FollowerRounds
 
-SEED = cache_seed("bench", "", "")
+MODEL = "bench"
+SEED = cache_seed(MODEL, "", "")
 CHURN_BLOCKS = 64
 """Blocks that one step of the churn publishes, and makes others be evicted for: a chunk of 2,048 tokens."""
 WAIT = 60.0
@@ -55,11 +58,20 @@ class Workload:
         ]
 
 
+class NoTiers:
+    """Implements ``Tiers`` for a cache that is on the device alone."""
+
+    def run(self, moves: Sequence[Move]) -> None:
+        assert not moves
+
+    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return copies
+
+
 class CachedRank:
     """A cache that holds the branches, pinned as if running, and a thread that keeps changing its tree.
 
-    It has what ``RoundActions`` and ``LeaseOwnership`` use of a rank's state. The thread stands for the LOOP
-    thread: it runs admitted requests in no time, and publishes and evicts otherwise.
+    The thread stands for the LOOP thread: it runs admitted requests in no time, and publishes and evicts otherwise.
 
     Args:
         pause: seconds the thread sleeps between two changes.
@@ -71,11 +83,11 @@ class CachedRank:
         keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
         blocks = len({key for branch in keys for key in branch}) + workload.room
         self.cache = RankCache([WindowSpec("attention", "full", blocks)], workload.block)
-        self.config = SimpleNamespace(rank=number, headroom=0, block=workload.block)
-        self.requests = RequestTable()
+        config: Any = SimpleNamespace(rank=number, headroom=0, block=workload.block, model_id=MODEL)
+        nowhere: Any = SimpleNamespace(send=lambda message: None)
+        self.state = LocalState(config, nowhere, self.cache, NoTiers())
         self.hasher = hasher
-        self.rounds = 0
-        self.stopping = threading.Event()
+        self.stopping = self.state.stopping
         self.admitted: deque[str] = deque()
         self.ended: deque[str] = deque()
         self.changes = 0
@@ -88,7 +100,7 @@ class CachedRank:
             [draw.getrandbits(64) for _ in range(CHURN_BLOCKS)] for _ in range(2 * blocks // CHURN_BLOCKS)
         ]
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._loop)
+        self._thread = threading.Thread(target=self._loop, daemon=True)
 
     def __enter__(self) -> CachedRank:
         self._thread.start()
@@ -100,13 +112,6 @@ class CachedRank:
         if self._failure is not None:
             raise RuntimeError("the tree stopped changing while it was measured") from self._failure
 
-    def announce(self, request: PrefillRequest) -> None:
-        self.requests.announce(LocalRequest(request, self.hasher.keys(request.tokens, SEED)))
-
-    def let_go(self, request_id: str) -> None:
-        self.cache.release(request_id)
-        self.requests.forget(request_id)
-
     def _loop(self) -> None:
         try:
             for keys in itertools.cycle(self._churn):
@@ -115,17 +120,17 @@ class CachedRank:
                 if self.admitted:
                     self._execute(self.admitted.popleft())
                 else:
-                    self.changes += self._publish("churn", keys, CHURN_BLOCKS * self.config.block)
+                    self.changes += self._publish("churn", keys, CHURN_BLOCKS * self.cache.block)
                 if self._pause:
                     self.stopping.wait(self._pause)
         except Exception as failure:
             self._failure = failure
 
     def _execute(self, request_id: str) -> None:
-        local = self.requests.known(request_id)
+        local = self.state.requests.known(request_id)
         self.cache.materialise(request_id)
         self.cache.publish(request_id, local.request.prompt_tokens)
-        self.let_go(request_id)
+        self.state.let_go(request_id)
         self.ended.append(request_id)
 
     def _publish(self, name: str, keys: list[int], tokens: int) -> bool:
@@ -164,7 +169,7 @@ class TwoWalkActions(RoundActions):
 
 
 def round_actions(rank: CachedRank, two_walks: bool) -> RoundActions:
-    return (TwoWalkActions if two_walks else RoundActions)(rank, LeaseOwnership(rank))
+    return (TwoWalkActions if two_walks else RoundActions)(rank.state, LeaseOwnership(rank.state))
 
 
 def run_follower(number: int, workload: Workload, address: str, pause: float, two_walks: bool) -> None:

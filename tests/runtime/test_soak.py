@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import RequestAborted
+from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.prompts import pack_tokens
 
@@ -48,7 +49,11 @@ def test_an_abort_storm_over_a_full_cache(
         for index in range(count):
             slots.acquire()
             prompt, name = maker.prompt(shared=0.9), f"s{index}"
-            future = engine.submit(PrefillRequest(request_id=name, tokens=pack_tokens(prompt)))
+            future = engine.submit(
+                PrefillRequest(
+                    request_id=name, tokens=pack_tokens(prompt), sampling=SamplingParams(logprobs=5)
+                )
+            )
             future.add_done_callback(lambda _: slots.release())
             jobs.append((prompt, future))
             if maker.random.random() < 0.5:
@@ -61,11 +66,13 @@ def test_an_abort_storm_over_a_full_cache(
             except RequestAborted:
                 aborted += 1
                 continue
-            if index % 20 == 0:
+            if index % 10 == 0:
                 checked += 1
-                assert result.first_token == int(deep_reference(prompt).argmax()), (
-                    f"seed {seed}, request {index}"
-                )
+                expected = deep_reference(prompt)
+                assert result.first_token == int(expected.argmax()), f"seed {seed}, request {index}"
+                assert len(result.top_logprobs) == 5
+                for token, logprob in result.top_logprobs:
+                    assert abs(logprob - float(expected[token])) < 1e-3, f"seed {seed}, request {index}"
         engine.audit()
     assert aborted > count / 20
     assert checked > count / 100
