@@ -9,54 +9,29 @@ paper's figures are from another machine and another language: they say what the
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
-import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-import msgspec
 import typer
-import zmq
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from wavepp_worker.cache.hashing import block_hashes
-from wavepp_worker.runtime.admission import Outcome
 from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.messages import PrefillRequest
 from wavepp_worker.runtime.protocol import Plan
 from wavepp_worker.runtime.round_planner import RoundPlanner
-from wavepp_worker.runtime.rounds import LeaderRounds
 from wavepp_worker.runtime.threads import LaneEnded, LaneScheduled, LaneStarted
 
-from bench.cached_rank import (
-    CHURN_BLOCKS,
-    SEED,
-    WAIT,
-    CachedRank,
-    Workload,
-    first_walk,
-    round_actions,
-    run_follower,
-)
+from bench.admission_ranks import Ranks
+from bench.admission_report import INDEX, WALKS, Samples, draw_figure, show
+from bench.cached_rank import CHURN_BLOCKS, SEED, WAIT, CachedRank, Workload, first_walk
 
 T = TypeVar("T")
-Samples = defaultdict[str, list[float]]
-
-INDEX, WALKS = "hint index", "two walks"
-PAPER = {
-    "look-up: two walks (the first)": ("64.4 ms", ""),
-    "look-up: hint index": ("24 µs", ""),
-    "discovery: hint index": ("", "2.35 ms"),
-}
-"""What the paper reports (section 4.3) for 200K-token prompts at concurrency 64: median, p99."""
 
 
 def timed(samples: list[float], call: Callable[[], T]) -> T:
@@ -111,52 +86,6 @@ def measure_steps(workload: Workload, concurrency: int, turns: int, tick: Callab
     if not changes:
         raise RuntimeError("the tree did not change while it was measured")
     return samples
-
-
-class Ranks:
-    """Rank 0, and a process for every other rank; they run rounds until the end of the ``with`` block."""
-
-    def __init__(self, workload: Workload, ranks: int, pause: float, two_walks: bool) -> None:
-        self._stack = ExitStack()
-        directory = self._stack.enter_context(tempfile.TemporaryDirectory())
-        addresses = [f"ipc://{directory}/{number}" for number in range(1, ranks)]
-        spawn = multiprocessing.get_context("spawn")
-        self._processes = [
-            spawn.Process(
-                target=run_follower, args=(number, workload, address, pause, two_walks), daemon=True
-            )
-            for number, address in enumerate(addresses, start=1)
-        ]
-        for process in self._processes:
-            process.start()
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._plane = LeaderRounds(self._context, addresses, WAIT)
-        self.rank = self._stack.enter_context(CachedRank(0, workload, pause))
-        self._actions = round_actions(self.rank, two_walks)
-        self.rounds = 0
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is None:
-            self.run(Plan(round_id=0, stop=True))
-        self._stack.close()
-        self._plane.close()
-        self._context.term()
-        for process in self._processes:
-            process.join(WAIT if error is None else 0)
-            if error is None and process.exitcode != 0:
-                raise RuntimeError(f"a rank ended with {process.exitcode}")
-            process.kill()
-
-    def run(self, plan: Plan) -> Outcome:
-        """One round, from the encoding of the plan to the outcome; its number is given here."""
-        plan = msgspec.structs.replace(plan, round_id=self.rounds)
-        outcome = self._actions.apply(plan, self._plane.run(plan, self._actions.vote))
-        self.rounds += 1
-        self.rank.admitted.extend(admit.request_id for admit in outcome.admitted)
-        return outcome
 
 
 def measure_discovery(
@@ -215,60 +144,6 @@ def measure_closed_loop(
         for arrival in plan.arrivals:
             samples[f"discovery between admissions: {name}"].append(now - submitted[arrival.request_id])
     return (ranks.rounds - first) / len(prompts)
-
-
-def show(samples: Samples, rounds: dict[str, float], title: str) -> Table:
-    table = Table("step", "median", "p99", "samples", "paper median", "paper p99", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, values in samples.items():
-        table.add_row(
-            name,
-            duration(statistics.median(values)),
-            duration(percentile(values, 0.99)) if len(values) >= 20 else "",
-            str(len(values)),
-            *PAPER.get(name, ("", "")),
-        )
-    for name, value in rounds.items():
-        table.add_row(f"rounds per admitted request: {name}", f"{value:.2f}", "", "", "", "")
-    return table
-
-
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def duration(seconds: float) -> str:
-    return f"{1e6 * seconds:.1f} µs" if seconds < 1e-3 else f"{1e3 * seconds:.2f} ms"
-
-
-def draw_figure(path: Path, samples: Samples, title: str) -> None:
-    """Median (bar) and p99 (line) of the steps that both ways have, on a logarithmic scale."""
-    from matplotlib.figure import Figure
-
-    pairs = [
-        ("one look-up", f"look-up: {INDEX}", "look-up: two walks (the first)"),
-        ("all that wait", f"look-up of all that wait: {INDEX}", f"look-up of all that wait: {WALKS}"),
-        ("discovery", f"discovery: {INDEX}", f"discovery: {WALKS}"),
-        (
-            "discovery between\nadmissions",
-            *(f"discovery between admissions: {way}" for way in (INDEX, WALKS)),
-        ),
-    ]
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, (label, colour) in enumerate([(INDEX, "tab:blue"), (WALKS, "tab:orange")]):
-        values = [[1000 * value for value in samples[names[number]]] for _, *names in pairs]
-        places = [at + 0.38 * (number - 0.5) for at in range(len(pairs))]
-        medians = [statistics.median(group) for group in values]
-        axes.bar(places, medians, 0.36, label=label, color=colour)
-        axes.vlines(places, medians, [percentile(group, 0.99) for group in values], color="black")
-    axes.set_xticks(range(len(pairs)), [label for label, *_ in pairs])
-    axes.set_yscale("log")
-    axes.set_ylabel("ms: median, line to p99")
-    axes.set_title(title, fontsize="medium")
-    axes.legend()
-    figure.savefig(path, dpi=150)
 
 
 def main(

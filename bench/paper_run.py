@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -31,7 +32,9 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def boot_config(model: str, policy: str, directory: Path, kv_tokens: int) -> EngineConfig:
+def boot_config(
+    model: str, policy: str, directory: Path, kv_tokens: int, round_delay: float = 0.0
+) -> EngineConfig:
     """The configuration of one model and policy; ``directory`` is the timed model's."""
     system, switches = SYSTEMS[model], dict(POLICIES[policy])
     if switches["planner"] == "mpu-paper" and system.stages == 8:
@@ -45,6 +48,7 @@ def boot_config(model: str, policy: str, directory: Path, kv_tokens: int) -> Eng
         kv_tokens=kv_tokens,
         max_model_len=longest,
         max_batch=128,
+        round_delay=round_delay,
         **switches,
     )
 
@@ -54,18 +58,26 @@ def in_order(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: not cell.cold)
 
 
-def virtual_boot(model: str, policy: str, cells: Sequence[Cell], kv_tokens: int) -> Iterator[Row]:
+def virtual_boot(
+    model: str,
+    policy: str,
+    cells: Sequence[Cell],
+    kv_tokens: int,
+    round_delay: float = 0.0,
+    most_requests: int | None = None,
+) -> Iterator[Row]:
     """Measure cells one after the other on the virtual clock."""
     traffic = Traffic()
     with tempfile.TemporaryDirectory() as directory:
-        config = boot_config(model, policy, model_dir(model, 1.0, Path(directory)), kv_tokens)
+        timed_model = model_dir(model, 1.0, Path(directory))
+        config = boot_config(model, policy, timed_model, kv_tokens, round_delay)
         replica = Replica(config)
     if not cells[0].cold:
         replica.closed_loop((traffic.tokens(2 * M) for _ in range(kv_tokens // (2 * M))), 32)
     for cell in cells:
         replica.closed_loop(traffic.seeds(cell), 1)
         begun = replica.events.now
-        count = enough_requests(cell, config.pp)
+        count = min(enough_requests(cell, config.pp), most_requests or sys.maxsize)
         served = replica.closed_loop(traffic.prompts(cell, count), cell.concurrency)
         seconds = replica.events.now - begun
         yield _row(

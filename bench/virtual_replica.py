@@ -80,7 +80,7 @@ class Replica:
         self.lanes = Lanes(Ring(2 * len(configs)), make_planner(first), first.max_batch)
         self.waves = self.rounds = 0
         self.planning: list[float] = []
-        self._latency = latency
+        self._latency, self._round_delay = latency, first.round_delay
         self._served: dict[str, Served] = {}
         self._numbers = 0
         self._commands: list[bytes] = []
@@ -220,7 +220,7 @@ class Replica:
     def _count(self, plan: Plan, rank: int, vote: bytes) -> None:
         self._votes[rank] = vote
         if len(self._votes) == len(self.ranks):
-            self.ranks[0].host.do(lambda: self._decide(plan))
+            self._after(self._round_delay, self.ranks[0].host.do, lambda: self._decide(plan))
 
     def _decide(self, plan: Plan) -> Effect:
         votes = [self._decoded(self._votes[rank.config.rank]) for rank in self.ranks]

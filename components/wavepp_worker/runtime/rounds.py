@@ -25,7 +25,7 @@ class LeaderRounds:
 
         Args:
             timeout: seconds a vote may take.
-            delay: seconds to add to every round, as a slower network would.
+            delay: seconds to add to every round between voting and counting, as a slower network would.
         """
         self._timeout = timeout
         self._delay = delay
@@ -46,10 +46,10 @@ class LeaderRounds:
             PositionMismatch: a follower voted on another round.
         """
         message = encode(plan)
-        time.sleep(self._delay)
         for socket in self._sockets:
             socket.send(message)
         votes = [vote(plan)]
+        time.sleep(self._delay)
         for rank, socket in enumerate(self._sockets, start=1):
             answer = _receive(socket, self._timeout, f"rank {rank}'s vote on round {plan.round_id}")
             if not isinstance(answer, Vote) or answer.round_id != plan.round_id or answer.rank != rank:

@@ -1,0 +1,62 @@
+"""Real processes that run admission rounds over caches under churn, for ``bench.admission``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import zmq
+from wavepp_worker.runtime.admission import Outcome
+from wavepp_worker.runtime.protocol import Plan
+from wavepp_worker.runtime.rounds import LeaderRounds
+
+from bench.cached_rank import WAIT, CachedRank, Workload, round_actions, run_follower
+
+
+class Ranks:
+    """Rank 0, and a process for every other rank; they run rounds until the end of the ``with`` block."""
+
+    def __init__(self, workload: Workload, ranks: int, pause: float, two_walks: bool) -> None:
+        self._stack = ExitStack()
+        directory = self._stack.enter_context(tempfile.TemporaryDirectory())
+        addresses = [f"ipc://{directory}/{number}" for number in range(1, ranks)]
+        spawn = multiprocessing.get_context("spawn")
+        self._processes = [
+            spawn.Process(
+                target=run_follower, args=(number, workload, address, pause, two_walks), daemon=True
+            )
+            for number, address in enumerate(addresses, start=1)
+        ]
+        for process in self._processes:
+            process.start()
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._plane = LeaderRounds(self._context, addresses, WAIT)
+        self.rank = self._stack.enter_context(CachedRank(0, workload, pause))
+        self._actions = round_actions(self.rank, two_walks)
+        self.rounds = 0
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.run(Plan(round_id=0, stop=True))
+        self._stack.close()
+        self._plane.close()
+        self._context.term()
+        for process in self._processes:
+            process.join(WAIT if error is None else 0)
+            if error is None and process.exitcode != 0:
+                raise RuntimeError(f"a rank ended with {process.exitcode}")
+            process.kill()
+
+    def run(self, plan: Plan) -> Outcome:
+        """One round, from the encoding of the plan to the outcome; its number is given here."""
+        plan = msgspec.structs.replace(plan, round_id=self.rounds)
+        outcome = self._actions.apply(plan, self._plane.run(plan, self._actions.vote))
+        self.rounds += 1
+        self.rank.admitted.extend(admit.request_id for admit in outcome.admitted)
+        return outcome
