@@ -1,7 +1,7 @@
 """Our planner (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
 The paper's rules ask how many waves of a token budget the work makes. Here the cost model says how many
-seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the first.
+seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the first.
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer.
@@ -11,6 +11,8 @@ seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the 
 * *ring*: a wave much longer than those behind it lets them fill the ring and then starves the first stage; so it
   lasts no longer than the next ``R - 1`` waves take for one stage, shared by ``Q``.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
+* *load*: while stages stand still for a share ``i`` of the time, throughput is not what matters. The work that will
+  have come until they stand still again ends first in waves of ``sqrt(a * total / i / Q)``.
 * *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
   left behind goes first and alone, unless all have room.
@@ -28,6 +30,7 @@ from wavepp_worker.runtime.learned_cost import LearnedCost
 from wavepp_worker.runtime.packing import PackingPlanner, whole_blocks
 from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.stage_load import StageLoad
 
 SMALLEST_FRAGMENT = 0.5
 """Of a wave: below this share no lane is cut to fill the room others left, unless there is work for full waves."""
@@ -98,6 +101,7 @@ class TimedMpu(PackingPlanner):
         self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
         self._left_behind: set[str] = set()
+        self._load = StageLoad()
         self._crowd = 0
         self._crowds = deque([0], maxlen=self._R)
         self.budget = b_min
@@ -108,6 +112,7 @@ class TimedMpu(PackingPlanner):
             tokens = sum(span.length for span in spans)
             context = sum(span.length * (span.start + (span.length + 1) / 2) for span in spans)
             self._cost = self._learned.observe(tokens, context, seconds)
+            self._load.executed(seconds)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes = view.lanes[: self._max_batch]
@@ -117,6 +122,8 @@ class TimedMpu(PackingPlanner):
         if head.request_id != self._head[0]:
             self._head = (head.request_id, head.next)
         seconds = self._seconds(view, lanes)
+        if view.now is not None:
+            seconds = self._draining(view, lanes, 1 - self._load.at(view.now), seconds)
         known = {span.request_id for wave in view.in_flight for span in wave}
         self._crowd = len(known) + len(lanes)
         if self._crowd >= self._P:
@@ -130,10 +137,10 @@ class TimedMpu(PackingPlanner):
         if len(lanes) > 1:
             room = max(room, seconds)
         plenty = seconds >= self._cost.work(head.next, self._M)
-        wave = TimedRoom(
-            self._cost, self._block, self._M, room, 0.0 if plenty else SMALLEST_FRAGMENT * seconds
-        )
+        wave = TimedRoom(self._cost, self._block, self._M, room, SMALLEST_FRAGMENT * seconds)
         spans = self._pack(lanes, wave)
+        if plenty:
+            spans += self._fragment(lanes, spans, wave)
         if not plenty and len(spans) < len(lanes):
             spans = self._before_newcomers(lanes, spans, SMALLEST_TURN * seconds)
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
@@ -145,6 +152,15 @@ class TimedMpu(PackingPlanner):
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
         self._crowds.append(self._crowd)
+
+    def _fragment(self, lanes: Sequence[Lane], spans: tuple[Span, ...], wave: TimedRoom) -> tuple[Span, ...]:
+        """What is left of a wave goes to the first lane that it does not carry."""
+        carried = {span.request_id for span in spans}
+        for lane in lanes:
+            if lane.request_id not in carried:
+                length = wave.chunk(lane)
+                return (lane.span(length),) if length else ()
+        return ()
 
     def _before_newcomers(
         self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
@@ -181,6 +197,27 @@ class TimedMpu(PackingPlanner):
         begun = self._head[1]
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
         return self._ring_limit(lanes, max(alone, min(others / (P - 1), total / P)))
+
+    def _draining(self, view: PipelineView, lanes: Sequence[Lane], idle: float, seconds: float) -> float:
+        """At most ``seconds``, or what lets the busy period end first that all there is begins.
+
+        ``idle`` is the share of time in which stages stand still: a backlog that takes ``t`` seconds of each is gone
+        after ``t / idle``, because more comes meanwhile.
+        """
+        cost, Q = self._cost, max(1, self._P - 1)
+        b, half, total = cost.b + cost.c / 2, cost.c / 2, 0.0
+        enough = seconds * seconds * Q * idle / cost.a if cost.a else 0.0
+        # ``cost.work``, written out: 128 calls are too slow to plan with.
+        for lane in lanes:
+            total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
+            if total >= enough:
+                return seconds
+        for wave in view.in_flight:
+            for span in wave:
+                total += span.length * (b + half * (2 * span.start + span.length))
+            if total >= enough:
+                return seconds
+        return math.sqrt(cost.a * total / (Q * idle))
 
     def _ring_limit(self, lanes: Sequence[Lane], seconds: float) -> float:
         """At most the seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages to pass."""
