@@ -284,8 +284,7 @@ class Replica:
             advances += self.lanes.take(event)
         begun = time.thread_time()
         slack = max(0.0, rank.free_at - self.events.now)
-        now = self.events.now
-        spans = self.lanes.propose(self.planner.waiting, slack, now) if self._backlog < LAUNCH_AHEAD else ()
+        spans = self.lanes.propose(self.planner.waiting, slack) if self._backlog < LAUNCH_AHEAD else ()
         if not spans and slack > LAUNCH_MARGIN:
             # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
             self.events.at(rank.free_at - LAUNCH_MARGIN + 1e-6, self._wake_loop, rank)

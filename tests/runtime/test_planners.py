@@ -319,27 +319,6 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> Non
     assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both have room"
 
 
-def test_waves_are_short_while_stages_stand_still() -> None:
-    """A backlog of ``u`` seconds ends first in waves of ``sqrt(a * u / idle / Q)``."""
-    planner = TimedMpu(P=2, M=1024, b_min=16, B=16)
-    wave = Span("w", 0, 1000, True)
-    for _ in range(300):
-        planner.observe((wave,), 1000.0 + 256.0)
-    waiting = lanes(*[32] * 400)
-
-    def tokens(now: float) -> int:
-        return sum(span.length for span in planner.propose(PipelineView(waiting, now=now)))
-
-    planner.propose(PipelineView(waiting, now=0.0))
-    alone = tokens(10_000.0)
-    assert alone < 1024, "the stages have been idle: the backlog ends first in shorter waves"
-    for second in range(10_000, 10_100):
-        planner.observe((wave,), 1.0)
-        planner.propose(PipelineView(waiting, now=float(second)))
-    assert tokens(10_100.0) == 1024, "the stages are busy all the time: only throughput matters"
-    assert sum(span.length for span in planner.propose(PipelineView(waiting))) == 1024
-
-
 def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_same() -> None:
     planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
     waiting = lanes(96, 640, 24, 640)

@@ -51,17 +51,16 @@ class Lanes:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 
-    def propose(self, admitting: int = 0, slack: float = 0.0, now: float | None = None) -> tuple[Span, ...]:
+    def propose(self, admitting: int = 0, slack: float = 0.0) -> tuple[Span, ...]:
         """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
 
         Args:
             admitting: requests that are not admitted yet.
             slack: seconds for which rank 0's device has work already.
-            now: seconds; see ``PipelineView``.
         """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view(admitting, slack, now))
+        return self._planner.propose(self._view(admitting, slack))
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneAdvance]]:
         """Put a proposed wave in flight; returns its id."""
@@ -101,6 +100,6 @@ class Lanes:
         """The requests that share waves; those behind them keep their lease until a lane is free."""
         return list(islice(self._lanes, self._max_batch))
 
-    def _view(self, admitting: int = 0, slack: float = 0.0, now: float | None = None) -> PipelineView:
+    def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
         lanes = tuple(self._lanes[request_id] for request_id in self._open())
-        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack, now=now)
+        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 
 import zmq
@@ -80,7 +79,7 @@ class LeaderLoop:
         if len(left) >= LAUNCH_AHEAD:
             return False
         begun = timeline.now()
-        spans = self._lanes.propose(self._admitting(), left[-1] if left else 0.0, time.monotonic())
+        spans = self._lanes.propose(self._admitting(), left[-1] if left else 0.0)
         if not spans:
             return False
         timeline.record("loop", "wait", since, begun)

@@ -10,7 +10,13 @@ from wavepp_worker.runtime.protocol import Span
 
 
 class Room(Protocol):
-    """What is left of a wave."""
+    """What is left of a wave.
+
+    Attributes:
+        tokens: at most that many fit.
+    """
+
+    tokens: int
 
     def chunk(self, lane: Lane) -> int:
         """Tokens of the lane's next chunk that still fit; 0 if less than a block has room."""
@@ -26,18 +32,18 @@ class TokenRoom:
     """A budget of tokens; chunks below ``smallest`` tokens are fragments."""
 
     def __init__(self, budget: int, block: int, smallest: int = 0) -> None:
-        self._left = budget
+        self.tokens = budget
         self._block = block
         self._smallest = smallest
 
     def chunk(self, lane: Lane) -> int:
-        return whole_blocks(lane, self._left, self._block)
+        return whole_blocks(lane, self.tokens, self._block)
 
     def fragment(self, start: int, length: int) -> bool:
         return length < self._smallest
 
     def take(self, start: int, length: int) -> None:
-        self._left -= length
+        self.tokens -= length
 
 
 def whole_blocks(lane: Lane, fits: int, block: int) -> int:
@@ -91,14 +97,16 @@ class PackingPlanner(Planner):
         if len(spans) < len(overdue):
             return tuple(spans)
         late = {lane.request_id for lane in overdue}
+        only_whole = False
         for lane in lanes:
-            if lane.request_id in late:
+            if lane.request_id in late or (only_whole and lane.left > room.tokens):
                 continue
             length = room.chunk(lane)
             if not length:
                 # Not worth looking for a prompt that ends within less than a block.
                 break
             if spans and length < lane.left and room.fragment(lane.next, length):
+                only_whole = True
                 continue
             spans.append(lane.span(length))
             room.take(lane.next, length)

@@ -41,7 +41,6 @@ class PipelineView:
         admitting: requests that wait to be admitted.
         kv_free: share of KV that is free, 0 to 1.
         slack: seconds for which rank 0's device has work already.
-        now: seconds of a clock that never goes back; None if the load of the stages shall not matter.
     """
 
     lanes: Sequence[Lane]
@@ -49,7 +48,6 @@ class PipelineView:
     admitting: int = 0
     kv_free: float = 1.0
     slack: float = 0.0
-    now: float | None = None
 
 
 class Planner(ABC):

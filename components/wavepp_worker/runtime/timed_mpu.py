@@ -1,7 +1,7 @@
 """Our planner (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
 The paper's rules ask how many waves of a token budget the work makes. Here the cost model says how many
-seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the first.
+seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the first.
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer.
@@ -11,8 +11,6 @@ seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the f
 * *ring*: a wave much longer than those behind it lets them fill the ring and then starves the first stage; so it
   lasts no longer than the next ``R - 1`` waves take for one stage, shared by ``Q``.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
-* *load*: while stages stand still for a share ``i`` of the time, throughput is not what matters. The work that will
-  have come until they stand still again ends first in waves of ``sqrt(a * total / i / Q)``.
 * *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
   left behind goes first and alone, unless all have room.
@@ -30,10 +28,10 @@ from wavepp_worker.runtime.learned_cost import LearnedCost
 from wavepp_worker.runtime.packing import PackingPlanner, whole_blocks
 from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.stage_load import StageLoad
 
 SMALLEST_FRAGMENT = 0.5
-"""Of a wave: below this share no lane is cut to fill the room others left, unless there is work for full waves."""
+"""Of a wave: below this share no lane is cut to fill the room others left; those behind it that end in it go first.
+Only where there is work for full waves, one lane is cut for what is left then."""
 SMALLEST_TURN = 0.2
 """Of a wave: who was left behind shares waves with newcomers rather than go alone in less."""
 STRETCH = 1.3
@@ -50,21 +48,21 @@ class TimedRoom:
     def __init__(self, cost: ChunkCost, block: int, tokens: int, seconds: float, smallest: float) -> None:
         self._cost = cost
         self._block = block
-        self._tokens = tokens
+        self.tokens = tokens
         self._smallest = smallest
         self.seconds = seconds
 
     def chunk(self, lane: Lane) -> int:
         fits = self._cost.tokens_within(self.seconds, lane.next)
-        if self._block <= self._tokens <= fits:
-            return min(lane.left, self._tokens)
-        return whole_blocks(lane, min(self._tokens, fits), self._block)
+        if self._block <= self.tokens <= fits:
+            return min(lane.left, self.tokens)
+        return whole_blocks(lane, min(self.tokens, fits), self._block)
 
     def fragment(self, start: int, length: int) -> bool:
         return self._cost.work(start, length) < self._smallest
 
     def take(self, start: int, length: int) -> None:
-        self._tokens -= length
+        self.tokens -= length
         self.seconds -= self._cost.work(start, length)
 
 
@@ -101,7 +99,6 @@ class TimedMpu(PackingPlanner):
         self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
         self._left_behind: set[str] = set()
-        self._load = StageLoad()
         self._crowd = 0
         self._crowds = deque([0], maxlen=self._R)
         self.budget = b_min
@@ -112,7 +109,6 @@ class TimedMpu(PackingPlanner):
             tokens = sum(span.length for span in spans)
             context = sum(span.length * (span.start + (span.length + 1) / 2) for span in spans)
             self._cost = self._learned.observe(tokens, context, seconds)
-            self._load.executed(seconds)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes = view.lanes[: self._max_batch]
@@ -122,8 +118,6 @@ class TimedMpu(PackingPlanner):
         if head.request_id != self._head[0]:
             self._head = (head.request_id, head.next)
         seconds = self._seconds(view, lanes)
-        if view.now is not None:
-            seconds = self._draining(view, lanes, 1 - self._load.at(view.now), seconds)
         known = {span.request_id for wave in view.in_flight for span in wave}
         self._crowd = len(known) + len(lanes)
         if self._crowd >= self._P:
@@ -197,27 +191,6 @@ class TimedMpu(PackingPlanner):
         begun = self._head[1]
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
         return self._ring_limit(lanes, max(alone, min(others / (P - 1), total / P)))
-
-    def _draining(self, view: PipelineView, lanes: Sequence[Lane], idle: float, seconds: float) -> float:
-        """At most ``seconds``, or what lets the busy period end first that all there is begins.
-
-        ``idle`` is the share of time in which stages stand still: a backlog that takes ``t`` seconds of each is gone
-        after ``t / idle``, because more comes meanwhile.
-        """
-        cost, Q = self._cost, max(1, self._P - 1)
-        b, half, total = cost.b + cost.c / 2, cost.c / 2, 0.0
-        enough = seconds * seconds * Q * idle / cost.a if cost.a else 0.0
-        # ``cost.work``, written out: 128 calls are too slow to plan with.
-        for lane in lanes:
-            total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
-            if total >= enough:
-                return seconds
-        for wave in view.in_flight:
-            for span in wave:
-                total += span.length * (b + half * (2 * span.start + span.length))
-            if total >= enough:
-                return seconds
-        return math.sqrt(cost.a * total / (Q * idle))
 
     def _ring_limit(self, lanes: Sequence[Lane], seconds: float) -> float:
         """At most the seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages to pass."""
