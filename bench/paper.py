@@ -30,7 +30,7 @@ from bench.paper_cells import CELLS, Cell
 from bench.paper_figures import write_figures
 from bench.paper_report import print_report
 from bench.paper_rows import Row, cell_key, read_rows, write_rows
-from bench.paper_run import POLICIES, in_order, real_boot, virtual_boot
+from bench.paper_run import POLICIES, in_order, real_boot, require_known, virtual_boot
 from bench.paper_traffic import enough_requests
 
 Boot = tuple[str, str, list[Cell]]
@@ -90,9 +90,8 @@ def main(
 ) -> None:
     """Run the paper's cells on virtual devices and print them beside the paper's figures."""
     models, policies = model or list(SYSTEMS), policy or list(POLICIES)
-    for chosen, known in ((models, SYSTEMS), (policies, POLICIES)):
-        if unknown := [name for name in chosen if name not in known]:
-            raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(known)}")
+    require_known(models, SYSTEMS)
+    require_known(policies, POLICIES)
     rows = read_rows(out)
     if clocks := {row.clock for row in rows} - {clock}:
         raise typer.BadParameter(

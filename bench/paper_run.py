@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
 
@@ -30,6 +31,13 @@ POLICIES: dict[str, dict[str, Any]] = {
     "mpu-paper": {"admission": "wave", "ownership": "lease", "planner": "mpu-paper"},
     "mpu": {"admission": "wave", "ownership": "lease", "planner": "mpu"},
 }
+
+
+def require_known(chosen: Iterable[str], known: Iterable[str]) -> None:
+    """Raise BadParameter for the first name chosen on the command line that is not known."""
+    names = list(known)
+    if unknown := [name for name in chosen if name not in names]:
+        raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(names)}")
 
 
 def boot_config(

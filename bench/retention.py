@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.cost_models import VOCABULARY, model_dir
-from bench.paper_run import POLICIES, boot_config
+from bench.paper_run import POLICIES, boot_config, require_known
 from bench.paper_tables import print_table
 from bench.retention_report import (
     GOOD,
@@ -100,8 +100,7 @@ def main(
 ) -> None:
     """Print the share of good hits per rate and policy beside the paper's."""
     policies = policy or list(POLICIES)
-    if unknown := [name for name in policies if name not in POLICIES]:
-        raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(POLICIES)}")
+    require_known(policies, POLICIES)
     points = read_points(out)
     done = {(point.policy, point.rate) for point in points}
     todo = [(name, rate) for name in policies for rate in PAPER if (name, rate) not in done]

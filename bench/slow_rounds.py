@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.paper_cells import CELLS
-from bench.paper_run import POLICIES, virtual_boot
+from bench.paper_run import POLICIES, require_known, virtual_boot
 from bench.paper_tables import print_table
 
 DELAYS = (0.0, 0.005, 0.02, 0.064)
@@ -36,8 +36,7 @@ def main(
     if chosen is None:
         raise typer.BadParameter(f"{cell!r} is not a cell; one is {CELLS[0].name!r}, bench.paper prints all")
     policies = policy or ["lockstep", "wave", "lease", "mpu"]
-    if unknown := [name for name in policies if name not in POLICIES]:
-        raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(POLICIES)}")
+    require_known(policies, POLICIES)
     delays = delay or list(DELAYS)
     table = Table("ms added to a round", *policies, title=f"{cell}: share of the bound")
     for column in table.columns:

@@ -19,7 +19,7 @@ from rich.table import Table
 from wavepp_worker.runtime.timeline import write_timeline
 
 from bench.cost_models import SYSTEMS, VOCABULARY, model_dir
-from bench.paper_run import POLICIES, boot_config
+from bench.paper_run import POLICIES, boot_config, require_known
 from bench.paper_tables import print_table
 from bench.trace_file import TraceRequest, read_trace, reusable
 from bench.virtual_replica import Replica, Served
@@ -49,9 +49,8 @@ def main(
 ) -> None:
     """Print hit rate, throughput and completion times per policy."""
     policies = policy or list(POLICIES)
-    for chosen, known in (([model], list(SYSTEMS)), (policies, list(POLICIES))):
-        if unknown := [name for name in chosen if name not in known]:
-            raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(known)}")
+    require_known([model], SYSTEMS)
+    require_known(policies, POLICIES)
     asked = read_trace(trace, requests)
     offered = rate * 1000 * len(asked) / max(1, asked[-1].timestamp - asked[0].timestamp)
     table = Table(

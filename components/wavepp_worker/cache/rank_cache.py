@@ -163,7 +163,7 @@ class RankCache:
             return tuple(
                 Copy(number, node.key, node.tier, node.slot)
                 for number, share in enumerate(shares)
-                for node in share.pinned
+                for node in self._windows[number].below_device(share)
                 if node.tier == Tier.DISK
             )
 

@@ -98,9 +98,16 @@ class Window:
         escrow = self.ledger.get(request_id)
         return self.tree.available - self.ledger.promised + escrow.blocks * escrow.committed
 
+    def below_device(self, share: Share) -> list[Node]:
+        """The blocks a request holds whose bytes are not on the device."""
+        pinned = share.pinned
+        if self.spec.kind == "full":
+            return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]
+        return [node for node in pinned if node.tier != Tier.DEVICE]
+
     def demand(self, share: Share, end: int, prompt_tokens: int) -> int:
         """Device blocks to allocate at the endpoint: its own, and one per held block below the device."""
-        return len(self._below_device(share)) + self.spec.new_blocks(end, prompt_tokens, self.block)
+        return len(self.below_device(share)) + self.spec.new_blocks(end, prompt_tokens, self.block)
 
     def has_room(self, blocks: int, floor: int) -> bool:
         """Whether ``blocks`` are there beside all escrows and ``floor`` token blocks for others."""
@@ -123,7 +130,7 @@ class Window:
     ) -> Claimed:
         """Turn lease and escrow into device blocks; adds the copies this takes to ``moves``."""
         tree = self.tree
-        below = self._below_device(share)
+        below = self.below_device(share)
         new = self.spec.new_blocks(end, prompt_tokens, self.block)
         others = self.ledger.destinations - self.ledger.get(request_id).destinations
         blocks = tree.allocate(len(below) + new, max(0, tree.destinations - others), moves)
@@ -168,12 +175,6 @@ class Window:
         for block in share.private:
             self.tree.pools[Tier.DEVICE].drop_owner(block)
         share.pinned, share.private, share.snapshots = [], set(), {}
-
-    def _below_device(self, share: Share) -> list[Node]:
-        pinned = share.pinned
-        if self.spec.kind == "full":
-            return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]
-        return [node for node in pinned if node.tier != Tier.DEVICE]
 
     def _publish_block(self, share: Share, key: int, parent: Node | None, at: int) -> None:
         block = share.table[at]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff import deadline
 from wavepp_worker.handoff.channel import Channel, PeerLost
 from wavepp_worker.handoff.interface import FirstToken, Offer
 from wavepp_worker.handoff.listener import Listener
@@ -20,8 +19,6 @@ from wavepp_worker.handoff.wire import Claim, ClaimFailed, Codec, Offered, Prefi
 
 logger = logging.getLogger(__name__)
 
-HELLO_SECONDS = 10.0
-"""A connection that has not claimed a room by then is closed."""
 CLOSE_SECONDS = 5.0
 REMEMBERED = 4096
 """Rooms that are over, remembered to answer late claims at once and to ignore late news."""
@@ -165,13 +162,9 @@ class BootstrapServer:
         self._listener.call(self._pulse.fire)
 
     async def _serve(self, channel: Channel) -> None:
-        try:
-            async with deadline.timeout(HELLO_SECONDS):
-                claim = await channel.receive(Codec.from_claimant)
-        except (PeerLost, asyncio.TimeoutError):
+        claim = await channel.receive_hello(Codec.from_claimant, Claim)
+        if claim is None:
             return
-        if not isinstance(claim, Claim):
-            raise HandoffError(f"{channel.peer} began with {type(claim).__name__} instead of Claim")
         room = claim.room
         entry = self._claim(room)
         if isinstance(entry, str):

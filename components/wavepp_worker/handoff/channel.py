@@ -16,10 +16,14 @@ from wavepp_worker.handoff.wire import Message, encode
 FRAME_LIMIT = 4 << 20
 """Bytes of the largest message accepted; KV bytes do not count, they are not part of a message."""
 
+HELLO_SECONDS = 10.0
+"""A connection that has not said what it wants by then is closed."""
+
 _LENGTH = struct.Struct("<I")
 _DRAIN_BYTES = 1 << 16
 
 T = TypeVar("T")
+Hello = TypeVar("Hello")
 
 
 class PeerLost(HandoffError):
@@ -106,6 +110,21 @@ class Channel:
             return decoder.decode(body)
         except msgspec.DecodeError as error:
             raise HandoffError(f"{self.peer} sent a message that does not belong here: {error}") from error
+
+    async def receive_hello(self, decoder: msgspec.msgpack.Decoder[T], kind: type[Hello]) -> Hello | None:
+        """The peer's first message; None if the peer is gone or took too long to say it.
+
+        Raises:
+            HandoffError: it is not a ``kind``.
+        """
+        try:
+            async with deadline.timeout(HELLO_SECONDS):
+                hello = await self.receive(decoder)
+        except (PeerLost, asyncio.TimeoutError):
+            return None
+        if not isinstance(hello, kind):
+            raise HandoffError(f"{self.peer} began with {type(hello).__name__} instead of {kind.__name__}")
+        return hello
 
     async def receive_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes.

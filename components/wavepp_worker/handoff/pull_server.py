@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff import deadline
 from wavepp_worker.handoff.channel import Channel, PeerLost
 from wavepp_worker.handoff.holdings import Holdings
 from wavepp_worker.handoff.ledger import Held
@@ -27,8 +26,6 @@ from wavepp_worker.handoff.wire import (
 
 logger = logging.getLogger(__name__)
 
-HELLO_SECONDS = 10.0
-"""A connection that has not said what it wants by then is closed."""
 STOP_SECONDS = 5.0
 """What a receiver has to stop reading, once told that there is no more to pull."""
 REOFFER_SECONDS = 5.0
@@ -74,13 +71,9 @@ class PullServer:
         Raises:
             HandoffError: the peer says what does not belong on a pull connection.
         """
-        try:
-            async with deadline.timeout(HELLO_SECONDS):
-                hello = await channel.receive(Codec.from_puller)
-        except (PeerLost, asyncio.TimeoutError):
+        hello = await channel.receive_hello(Codec.from_puller, Pull)
+        if hello is None:
             return
-        if not isinstance(hello, Pull):
-            raise HandoffError(f"{channel.peer} began with {type(hello).__name__} instead of Pull")
         listening = asyncio.create_task(self._listen(channel, hello.request_id))
         tasks: list[asyncio.Task[Any]] = [listening]
         pull: ServedPull | None = None

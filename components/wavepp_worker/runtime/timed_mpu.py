@@ -135,7 +135,7 @@ class TimedMpu(PackingPlanner):
         spans = self._pack(lanes, wave)
         if plenty:
             spans += self._fragment(lanes, spans, wave)
-        if not plenty and len(spans) < len(lanes):
+        elif len(spans) < len(lanes):
             spans = self._before_newcomers(lanes, spans, SMALLEST_TURN * seconds)
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
         if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN:
