@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import ConfigError, PositionMismatch
 from wavepp_worker.runtime.chunk_cost import ChunkCost
+from wavepp_worker.runtime.demand import WINDOW
 from wavepp_worker.runtime.mpu import PaperMpu, Supply, TwoBudgetMpu, budget_ladder
 from wavepp_worker.runtime.planner import GreedyPlanner, Lane, PipelineView, Planner
 from wavepp_worker.runtime.protocol import Span
@@ -295,10 +296,12 @@ def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() ->
         planner.accept(view, spans)
         return span.length < 160
 
-    assert not cut(others=3)
-    for _ in range(8):
+    assert cut(others=2), "nothing says that a fourth is about to come"
+    for _ in range(WINDOW):
+        assert not cut(others=3)
+    for _ in range(WINDOW):
         assert not cut(others=2), "the fourth may be about to ask again"
-    assert cut(others=2), "R waves later: three requests for four stages"
+    assert cut(others=2), "a window later: three requests for four stages"
 
 
 def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:
@@ -331,6 +334,30 @@ def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_
     assert shape(planner.plan(waiting)) == [("r0", 0, 80), ("r2", 0, 24), ("r1", 0, 24)]
 
 
+def test_nobody_passes_who_would_end_a_wave_sooner_for_the_room_that_is_left() -> None:
+    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    spans = planner.plan(lanes(96, 656, 24, 640))
+    assert shape(spans) == [("r0", 0, 96), ("r1", 0, 32)], "656 take 6 waves, after 32 of them 5"
+
+
+def test_nobody_passes_where_a_steady_load_fills_the_waves() -> None:
+    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    for number in range(WINDOW):
+        planner.plan([Lane(f"w{number}.{i}", 0, 640) for i in range(4)])
+    assert shape(planner.plan(lanes(96, 640, 24, 640))) == [("r0", 0, 96), ("r1", 0, 32)]
+
+
+def test_waves_are_sized_so_that_all_requests_take_as_many() -> None:
+    def wave(left: int, a: float) -> int:
+        planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(a, 1.0, 0.0))
+        return sum(span.length for span in planner.plan(lanes(*[left] * 12)))
+
+    # 12 * 720 tokens are 8.44 waves of 1024 and 9 of 960, which cost 9 / 8.44 - 1 = 6.7 % of a / (a + 1024) more.
+    assert wave(720, a=8.0) == 960
+    assert wave(720, a=256.0) == 1024, "1.3 % of the throughput is too much"
+    assert wave(683, a=8.0) == 1024, "8.004 waves: few requests take a ninth"
+
+
 def test_a_full_wave_is_filled_to_its_last_token() -> None:
     """Otherwise each wave would end some tokens further within a request than the one before."""
     planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
@@ -357,19 +384,6 @@ def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None
     planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
     assert len(planner.plan(lanes(*[16] * 12))) == 3
     assert len(planner.plan(lanes(*[16] * 6))) == 1
-
-
-def test_a_wave_lasts_no_longer_than_the_ring_behind_it() -> None:
-    cost = ChunkCost(0.0, 1.0, 1.0)
-    planner = TimedMpu(P=3, M=32, b_min=16, B=16, cost=cost)
-    late, early = Lane("late", 1008, 2000), Lane("early", 0, 4000)
-    (span,) = planner.plan([late, early])
-    # R - 1 = 5 waves of 32 tokens from the start take 13040 seconds; a wave has two more stages to pass.
-    assert cost.work(0, 160) == 13040
-    assert span.length == 16, "6520 seconds are less than b_min tokens take at position 1008: the floor"
-    free = TimedMpu(P=3, M=32, b_min=16, B=16, cost=cost)
-    (span,) = free.plan([Lane("late", 1008, 2000), Lane("other", 1000, 5000)])
-    assert span.length == 32
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,8 +21,8 @@ class Room(Protocol):
     def chunk(self, lane: Lane) -> int:
         """Tokens of the lane's next chunk that still fit; 0 if less than a block has room."""
 
-    def fragment(self, start: int, length: int) -> bool:
-        """Whether a chunk that does not end its prompt is too small to fill what others left."""
+    def fragment(self, lane: Lane, length: int) -> bool:
+        """Whether the lane's next chunk, which does not end its prompt, should leave its room to others."""
 
     def take(self, start: int, length: int) -> None:
         """Use the room of ``length`` tokens from position ``start`` on."""
@@ -39,7 +39,7 @@ class TokenRoom:
     def chunk(self, lane: Lane) -> int:
         return whole_blocks(lane, self.tokens, self._block)
 
-    def fragment(self, start: int, length: int) -> bool:
+    def fragment(self, lane: Lane, length: int) -> bool:
         return length < self._smallest
 
     def take(self, start: int, length: int) -> None:
@@ -105,7 +105,7 @@ class PackingPlanner(Planner):
             if not length:
                 # Not worth looking for a prompt that ends within less than a block.
                 break
-            if spans and length < lane.left and room.fragment(lane.next, length):
+            if spans and length < lane.left and room.fragment(lane, length):
                 only_whole = True
                 continue
             spans.append(lane.span(length))

@@ -1,69 +1,47 @@
 """Our planner (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
 The paper's rules ask how many waves of a token budget the work makes. Here the cost model says how many
-seconds a wave shall take, from five rules; ``Q = P - 1`` stages lie behind the first.
+seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the first.
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
-  pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy.
+  pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. Under a
+  steady load (``Demand``), the most that was supplied counts: who was just answered is about to ask again.
   A wave that takes all there is and could take more is launched when rank 0's device is about to run dry.
-* *ring*: a wave much longer than those behind it lets them fill the ring and then starves the first stage; so it
-  lasts no longer than the next ``R - 1`` waves take for one stage, shared by ``Q``.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
   left behind goes first and alone, unless all have room.
+* *passing*: who would be cut, and would not end a wave sooner for it, lets those behind pass that end in what is
+  left of the wave. Not where a steady load fills the waves: there, who passes only makes another wait.
+* *same wait*: where the requests ask for ``x`` full waves, some take ``ceil(x)`` waves and some one less. With
+  waves smaller by ``x / ceil(x)`` all take the same, and the slowest are answered sooner.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
+from wavepp_worker.runtime.demand import Demand
 from wavepp_worker.runtime.learned_cost import LearnedCost
-from wavepp_worker.runtime.packing import PackingPlanner, whole_blocks
+from wavepp_worker.runtime.packing import PackingPlanner
 from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.timed_room import TimedRoom
 
-SMALLEST_FRAGMENT = 0.5
-"""Of a wave: below this share no lane is cut to fill the room others left; those behind it that end in it go first.
-Only where there is work for full waves, one lane is cut for what is left then."""
 SMALLEST_TURN = 0.2
 """Of a wave: who was left behind shares waves with newcomers rather than go alone in less."""
 STRETCH = 1.3
 """How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
-stages. Or one less, but were as many during the last ``R`` waves: one was just answered and is about to ask again."""
-
-
-class TimedRoom:
-    """Seconds of one stage and a limit on tokens; chunks below ``smallest`` seconds are fragments.
-
-    A chunk ends on a block boundary, unless it fills the wave to its last token.
-    """
-
-    def __init__(self, cost: ChunkCost, block: int, tokens: int, seconds: float, smallest: float) -> None:
-        self._cost = cost
-        self._block = block
-        self.tokens = tokens
-        self._smallest = smallest
-        self.seconds = seconds
-
-    def chunk(self, lane: Lane) -> int:
-        fits = self._cost.tokens_within(self.seconds, lane.next)
-        if self._block <= self.tokens <= fits:
-            return min(lane.left, self.tokens)
-        return whole_blocks(lane, min(self.tokens, fits), self._block)
-
-    def fragment(self, start: int, length: int) -> bool:
-        return self._cost.work(start, length) < self._smallest
-
-    def take(self, start: int, length: int) -> None:
-        self.tokens -= length
-        self.seconds -= self._cost.work(start, length)
+stages, or were within the window: one was just answered and is about to ask again."""
+FEW = 0.04
+"""Share of requests that may take one wave more than the others: less than a p95 would show."""
+PRICE = 0.0075
+"""Most throughput that is given for equal waits."""
 
 
 class TimedMpu(PackingPlanner):
@@ -99,8 +77,7 @@ class TimedMpu(PackingPlanner):
         self._cost = LearnedCost().cost if cost is None else cost
         self._head = ("", 0)
         self._left_behind: set[str] = set()
-        self._crowd = 0
-        self._crowds = deque([0], maxlen=self._R)
+        self._demand = Demand()
         self.budget = b_min
         """Tokens the oldest lane could have taken in the latest decision."""
 
@@ -117,21 +94,18 @@ class TimedMpu(PackingPlanner):
         head = lanes[0]
         if head.request_id != self._head[0]:
             self._head = (head.request_id, head.next)
+        demand = self._demand
+        demand.see(view)
         seconds = self._seconds(view, lanes)
-        known = {span.request_id for wave in view.in_flight for span in wave}
-        self._crowd = len(known) + len(lanes)
-        if self._crowd >= self._P:
-            longest = seconds * STRETCH
-        elif self._crowd == self._P - 1 and max(self._crowds) >= self._P:
-            longest = seconds * STRETCH * self._P / self._crowd
-        else:
-            longest = seconds
+        longest = seconds * STRETCH if demand.requests >= self._P else seconds
         self.budget = min(max(self._even(head, longest), self._b_min), self._M)
         room = self._cost.work(head.next, self.budget)
         if len(lanes) > 1:
             room = max(room, seconds)
-        plenty = seconds >= self._cost.work(head.next, self._M)
-        wave = TimedRoom(self._cost, self._block, self._M, room, SMALLEST_FRAGMENT * seconds)
+        full = self._cost.work(head.next, self._M)
+        plenty = seconds >= full
+        tokens = self._same_wait(full) if plenty else self._M
+        wave = TimedRoom(self._cost, self._block, tokens, room, passing=not (plenty and demand.steady))
         spans = self._pack(lanes, wave)
         if plenty:
             spans += self._fragment(lanes, spans, wave)
@@ -145,7 +119,7 @@ class TimedMpu(PackingPlanner):
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
-        self._crowds.append(self._crowd)
+        self._demand.launched()
 
     def _fragment(self, lanes: Sequence[Lane], spans: tuple[Span, ...], wave: TimedRoom) -> tuple[Span, ...]:
         """What is left of a wave goes to the first lane that it does not carry."""
@@ -155,6 +129,15 @@ class TimedMpu(PackingPlanner):
                 length = wave.chunk(lane)
                 return (lane.span(length),) if length else ()
         return ()
+
+    def _same_wait(self, full: float) -> int:
+        """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""
+        waves = self._demand.tokens / self._M
+        wanted = math.ceil(waves - FEW)
+        share = self._cost.a / (self._cost.a + full)
+        if wanted <= waves or share * (wanted / waves - 1) > PRICE:
+            return self._M
+        return min(self._M, -(-math.ceil(self._demand.tokens / wanted) // self._block) * self._block)
 
     def _before_newcomers(
         self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
@@ -178,7 +161,7 @@ class TimedMpu(PackingPlanner):
             longest = max(longest, lane.end)
             # Enough for full waves everywhere: what else there is does not matter.
             if total - first > P * (full := self._M * (b + cost.c * (longest + self._M))):
-                return self._ring_limit(lanes, full)
+                return self._supplied(full)
         if P == 1:
             return total
         others = total - first
@@ -190,21 +173,11 @@ class TimedMpu(PackingPlanner):
                     others += work
         begun = self._head[1]
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
-        return self._ring_limit(lanes, max(alone, min(others / (P - 1), total / P)))
+        return max(alone, self._supplied(min(others / (P - 1), total / P)))
 
-    def _ring_limit(self, lanes: Sequence[Lane], seconds: float) -> float:
-        """At most the seconds of the ``R - 1`` waves behind the oldest lane, shared by the stages to pass."""
-        wanted, work, c = (self._R - 1) * self._M, 0.0, self._cost.c
-        b, enough = self._cost.b + c / 2, (self._P - 1) * seconds
-        for lane in lanes[1:]:
-            tokens = min(wanted, lane.end - lane.next)
-            work += tokens * (b + c * (lane.next + tokens / 2))
-            wanted -= tokens
-            if work >= enough:
-                break
-            if not wanted:
-                return min(seconds, work / (self._P - 1))
-        return seconds
+    def _supplied(self, seconds: float) -> float:
+        """The most that was supplied, under a steady load; in tokens, as the cost is learned meanwhile."""
+        return self._demand.supply(seconds / self._cost.b) * self._cost.b
 
     def _even(self, lane: Lane, seconds: float) -> int:
         """Tokens of the lane's next chunk, if all its chunks take the same and at most ``seconds``."""

@@ -1,0 +1,72 @@
+"""What the load of the last waves says about the next, on numbers worked by hand."""
+
+from __future__ import annotations
+
+from wavepp_worker.runtime.demand import WINDOW, Demand
+from wavepp_worker.runtime.planner import Lane, PipelineView
+from wavepp_worker.runtime.protocol import Span
+
+
+def view(waiting: int, flying: int = 0) -> PipelineView:
+    lanes = tuple(Lane(f"w{i}", 0, 100) for i in range(waiting))
+    return PipelineView(lanes, tuple((Span(f"f{i}", 0, 50, True),) for i in range(flying)))
+
+
+def launch(demand: Demand, requests: int, waves: int, supply: float = 0.0) -> None:
+    for _ in range(waves):
+        demand.see(view(requests))
+        demand.supply(supply)
+        demand.launched()
+
+
+def test_requests_count_whole_until_their_last_wave_is_done() -> None:
+    demand, lane = Demand(), Lane("r", 20, 100)
+    demand.see(PipelineView((lane,)))
+    demand.launched()
+    lane.next = 60
+    demand.see(PipelineView((lane,), ((Span("r", 20, 40, False),),)))
+    assert (demand.requests, demand.tokens) == (1, 80)
+    demand.launched()
+    demand.see(PipelineView((Lane("s", 0, 8),), ((Span("r", 60, 40, True),),)))
+    assert (demand.requests, demand.tokens) == (2, 88)
+
+
+def test_the_most_of_the_window_counts() -> None:
+    demand = Demand()
+    launch(demand, 5, 1)
+    launch(demand, 2, WINDOW - 1)
+    demand.see(view(1))
+    assert (demand.requests, demand.tokens) == (5, 500)
+    launch(demand, 2, 1)
+    demand.see(view(1))
+    assert (demand.requests, demand.tokens) == (2, 200)
+
+
+def test_a_load_is_steady_if_it_never_halved_in_a_full_window() -> None:
+    demand = Demand()
+    launch(demand, 4, WINDOW - 1)
+    demand.see(view(4))
+    assert not demand.steady, "not known for long enough"
+    launch(demand, 2, 1)
+    demand.see(view(4))
+    assert demand.steady, "half of the most is enough"
+    launch(demand, 1, 1)
+    demand.see(view(4))
+    assert not demand.steady
+    launch(demand, 4, WINDOW)
+    demand.see(view(4))
+    assert demand.steady
+
+
+def test_only_a_steady_load_supplies_what_it_did_before() -> None:
+    demand = Demand()
+    launch(demand, 4, 1, supply=90.0)
+    launch(demand, 4, WINDOW - 2, supply=40.0)
+    demand.see(view(4))
+    assert demand.supply(50.0) == 50.0
+    launch(demand, 4, 1, supply=40.0)
+    demand.see(view(4))
+    assert demand.supply(50.0) == 90.0
+    launch(demand, 4, 1, supply=40.0)
+    demand.see(view(4))
+    assert demand.supply(50.0) == 50.0
