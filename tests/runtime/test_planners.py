@@ -426,7 +426,7 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
             assert planner.budget in planner.ladder
         if isinstance(planner, TimedMpu):
             assert 32 <= planner.budget <= 128
-        proposed = sum(span.length for span in spans)
+        proposed, filling = sum(span.length for span in spans), spans[-1]
         assert proposed <= 128
         if refusals and rng.random() < 0.2:
             spans = spans[: rng.randrange(1, len(spans) + 1)]
@@ -437,7 +437,8 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
             assert span.start == position[span.request_id], "overlaps or skips"
             assert span.last == (span.start + span.length == lane.end)
             whole = (span.start + span.length) % B == 0
-            assert name == "greedy" or span.last or whole or (name == "mpu" and proposed == 128)
+            full = name == "mpu" and span == filling and proposed % B == 0
+            assert name == "greedy" or span.last or whole or full
             position[span.request_id] += span.length
         carried = {span.request_id for span in spans}
         youngest = max(order.index(request_id) for request_id in carried)

@@ -21,8 +21,11 @@ class Demand:
 
     def __init__(self) -> None:
         self._whole: dict[str, int] = {}
+        self._tokens = 0
         self._supply = 0.0
-        self._waves = deque([(0, 0, 0.0)] * WINDOW, maxlen=WINDOW)
+        self._requests_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
+        self._tokens_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
+        self._supply_of_waves = deque([0.0] * WINDOW, maxlen=WINDOW)
         self.steady = False
         """Whether there were requests all the time, never less than ``EBB`` of their most."""
         self.requests = 0
@@ -32,26 +35,29 @@ class Demand:
 
     def see(self, view: PipelineView) -> None:
         """Account for what the next wave is planned from."""
-        known, whole = self._whole, {}
-        for wave in view.in_flight:
-            for span in wave:
-                if span.request_id not in whole:
-                    whole[span.request_id] = known.get(span.request_id, span.length)
-        for lane in view.lanes:
-            if lane.request_id not in whole:
-                whole[lane.request_id] = known.get(lane.request_id, lane.left)
-        self._whole = whole
-        requests = [wave[0] for wave in self._waves]
-        most = max(requests)
-        self.steady = min(requests) >= EBB * most > 0
+        present = {lane.request_id for lane in view.lanes}
+        present.update([span.request_id for wave in view.in_flight for span in wave])
+        whole = self._whole
+        for request_id in whole.keys() - present:
+            self._tokens -= whole.pop(request_id)
+        if len(present) > len(whole):
+            new = {span.request_id: span.length for wave in view.in_flight for span in wave}
+            new.update({lane.request_id: lane.end - lane.next for lane in view.lanes})
+            for request_id in present - whole.keys():
+                whole[request_id] = new[request_id]
+                self._tokens += new[request_id]
+        most = max(self._requests_of_waves)
+        self.steady = min(self._requests_of_waves) >= EBB * most > 0
         self.requests = max(len(whole), most)
-        self.tokens = max(sum(whole.values()), max(wave[1] for wave in self._waves))
+        self.tokens = max(self._tokens, max(self._tokens_of_waves))
 
     def supply(self, size: float) -> float:
         """The size of a wave that the requests supply: what they do now, or at most did under a steady load."""
         self._supply = size
-        return max(size, max(wave[2] for wave in self._waves)) if self.steady else size
+        return max(size, max(self._supply_of_waves)) if self.steady else size
 
     def launched(self) -> None:
         """A wave was launched, planned from what was seen last."""
-        self._waves.append((len(self._whole), sum(self._whole.values()), self._supply))
+        self._requests_of_waves.append(len(self._whole))
+        self._tokens_of_waves.append(self._tokens)
+        self._supply_of_waves.append(self._supply)

@@ -88,7 +88,8 @@ class PackingPlanner(Planner):
 
     def _pack(self, lanes: Sequence[Lane], room: Room) -> tuple[Span, ...]:
         """A wave from the open lanes: overdue ones, then first come first served but for fragments."""
-        overdue = [lane for lane in lanes if self._passed.get(lane.request_id, 0) >= self._deadline]
+        waited = {request_id for request_id, times in self._passed.items() if times >= self._deadline}
+        overdue = [lane for lane in lanes if lane.request_id in waited] if waited else []
         spans = []
         for lane in overdue:
             if length := room.chunk(lane):
@@ -96,10 +97,9 @@ class PackingPlanner(Planner):
                 room.take(lane.next, length)
         if len(spans) < len(overdue):
             return tuple(spans)
-        late = {lane.request_id for lane in overdue}
         only_whole = False
         for lane in lanes:
-            if lane.request_id in late or (only_whole and lane.left > room.tokens):
+            if lane.request_id in waited or (only_whole and lane.left > room.tokens):
                 continue
             length = room.chunk(lane)
             if not length:
