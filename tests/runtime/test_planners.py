@@ -263,6 +263,17 @@ def test_a_request_alone_is_cut_into_the_number_of_waves_that_ends_first() -> No
     assert lengths == [48] * 32 + [32, 32], "what is left of a request does not make its waves shorter"
 
 
+def test_a_request_alone_is_not_cut_finer_than_the_wave_it_would_wait_behind() -> None:
+    def cut(slack: float) -> int:
+        planner = TimedMpu(P=5, M=1024, b_min=16, B=16, cost=ChunkCost(a=4.0, b=1.0, c=0.0))
+        ahead = ((Span("f", 0, 160, True),),)
+        (span,) = planner.propose(PipelineView(lanes(1600), ahead, slack=slack))
+        return span.length
+
+    assert cut(slack=100.0) == 160
+    assert cut(slack=0.0) == 48, "the first stage is idle: the wave ahead is further on"
+
+
 def test_a_request_is_cut_evenly() -> None:
     planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(43.0, 1.0, 0.0))
     (lane,) = lanes(96)

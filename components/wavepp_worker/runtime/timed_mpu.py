@@ -4,7 +4,7 @@ The paper's rules ask how many waves of a token budget the work makes. Here the 
 seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the first.
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
-  for waves of ``sqrt(a * u / Q)``. Never cut finer.
+  for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
   pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. Under a
   steady load (``Demand``), the most that was supplied counts: who was just answered is about to ask again.
@@ -173,6 +173,8 @@ class TimedMpu(PackingPlanner):
                     others += work
         begun = self._head[1]
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
+        if len(lanes) == 1 and view.in_flight and view.slack > 0:
+            alone = max(alone, sum(cost.work(span.start, span.length) for span in view.in_flight[-1]))
         return max(alone, self._supplied(min(others / (P - 1), total / P)))
 
     def _supplied(self, seconds: float) -> float:
