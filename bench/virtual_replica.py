@@ -19,6 +19,7 @@ from wavepp_worker import EngineConfig
 from wavepp_worker.model.cost_model import read_timed_model
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.runtime.admission_queue import AdmissionQueue
+from wavepp_worker.runtime.collector import collect_young_only
 from wavepp_worker.runtime.lanes import Lanes
 from wavepp_worker.runtime.layout import rank_configs
 from wavepp_worker.runtime.leader_loop import LAUNCH_AHEAD
@@ -95,6 +96,7 @@ class Replica:
         self._backlog = 0
         self._seconds: dict[int, float] = {}
         self._answered: Callable[[], None] = lambda: None
+        collect_young_only()
 
     def closed_loop(self, prompts: Iterable[bytes], concurrency: int) -> list[Served]:
         """Send the prompts (packed tokens), ``concurrency`` at a time; returns when all are answered."""

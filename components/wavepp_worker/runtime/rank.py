@@ -21,6 +21,7 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.boundary import SchedulingBoundary
+from wavepp_worker.runtime.collector import collect_young_only
 from wavepp_worker.runtime.data_plane import DataPlane
 from wavepp_worker.runtime.executor import Executor
 from wavepp_worker.runtime.follower import run_follower_loop, run_follower_wave
@@ -152,6 +153,7 @@ def _serve(
 
     wave = threading.Thread(target=guarded_wave, name="WAVE", daemon=True)
     wave.start()
+    collect_young_only()
     address = state.source.address if state.source is not None else None
     events.send(RankReady(rank=config.rank, pid=os.getpid(), blocks=config.blocks, handoff=address))
     loop_main()
