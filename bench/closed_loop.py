@@ -12,6 +12,8 @@ from wavepp_worker.runtime.engine import PrefillEngine
 from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
 from wavepp_worker.runtime.prompts import pack_tokens
 
+from bench.percentile import p95
+
 
 @dataclass(frozen=True)
 class Load:
@@ -36,7 +38,7 @@ class Load:
 
     @property
     def p95(self) -> float:
-        return sorted(self.completion)[max(0, -(-95 * len(self.completion) // 100) - 1)]
+        return p95(self.completion)
 
 
 def closed_loop(

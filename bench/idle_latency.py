@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.percentile import p95
 from bench.served import Served, serve
 
 
@@ -86,9 +87,8 @@ def main(
         "part", "median ms", "p95 ms", title=f"idle time to first token, {tokens} tokens, {requests} requests"
     )
     for name in rows[0]:
-        values = sorted(1000 * row[name] for row in rows)
-        p95 = values[min(len(values) - 1, round(0.95 * len(values)))]
-        table.add_row(name, f"{statistics.median(values):.1f}", f"{p95:.1f}")
+        values = [1000 * row[name] for row in rows]
+        table.add_row(name, f"{statistics.median(values):.1f}", f"{p95(values):.1f}")
     Console(width=100).print(table)
     if out is not None:
         out.write_text(json.dumps(rows, indent=1))

@@ -19,6 +19,7 @@ from bench.cost_models import SYSTEMS, M, cell_bound, model_dir
 from bench.paper_cells import CELLS, Cell
 from bench.paper_rows import Idle, Row
 from bench.paper_traffic import Traffic, enough_requests
+from bench.percentile import p95
 from bench.virtual_replica import Replica
 
 BLOCK = 64
@@ -166,7 +167,7 @@ def _row(
         bound=cell_bound(cell),
         computed=(tokens - reused) / seconds,
         p50=statistics.median(completion),
-        p95=sorted(completion)[-(-95 * count // 100) - 1],
+        p95=p95(completion),
         reused=reused / tokens,
         reusable=1 - cell.uncached / cell.tokens,
         waves=waves,

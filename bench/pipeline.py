@@ -17,6 +17,7 @@ from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView, Pla
 from wavepp_worker.runtime.protocol import Span
 
 from bench.paper_cells import Shape
+from bench.percentile import p95
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,5 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
             upcoming_events.append(arrivals[0][0] + device.admission)
         if upcoming_events:
             now = max(now, min(upcoming_events))
-    latencies.sort()
     tokens = sum(request.tokens for request in requests)
-    p95 = latencies[min(len(latencies) - 1, int(0.95 * len(latencies)))]
-    return Outcome(now, tokens / now, statistics.median(latencies), p95, waves)
+    return Outcome(now, tokens / now, statistics.median(latencies), p95(latencies), waves)

@@ -23,6 +23,7 @@ from rich.progress import Progress
 from bench.cost_models import VOCABULARY, model_dir
 from bench.paper_run import POLICIES, boot_config, require_known
 from bench.paper_tables import print_table
+from bench.percentile import p95
 from bench.retention_report import (
     GOOD,
     PAPER,
@@ -74,13 +75,13 @@ def measure(policy: str, rate: float, requests: int, kv_tokens: int) -> Retentio
     seconds = replica.events.now - begun
     replica.audit()
     warm = [each for each in served if each.prompt_tokens == PREFIX + SUFFIX]
-    completion = sorted(each.completion for each in served)
+    completion = [each.completion for each in served]
     return RetentionPoint(
         rate=rate,
         policy=policy,
         good_hits=sum(each.reused_tokens >= GOOD * PREFIX for each in warm) / len(warm),
         p50=statistics.median(completion),
-        p95=completion[-(-95 * len(completion) // 100) - 1],
+        p95=p95(completion),
         throughput=sum(each.prompt_tokens for each in served) / seconds,
     )
 

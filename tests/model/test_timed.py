@@ -260,3 +260,13 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
     assert again.reused_tokens == 5 * step - 16
     assert ideal <= virtual < 1.1 * ideal
     assert all(stage.compute * speed == pytest.approx(5 * turn) for stage in results[0].timings.stages)
+
+
+@pytest.mark.parametrize("handoff", ["socket", "auto"])
+def test_a_hand_off_without_kv_is_refused_at_start(tmp_path: Path, handoff: Any) -> None:
+    model = write_timed_model(tmp_path, timed_model())
+    config = EngineConfig(model=model, max_model_len=1000, handoff=handoff)
+    with pytest.raises(
+        ConfigError, match=rf"^handoff is {handoff}, but .* is a timed model.*set handoff to none"
+    ):
+        PrefillEngine(config).start()

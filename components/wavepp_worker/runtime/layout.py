@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport import resolve_transport
+from wavepp_worker.model.cost_model import is_timed
 from wavepp_worker.model.info import ModelInfo
 from wavepp_worker.model.load import resolve_dtype
 from wavepp_worker.model.partition import partition_layers
@@ -118,6 +119,11 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
     check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
     transport = resolve_transport(config.handoff)
+    if transport != "none" and is_timed(config.model):
+        raise ConfigError(
+            f"handoff is {config.handoff}, but {config.model} is a timed model and computes no KV to hand over; set "
+            "handoff to none, or model to one with weights"
+        )
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
     tiers = tier_blocks(config)
