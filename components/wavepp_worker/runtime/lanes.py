@@ -45,7 +45,10 @@ class Lanes:
 
     def next_leased(self) -> str | None:
         """The first request with a place in the waves whose blocks are not its own yet."""
-        return next((request_id for request_id in self._open() if request_id in self._leased), None)
+        if not self._leased:
+            return None
+        open_lanes = islice(self._lanes, self._max_batch)
+        return next((request_id for request_id in open_lanes if request_id in self._leased), None)
 
     def started(self, request_id: str) -> None:
         """The request's blocks are its own."""
@@ -96,10 +99,7 @@ class Lanes:
         if any(not self.ring.carries(request_id) for request_id in self._aborted):
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
-    def _open(self) -> list[str]:
-        """The requests that share waves; those behind them keep their lease until a lane is free."""
-        return list(islice(self._lanes, self._max_batch))
-
     def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
-        lanes = tuple(self._lanes[request_id] for request_id in self._open())
+        """What shares waves; who is behind the first ``max_batch`` keeps its lease until a lane is free."""
+        lanes = tuple(islice(self._lanes.values(), self._max_batch))
         return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack)
