@@ -24,6 +24,9 @@ class Events:
         self._number += 1
         heapq.heappush(self._queue, (max(when, self.now), self._number, act, arguments))
 
+    def after(self, seconds: float, act: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now + seconds, act, *arguments)
+
     def clock_ns(self) -> int:
         return round(self.now * 1e9)
 
