@@ -6,8 +6,9 @@ filled with cold traffic. Prefixes are sent before the clock starts. Devices tak
 (``bench.cost_models``).
 
 ``--clock virtual`` runs a replica in one process on a virtual clock (``bench.virtual_replica``), several boots side by
-side. ``--clock real`` runs one process a rank against real time, with devices ``--speed`` times faster, which makes
-the host's share that much larger than it would be.
+side. A cell gets enough requests for filling and draining to be 2 % of its time; its p95 may still depend on where the
+first waves ended, and ``--times 4`` shows whether it does. ``--clock real`` runs one process a rank against real time,
+with devices ``--speed`` times faster, which makes the host's share that much larger than it would be.
 
 ``--out`` keeps every finished cell, and a run that finds it there does not repeat it. Tables and figures of a kept
 file: ``python -m bench.paper_report``.
@@ -35,6 +36,9 @@ from bench.paper_traffic import enough_requests
 
 Boot = tuple[str, str, list[Cell]]
 
+_found: Any = None
+"""In a worker process: the queue that takes the rows."""
+
 
 def missing(models: Sequence[str], policies: Sequence[str], only: str, rows: Sequence[Row]) -> list[Boot]:
     """What has to run: per model and policy, the cells that ``rows`` lacks, in the order to run them."""
@@ -48,12 +52,12 @@ def missing(models: Sequence[str], policies: Sequence[str], only: str, rows: Seq
     return boots
 
 
-def run_virtual(boots: Sequence[Boot], kv_tokens: int, processes: int) -> Iterator[Row]:
+def run_virtual(boots: Sequence[Boot], kv_tokens: int, times: int, processes: int) -> Iterator[Row]:
     """Rows as they are measured, several boots at once."""
     context = multiprocessing.get_context("spawn")
     found: Any = context.Queue()
     with context.Pool(processes, _set_queue, (found,)) as pool:
-        jobs = pool.map_async(_measure, [(*boot, kv_tokens) for boot in boots], chunksize=1)
+        jobs = pool.map_async(_measure, [(*boot, kv_tokens, times) for boot in boots], chunksize=1)
         threading.Thread(target=lambda: (jobs.wait(), found.put(None)), daemon=True).start()
         while (row := found.get()) is not None:
             yield row
@@ -65,8 +69,9 @@ def _set_queue(found: Any) -> None:
     _found = found
 
 
-def _measure(job: tuple[str, str, list[Cell], int]) -> None:
-    for row in virtual_boot(*job):
+def _measure(job: tuple[str, str, list[Cell], int, int]) -> None:
+    model, policy, cells, kv_tokens, times = job
+    for row in virtual_boot(model, policy, cells, kv_tokens, times=times):
         _found.put(row)
 
 
@@ -83,6 +88,9 @@ def main(
     speed: Annotated[
         float, typer.Option(help="How much faster than the paper's the devices are on the real clock.")
     ] = 4.0,
+    times: Annotated[
+        int, typer.Option(min=1, help="How many times more requests on the virtual clock than are enough.")
+    ] = 1,
     requests_per_client: Annotated[int, typer.Option(help="Requests of a cell on the real clock.")] = 4,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 6_000_000,
     out: Annotated[Path, typer.Option(help="Measured cells, JSON.")] = Path("paper.json"),
@@ -99,7 +107,7 @@ def main(
         )
     boots = missing(models, policies, only, rows)
     if clock == "virtual":
-        measured = run_virtual(boots, kv_tokens, processes)
+        measured = run_virtual(boots, kv_tokens, times, processes)
     else:
         measured = (row for boot in boots for row in real_boot(*boot, kv_tokens, speed, requests_per_client))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -73,9 +72,13 @@ def virtual_boot(
     cells: Sequence[Cell],
     kv_tokens: int,
     round_delay: float = 0.0,
-    most_requests: int | None = None,
+    requests: int | None = None,
+    times: int = 1,
 ) -> Iterator[Row]:
-    """Measure cells one after the other on the virtual clock."""
+    """Measure cells one after the other on the virtual clock.
+
+    Each gets ``requests``, or ``times`` as many as ``enough_requests`` says.
+    """
     traffic = Traffic()
     with tempfile.TemporaryDirectory() as directory:
         timed_model = model_dir(model, 1.0, Path(directory))
@@ -86,7 +89,7 @@ def virtual_boot(
     for cell in cells:
         replica.closed_loop(traffic.seeds(cell), 1)
         begun = replica.events.now
-        count = min(enough_requests(cell, config.pp), most_requests or sys.maxsize)
+        count = requests or times * enough_requests(cell, config.pp)
         served = replica.closed_loop(traffic.prompts(cell, count), cell.concurrency)
         seconds = replica.events.now - begun
         yield _row(
