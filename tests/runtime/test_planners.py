@@ -307,18 +307,29 @@ def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() ->
         planner.accept(view, spans)
         return span.length < 160
 
-    assert cut(others=2), "nothing says that a fourth is about to come"
+    assert cut(others=3), "a burst: six waves for four stages"
     for _ in range(WINDOW):
-        assert not cut(others=3)
+        cut(others=3)
+    assert not cut(others=3), "a steady load: four waves"
     for _ in range(WINDOW):
         assert not cut(others=2), "the fourth may be about to ask again"
     assert cut(others=2), "a window later: three requests for four stages"
 
 
+@pytest.mark.parametrize(("stages", "cut"), [(4, False), (5, True)])
+def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(stages: int, cut: bool) -> None:
+    """Three of 120 in flight supply waves of 120, or of 90 where there are five stages; 150 are at most 1.3 of 120."""
+    planner = TimedMpu(P=stages, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 120, True),) for i in range(3))
+    for number in range(WINDOW + 1):
+        spans = planner.plan([Lane(f"r{number}", 0, 150)], flight)
+    assert (spans[0].length < 150) == cut
+
+
 def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:
     """Four requests for waves of three: the fourth goes alone, and the three that come back again go together."""
     planner = TimedMpu(P=4, M=64, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
-    flight = tuple((Span(f"f{i}", 0, 55, True),) for i in range(3))
+    flight = tuple((Span(f"f{i}", 0, 95, True),) for i in range(3))
 
     def launched(*waiting: Lane) -> list[str]:
         view = PipelineView(waiting, flight)
@@ -358,6 +369,14 @@ def test_nobody_passes_where_a_steady_load_fills_the_waves() -> None:
     assert shape(planner.plan(lanes(96, 640, 24, 640))) == [("r0", 0, 96), ("r1", 0, 32)]
 
 
+def test_a_steady_load_that_does_not_fill_the_waves_lets_others_pass() -> None:
+    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    waiting = (("a", 96), ("b", 200), ("c", 24), ("d", 160))
+    for number in range(WINDOW + 1):
+        spans = planner.plan([Lane(f"{number}{name}", 0, left) for name, left in waiting])
+    assert [(span.request_id[-1], span.length) for span in spans] == [("a", 96), ("c", 24)], "120 of 480 / 4"
+
+
 def test_waves_are_sized_so_that_all_requests_take_as_many() -> None:
     def wave(left: int, a: float) -> int:
         planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(a, 1.0, 0.0))
@@ -391,9 +410,13 @@ def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
 
 
 def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None:
-    """Twelve requests of one block make one wave for each of four stages when three share one."""
+    """Twelve requests of one block: in a burst six waves for four stages; under a steady load four."""
     planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
+    assert len(planner.plan(lanes(*[16] * 12))) == 2
+    for _ in range(WINDOW):
+        planner.plan(lanes(*[16] * 12))
     assert len(planner.plan(lanes(*[16] * 12))) == 3
+    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
     assert len(planner.plan(lanes(*[16] * 6))) == 1
 
 

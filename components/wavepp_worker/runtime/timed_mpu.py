@@ -7,7 +7,8 @@ seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the f
   for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
   pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. Under a
-  steady load (``Demand``), the most that was supplied counts: who was just answered is about to ask again.
+  steady load (``Demand``), the most that was supplied counts: who was just answered is about to ask again. Otherwise
+  there are half as many waves again: a burst pays ``a`` once, and those in its smaller waves are answered sooner.
   A wave that takes all there is and could take more is launched when rank 0's device is about to run dry.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
@@ -38,6 +39,8 @@ SMALLEST_TURN = 0.2
 STRETCH = 1.3
 """How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again."""
+BURST = 1.5
+"""Waves a stage, where the load is not known to be steady."""
 FEW = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
 PRICE = 0.0075
@@ -133,11 +136,11 @@ class TimedMpu(PackingPlanner):
     def _same_wait(self, full: float) -> int:
         """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""
         waves = self._demand.tokens / self._M
-        wanted = math.ceil(waves - FEW)
-        share = self._cost.a / (self._cost.a + full)
-        if wanted <= waves or share * (wanted / waves - 1) > PRICE:
+        equal = math.ceil(waves - FEW)
+        price = self._cost.a / (self._cost.a + full) * (equal / waves - 1)
+        if price > PRICE:
             return self._M
-        return min(self._M, -(-math.ceil(self._demand.tokens / wanted) // self._block) * self._block)
+        return min(self._M, -(-math.ceil(self._demand.tokens / equal) // self._block) * self._block)
 
     def _before_newcomers(
         self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
@@ -152,6 +155,7 @@ class TimedMpu(PackingPlanner):
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage."""
         cost, P, head = self._cost, self._P, lanes[0]
+        wanted = P if self._demand.steady else P * BURST
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
         first = cost.work(head.next, head.left)
@@ -160,7 +164,7 @@ class TimedMpu(PackingPlanner):
             total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
             longest = max(longest, lane.end)
             # Enough for full waves everywhere: what else there is does not matter.
-            if total - first > P * (full := self._M * (b + cost.c * (longest + self._M))):
+            if total - first > wanted * (full := self._M * (b + cost.c * (longest + self._M))):
                 return self._supplied(full)
         if P == 1:
             return total
@@ -175,7 +179,7 @@ class TimedMpu(PackingPlanner):
         alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
         if len(lanes) == 1 and view.in_flight and view.slack > 0:
             alone = max(alone, sum(cost.work(span.start, span.length) for span in view.in_flight[-1]))
-        return max(alone, self._supplied(min(others / (P - 1), total / P)))
+        return max(alone, self._supplied(min(others / (P - 1), total / wanted)))
 
     def _supplied(self, seconds: float) -> float:
         """The most that was supplied, under a steady load; in tokens, as the cost is learned meanwhile."""
