@@ -9,9 +9,9 @@ from wavepp_worker.runtime.chunk_cost import ChunkCost
 GUESS = ChunkCost(a=256.0, b=1.0, c=1 / 65536)
 """Before anything was measured, in units of ``b``: a wave costs 256 tokens extra, attention doubles a token's cost
 at 65,536 tokens of context. Only ratios matter to a planner."""
-MEMORY = 0.98
-"""Weight of a wave, of the next one's: about the last 50 count."""
-DOUBT = 0.001
+MEMORY = 0.995
+"""Weight of a wave, of the next one's: about the last 200 count, as those of one load look much alike."""
+DOUBT = 0.0001
 """How much the guess counts beside one wave: the square of the error that waves have, of that the guess may have."""
 LEAST = 0.01
 """Of the guess: no coefficient falls below, as a stage that costs nothing for tokens cannot be planned for."""
