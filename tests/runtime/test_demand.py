@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from wavepp_worker.runtime.demand import WINDOW, Demand
 from wavepp_worker.runtime.planner import Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
@@ -16,17 +20,17 @@ def launch(demand: Demand, requests: int, waves: int, supply: float = 0.0) -> No
     for _ in range(waves):
         demand.see(view(requests))
         demand.supply(supply)
-        demand.launched()
+        demand.launched(())
 
 
 def test_requests_count_whole_until_their_last_wave_is_done() -> None:
     demand, lane = Demand(), Lane("r", 20, 100)
     demand.see(PipelineView((lane,)))
-    demand.launched()
+    demand.launched(())
     lane.next = 60
     demand.see(PipelineView((lane,), ((Span("r", 20, 40, False),),)))
     assert (demand.requests, demand.tokens) == (1, 80)
-    demand.launched()
+    demand.launched(())
     demand.see(PipelineView((Lane("s", 0, 8),), ((Span("r", 60, 40, True),),)))
     assert (demand.requests, demand.tokens) == (2, 88)
 
@@ -70,3 +74,40 @@ def test_only_a_steady_load_supplies_what_it_did_before() -> None:
     launch(demand, 4, 1, supply=40.0)
     demand.see(view(4))
     assert demand.supply(50.0) == 50.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
+    rng, demand = random.Random(seed), Demand()
+    lanes: list[Lane] = []
+    flight: list[tuple[Span, ...]] = []
+    whole: dict[str, int] = {}
+    waves = [(0, 0)] * WINDOW
+    for step in range(300):
+        for _ in range(rng.choice((0, 0, 1, 3))):
+            lane = Lane(f"r{step}.{len(lanes)}", 0, rng.randrange(1, 200))
+            lanes.append(lane)
+            whole[lane.request_id] = lane.left
+        if lanes and rng.random() < 0.1:
+            lanes.remove(rng.choice(lanes))
+        if flight and rng.random() < 0.5:
+            flight.pop(0)
+        seen = PipelineView(tuple(lanes), tuple(flight))
+        demand.see(seen)
+        present = {lane.request_id for lane in lanes} | {span.request_id for wave in flight for span in wave}
+        now = len(present), sum(whole[request_id] for request_id in present)
+        recent = [*waves[-WINDOW:], now]
+        assert demand.requests == max(requests for requests, _ in recent)
+        assert demand.tokens == max(tokens for _, tokens in recent)
+        if lanes and len(flight) < 6 and rng.random() < 0.7:
+            carried = lanes[: rng.randrange(1, 4)]
+            spans = tuple(
+                lane.span(rng.choice((lane.left, rng.randrange(1, lane.left + 1)))) for lane in carried
+            )
+            demand.launched(spans)
+            waves.append(now)
+            flight.append(spans)
+            for span, lane in zip(spans, carried, strict=True):
+                lane.next += span.length
+            lanes = [lane for lane in lanes if lane.left]

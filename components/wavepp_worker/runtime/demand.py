@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from wavepp_worker.runtime.planner import PipelineView
+from wavepp_worker.runtime.protocol import Span
 
 WINDOW = 32
 """Waves by which the load is judged: some fills of the ring, so that a burst has ebbed away within them."""
@@ -22,6 +24,7 @@ class Demand:
     def __init__(self) -> None:
         self._whole: dict[str, int] = {}
         self._tokens = 0
+        self._ending: deque[str] = deque()
         self._supply = 0.0
         self._requests_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
         self._tokens_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
@@ -35,20 +38,20 @@ class Demand:
 
     def see(self, view: PipelineView) -> None:
         """Account for what the next wave is planned from."""
-        present = {lane.request_id for lane in view.lanes}
-        present.update([span.request_id for wave in view.in_flight for span in wave])
-        whole = self._whole
-        for request_id in whole.keys() - present:
-            self._tokens -= whole.pop(request_id)
-        if len(present) > len(whole):
-            new = {span.request_id: span.length for wave in view.in_flight for span in wave}
-            new.update({lane.request_id: lane.end - lane.next for lane in view.lanes})
-            for request_id in present - whole.keys():
-                whole[request_id] = new[request_id]
-                self._tokens += new[request_id]
+        # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.
+        whole, ending = self._whole, sum(span.last for wave in view.in_flight for span in wave)
+        while len(self._ending) > ending:
+            self._tokens -= whole.pop(self._ending.popleft(), 0)
+        for lane in reversed(view.lanes):
+            if lane.request_id in whole:
+                break
+            whole[lane.request_id] = lane.left
+            self._tokens += lane.left
+        if len(whole) != len(view.lanes) + ending:
+            self._recount(view)
         most = max(self._requests_of_waves)
         self.steady = min(self._requests_of_waves) >= EBB * most > 0
-        self.requests = max(len(whole), most)
+        self.requests = max(len(self._whole), most)
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
 
     def supply(self, size: float) -> float:
@@ -56,8 +59,18 @@ class Demand:
         self._supply = size
         return max(size, max(self._supply_of_waves)) if self.steady else size
 
-    def launched(self) -> None:
+    def launched(self, spans: Sequence[Span]) -> None:
         """A wave was launched, planned from what was seen last."""
+        self._ending.extend(span.request_id for span in spans if span.last)
         self._requests_of_waves.append(len(self._whole))
         self._tokens_of_waves.append(self._tokens)
         self._supply_of_waves.append(self._supply)
+
+    def _recount(self, view: PipelineView) -> None:
+        """Somebody left without having ended."""
+        flying = [span for wave in view.in_flight for span in wave]
+        present = {span.request_id: span.length for span in flying}
+        present.update((lane.request_id, lane.left) for lane in view.lanes)
+        self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
+        self._tokens = sum(self._whole.values())
+        self._ending = deque(span.request_id for span in flying if span.last)

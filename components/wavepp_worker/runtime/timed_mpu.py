@@ -122,7 +122,7 @@ class TimedMpu(PackingPlanner):
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
-        self._demand.launched()
+        self._demand.launched(spans)
 
     def _fragment(self, lanes: Sequence[Lane], spans: tuple[Span, ...], wave: TimedRoom) -> tuple[Span, ...]:
         """What is left of a wave goes to the first lane that it does not carry."""
