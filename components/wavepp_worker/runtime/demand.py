@@ -25,12 +25,13 @@ class Demand:
         self._whole: dict[str, int] = {}
         self._tokens = 0
         self._ending: deque[str] = deque()
-        self._supply = 0.0
         self._requests_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
         self._tokens_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
         self._supply_of_waves = deque([0.0] * WINDOW, maxlen=WINDOW)
         self.steady = False
         """Whether there were requests all the time, never less than ``EBB`` of their most."""
+        self.supply_now = 0.0
+        """The size of a wave that the requests supplied when that was asked for last."""
         self.requests = 0
         """Most requests at a time."""
         self.tokens = 0
@@ -56,7 +57,7 @@ class Demand:
 
     def supply(self, size: float) -> float:
         """The size of a wave that the requests supply: what they do now, or at most did under a steady load."""
-        self._supply = size
+        self.supply_now = size
         return max(size, max(self._supply_of_waves)) if self.steady else size
 
     def launched(self, spans: Sequence[Span]) -> None:
@@ -64,7 +65,7 @@ class Demand:
         self._ending.extend(span.request_id for span in spans if span.last)
         self._requests_of_waves.append(len(self._whole))
         self._tokens_of_waves.append(self._tokens)
-        self._supply_of_waves.append(self._supply)
+        self._supply_of_waves.append(self.supply_now)
 
     def _recount(self, view: PipelineView) -> None:
         """Somebody left without having ended."""

@@ -106,7 +106,7 @@ class TimedMpu(PackingPlanner):
         if len(lanes) > 1:
             room = max(room, seconds)
         full = self._cost.work(head.next, self._M)
-        plenty = seconds >= full
+        plenty = demand.supply_now * self._cost.b >= full
         tokens = self._same_wait(full) if plenty else self._M
         wave = TimedRoom(self._cost, self._block, tokens, room, passing=not (plenty and demand.steady))
         spans = self._pack(lanes, wave)
@@ -167,6 +167,7 @@ class TimedMpu(PackingPlanner):
             if total - first > wanted * (full := self._M * (b + cost.c * (longest + self._M))):
                 return self._supplied(full)
         if P == 1:
+            self._supplied(total)
             return total
         others = total - first
         for wave in view.in_flight:
