@@ -40,7 +40,9 @@ STRETCH = 1.3
 """How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again."""
 BURST = 1.5
-"""Waves a stage, where the load is not known to be steady."""
+"""Waves a stage, where the load is not known to be steady and there are at most ``CROWD`` requests a stage."""
+CROWD = 3
+"""Requests a stage: so many are answered soonest by waves that cost little, one after the other."""
 FEW = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
 PRICE = 0.0075
@@ -155,7 +157,8 @@ class TimedMpu(PackingPlanner):
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage."""
         cost, P, head = self._cost, self._P, lanes[0]
-        wanted = P if self._demand.steady else P * BURST
+        burst = not self._demand.steady and self._demand.requests <= CROWD * P
+        wanted = P * BURST if burst else P
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
         first = cost.work(head.next, head.left)
