@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from wavepp_worker.runtime.admission_queue import Admission, AdmissionQueue
+from wavepp_worker.runtime.admission_queue import Admission
 from wavepp_worker.runtime.messages import PrefillRequest
+from wavepp_worker.runtime.planners import make_round_planner
 from wavepp_worker.runtime.protocol import Codec, Plan, Submit, Tally, Vote, encode
 from wavepp_worker.runtime.rank_config import RankConfig
-from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.threads import LaneAdvance
 
 from bench.virtual_host import Effect, Events
@@ -29,9 +29,7 @@ class VirtualRounds:
     def __init__(
         self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
     ) -> None:
-        headroom = config.headroom * config.block if config.leases else 0
-        queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
-        self.planner = RoundPlanner(queue, leases=config.leases)
+        self.planner = make_round_planner(config)
         self.count = 0
         self.on_admitted: Callable[[Sequence[Admission]], None] = lambda admissions: None
         self.on_news: Callable[[VirtualRank], None] = lambda rank: None

@@ -69,9 +69,7 @@ class Demand:
 
     def _recount(self, view: PipelineView) -> None:
         """Somebody left without having ended."""
-        flying = [span for wave in view.in_flight for span in wave]
-        present = {span.request_id: span.length for span in flying}
+        present = {span.request_id: span.length for wave in view.in_flight for span in wave}
         present.update((lane.request_id, lane.left) for lane in view.lanes)
         self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
         self._tokens = sum(self._whole.values())
-        self._ending = deque(span.request_id for span in flying if span.last)

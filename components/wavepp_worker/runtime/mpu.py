@@ -10,8 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from wavepp_worker.errors import ConfigError
-from wavepp_worker.runtime.packing import PackingPlanner, TokenRoom
+from wavepp_worker.runtime.packing import PackingPlanner, TokenRoom, require_aligned
 from wavepp_worker.runtime.planner import PipelineView
 from wavepp_worker.runtime.protocol import Span
 
@@ -29,11 +28,7 @@ def budget_ladder(M: int, b_min: int, B: int) -> tuple[int, ...]:
     Raises:
         ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
     """
-    if not 1 <= B <= b_min <= M or M % B or b_min % B:
-        raise ConfigError(
-            f"wave budgets need block <= b_min <= M, both multiples of the block; got block {B}, b_min {b_min},"
-            f" M {M}. Change chunk (M) or min_chunk (b_min) to multiples of block"
-        )
+    require_aligned(M, b_min, B)
     ladder = [M]
     while ladder[-1] > b_min:
         ladder.append(max(b_min, ladder[-1] // 2 // B * B))

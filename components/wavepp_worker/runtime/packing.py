@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.planner import Lane, PipelineView, Planner
 from wavepp_worker.runtime.protocol import Span
 
@@ -57,6 +58,15 @@ def whole_blocks(lane: Lane, fits: int, block: int) -> int:
     if fits < block:
         return 0
     return (lane.next + fits) // block * block - lane.next
+
+
+def require_aligned(M: int, b_min: int, B: int) -> None:
+    """Raise ConfigError unless wave budgets from ``b_min`` to ``M`` tokens are made of whole blocks of ``B``."""
+    if not 1 <= B <= b_min <= M or M % B or b_min % B:
+        raise ConfigError(
+            f"wave budgets need block <= b_min <= M, both multiples of the block; got block {B}, b_min {b_min},"
+            f" M {M}. Change chunk (M) or min_chunk (b_min) to multiples of block"
+        )
 
 
 class PackingPlanner(Planner):

@@ -1,13 +1,22 @@
-"""Which planner a configuration asks for."""
+"""Which planners, of waves and of rounds, a configuration asks for."""
 
 from __future__ import annotations
 
+from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.chunk_cost import ChunkCost
 from wavepp_worker.runtime.mpu import PaperMpu, TwoBudgetMpu
 from wavepp_worker.runtime.planner import GreedyPlanner, Planner
 from wavepp_worker.runtime.rank_config import RankConfig
+from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.throttle import ThrottlePlanner
 from wavepp_worker.runtime.timed_mpu import TimedMpu
+
+
+def make_round_planner(config: RankConfig) -> RoundPlanner:
+    """What rank 0 plans admission rounds with."""
+    headroom = config.headroom * config.block if config.leases else 0
+    queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
+    return RoundPlanner(queue, leases=config.leases)
 
 
 def make_planner(config: RankConfig) -> Planner:

@@ -19,7 +19,6 @@ from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.load import load_stage
-from wavepp_worker.runtime.admission_queue import AdmissionQueue
 from wavepp_worker.runtime.boundary import SchedulingBoundary
 from wavepp_worker.runtime.collector import collect_young_only
 from wavepp_worker.runtime.data_plane import DataPlane
@@ -31,12 +30,11 @@ from wavepp_worker.runtime.leader_loop import LeaderLoop
 from wavepp_worker.runtime.local_state import LocalState
 from wavepp_worker.runtime.outbox import Outbox
 from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
-from wavepp_worker.runtime.planners import make_planner
+from wavepp_worker.runtime.planners import make_planner, make_round_planner
 from wavepp_worker.runtime.protocol import RankFailed, RankReady
 from wavepp_worker.runtime.rank_config import RankConfig
 from wavepp_worker.runtime.ring import Ring
 from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
-from wavepp_worker.runtime.round_planner import RoundPlanner
 from wavepp_worker.runtime.rounds import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.threads import Inbox, LaneAborted, LaneAdmitted, LaneAdvance
 from wavepp_worker.runtime.tiers import open_tiers
@@ -124,9 +122,7 @@ def _serve(
         commands = context.socket(zmq.PULL)
         commands.bind(config.commands)
         leader_rounds = LeaderRounds(context, list(config.rounds), config.wait, config.round_delay)
-        headroom = config.headroom * config.block if config.leases else 0
-        queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
-        round_planner = RoundPlanner(queue, leases=config.leases)
+        round_planner = make_round_planner(config)
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
         lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)
         loop = LeaderLoop(

@@ -25,11 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.chunk_cost import ChunkCost
 from wavepp_worker.runtime.demand import Demand
 from wavepp_worker.runtime.learned_cost import LearnedCost
-from wavepp_worker.runtime.packing import PackingPlanner
+from wavepp_worker.runtime.packing import PackingPlanner, require_aligned
 from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView
 from wavepp_worker.runtime.protocol import Span
 from wavepp_worker.runtime.timed_room import TimedRoom
@@ -70,13 +69,8 @@ class TimedMpu(PackingPlanner):
         Raises:
             ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
         """
-        if not 1 <= B <= b_min <= M or M % B or b_min % B:
-            raise ConfigError(
-                f"wave budgets need block <= b_min <= M, both multiples of the block; got block {B}, b_min"
-                f" {b_min}, M {M}. Change chunk (M) or min_chunk (b_min) to multiples of block"
-            )
-        self._R = 2 * P
-        super().__init__(max_batch=max_batch, block=B, deadline=self._R if deadline is None else deadline)
+        require_aligned(M, b_min, B)
+        super().__init__(max_batch=max_batch, block=B, deadline=2 * P if deadline is None else deadline)
         self._P, self._M, self._b_min = P, M, b_min
         self._learned = LearnedCost() if cost is None else None
         self._cost = LearnedCost().cost if cost is None else cost
