@@ -21,11 +21,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from wavepp_worker.cache.hashing import block_hashes
-from wavepp_worker.runtime.admission_queue import AdmissionQueue
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.protocol import Plan
-from wavepp_worker.runtime.round_planner import RoundPlanner
-from wavepp_worker.runtime.threads import LaneEnded, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Plan
 
 from bench.admission_ranks import Ranks
 from bench.admission_report import INDEX, WALKS, Samples, draw_figure, show

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import zmq
-from wavepp_worker.runtime.admission import Outcome
-from wavepp_worker.runtime.protocol import Plan
-from wavepp_worker.runtime.rounds import LeaderRounds
+from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.rounds_plane import LeaderRounds
+from wavepp_worker.runtime.protocol.rounds import Plan
 
 from bench.cached_rank import WAIT, CachedRank, Workload, round_actions, run_follower
 

@@ -16,10 +16,10 @@ from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.ownership import LeaseOwnership
-from wavepp_worker.runtime.round_actions import RoundActions
-from wavepp_worker.runtime.rounds import FollowerRounds
+from wavepp_worker.runtime.admission.ownership import LeaseOwnership
+from wavepp_worker.runtime.admission.round_actions import RoundActions
+from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds
+from wavepp_worker.runtime.state.local_state import LocalState
 
 MODEL = "bench"
 SEED = cache_seed(MODEL, "", "")

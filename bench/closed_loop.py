@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.engine import PrefillEngine
-from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
-from wavepp_worker.runtime.prompts import pack_tokens
+from wavepp_worker.runtime.client.engine import PrefillEngine
+from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from bench.percentile import p95
 

@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from wavepp_worker.model.cost_model import Link, TimedModel, read_timed_model, write_timed_model
-from wavepp_worker.runtime.chunk_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import ChunkCost
 
 from bench.paper_cells import CELLS, Cell, Shape
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 from wavepp_worker import EngineConfig, PrefillEngine
-from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from bench.cost_models import SYSTEMS, M, cell_bound, model_dir
 from bench.paper_cells import CELLS, Cell

@@ -12,9 +12,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.chunk_cost import ChunkCost
-from wavepp_worker.runtime.planner import LAUNCH_MARGIN, Lane, PipelineView, Planner
-from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN, Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.protocol.waves import Span
 
 from bench.paper_cells import Shape
 from bench.percentile import p95

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from wavepp_worker.model.cost_model import read_timed_model
-from wavepp_worker.runtime.mpu import PaperMpu, TwoBudgetMpu
-from wavepp_worker.runtime.planner import GreedyPlanner, Planner
-from wavepp_worker.runtime.throttle import ThrottlePlanner
-from wavepp_worker.runtime.timed_mpu import TimedMpu
+from wavepp_worker.runtime.planning.mpu import TimedMpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, TwoBudgetMpu
+from wavepp_worker.runtime.planning.planner import GreedyPlanner, Planner
+from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 
 from bench.cost_models import MODELS, SYSTEMS, M, cell_bound, stage_cost
 from bench.paper_cells import CELLS, Cell

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from wavepp_worker.runtime.lanes import Lanes
-from wavepp_worker.runtime.leader_loop import LAUNCH_AHEAD
-from wavepp_worker.runtime.planner import LAUNCH_MARGIN
-from wavepp_worker.runtime.planners import make_planner
-from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.rank_config import RankConfig
-from wavepp_worker.runtime.ring import Ring
-from wavepp_worker.runtime.threads import LaneAdmitted, LaneAdvance, LaneStarted
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN
+from wavepp_worker.runtime.planning.registry import make_planner
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted, LaneAdvance, LaneStarted
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.rank.leader_loop import LAUNCH_AHEAD
 
 from bench.virtual_host import Effect, Events
 from bench.virtual_rank import VirtualRank, Wave

@@ -12,13 +12,14 @@ from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.cost_model import TimedModel
 from wavepp_worker.model.timed import Queue
-from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
-from wavepp_worker.runtime.protocol import Message, Span, encode
-from wavepp_worker.runtime.rank_config import RankConfig
-from wavepp_worker.runtime.requests import check_span
-from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
-from wavepp_worker.runtime.timeline import FORWARD, OFF, Timeline
+from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
+from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.protocol.message import Message, encode
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.local_state import LocalState
+from wavepp_worker.runtime.state.request_table import check_span
+from wavepp_worker.runtime.trace.timeline import FORWARD, OFF, Timeline
 
 from bench.virtual_host import Events, Host
 

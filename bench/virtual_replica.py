@@ -17,12 +17,12 @@ from pathlib import Path
 from wavepp_worker import EngineConfig
 from wavepp_worker.model.cost_model import read_timed_model
 from wavepp_worker.model.info import read_model_info
-from wavepp_worker.runtime.admission_queue import Admission
-from wavepp_worker.runtime.collector import collect_young_only
-from wavepp_worker.runtime.layout import rank_configs
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.threads import LaneAdmitted
-from wavepp_worker.runtime.timeline import RankTimeline
+from wavepp_worker.runtime.admission.queue import Admission
+from wavepp_worker.runtime.client.rank_layout import rank_configs
+from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
+from wavepp_worker.runtime.trace.timeline import RankTimeline
 
 from bench.virtual_host import Events
 from bench.virtual_loops import VirtualLoops

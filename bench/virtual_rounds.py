@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from wavepp_worker.runtime.admission_queue import Admission
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.planners import make_round_planner
-from wavepp_worker.runtime.protocol import Codec, Plan, Submit, Tally, Vote, encode
-from wavepp_worker.runtime.rank_config import RankConfig
-from wavepp_worker.runtime.threads import LaneAdvance
+from wavepp_worker.runtime.admission.queue import Admission
+from wavepp_worker.runtime.admission.round_planner import make_round_planner
+from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.commands import Submit
+from wavepp_worker.runtime.protocol.lane_events import LaneAdvance
+from wavepp_worker.runtime.protocol.message import encode
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 
 from bench.virtual_host import Effect, Events
 from bench.virtual_rank import VirtualRank

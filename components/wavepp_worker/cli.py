@@ -10,7 +10,7 @@ import pydantic
 import typer
 
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.runtime.config import EngineConfig
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -76,7 +76,7 @@ def prefill(
 ) -> None:
     """Prefill every prompt of a file and write its first token, logprobs and reuse."""
     from wavepp_worker.model.demo import ensure_demo_model
-    from wavepp_worker.runtime.offline import run_file
+    from wavepp_worker.runtime.client.prompt_file import run_file
 
     try:
         pools = parse_numbers(kv_tokens, "kv_tokens")

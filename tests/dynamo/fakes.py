@@ -12,8 +12,8 @@ from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest, DecodeSta
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.interface import FirstToken, Offer, RankAddress
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.runtime.engine import EngineStats
-from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult, StageTiming, Timings
+from wavepp_worker.runtime.client.engine import EngineStats
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, StageTiming, Timings
 
 VOCABULARY = 258
 CONTEXT = 128

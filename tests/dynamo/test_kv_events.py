@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.dynamo.kv_events import MOST_BLOCKS, KvEvents, PendingEvents, Removed, Stored, signed
-from wavepp_worker.runtime.messages import IndexDelta
+from wavepp_worker.runtime.protocol.requests import IndexDelta
 
 BLOCK = 2
 

@@ -4,7 +4,7 @@ from prometheus_client import generate_latest
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics, hit_rate
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.runtime.messages import PrefillResult, StageTiming, Timings
+from wavepp_worker.runtime.protocol.requests import PrefillResult, StageTiming, Timings
 
 from tests.dynamo.fakes import FakeDecodeEngine, FakePrefillEngine
 

@@ -37,7 +37,7 @@ def ranks_of(pid: int) -> list[int]:
     """The rank processes below a worker."""
     found = []
     for child in children(pid):
-        if b"wavepp_worker.runtime.rank" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"wavepp_worker.runtime.rank.main" in Path(f"/proc/{child}/cmdline").read_bytes():
             found.append(child)
         found.extend(ranks_of(child))
     return found

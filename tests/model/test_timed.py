@@ -19,8 +19,8 @@ from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.stage import Chunk, StageOutput
 from wavepp_worker.model.timed import Ending, TimedKV, TimedStage, expected_token
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.prompts import pack_tokens
+from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 BLOCK = 16
 VOCABULARY = 1000

@@ -9,7 +9,7 @@ import pytest
 from cache_bench import CacheBench
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.collector import collect_young_only
+from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 
 
 @pytest.fixture(autouse=True)

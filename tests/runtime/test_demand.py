@@ -6,9 +6,9 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.runtime.demand import WINDOW, Demand
-from wavepp_worker.runtime.planner import Lane, PipelineView
-from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.planning.demand import WINDOW, Demand
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.protocol.waves import Span
 
 
 def view(waiting: int, flying: int = 0) -> PipelineView:

@@ -15,8 +15,8 @@ from wavepp_worker.handoff.bootstrap import BootstrapServer
 from wavepp_worker.handoff.interface import FirstToken, Offer
 from wavepp_worker.handoff.receiver import KVReceiver, Received
 from wavepp_worker.model.load import load_stage
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.prompts import pack_tokens
+from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 EXPIRY = 1.5
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import zmq
 from wavepp_worker.model.timed import Ending
-from wavepp_worker.runtime.boundary import SchedulingBoundary
-from wavepp_worker.runtime.device_queue import DeviceQueue
-from wavepp_worker.runtime.lanes import Lanes
-from wavepp_worker.runtime.leader_loop import LeaderLoop
-from wavepp_worker.runtime.planner import GreedyPlanner
-from wavepp_worker.runtime.protocol import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.ring import Ring
-from wavepp_worker.runtime.threads import (
-    Inbox,
+from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import GreedyPlanner
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.inbox import Inbox
+from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
     LaneAdvance,
     LaneEnded,
     LaneStarted,
 )
-from wavepp_worker.runtime.timeline import OFF
+from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
+from wavepp_worker.runtime.rank.device_queue import DeviceQueue
+from wavepp_worker.runtime.rank.leader_loop import LeaderLoop
+from wavepp_worker.runtime.trace.timeline import OFF
 
 
 class Harness:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from wavepp_worker.runtime.chunk_cost import ChunkCost
-from wavepp_worker.runtime.learned_cost import LearnedCost
+from wavepp_worker.runtime.planning.learned_cost import LearnedCost
+from wavepp_worker.runtime.planning.wave_cost import ChunkCost
 
 
 def observe(learned: LearnedCost, truth: ChunkCost, start: int, length: int, noise: float = 1.0) -> ChunkCost:

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import ConfigError, PositionMismatch
-from wavepp_worker.runtime.chunk_cost import ChunkCost
-from wavepp_worker.runtime.demand import WINDOW
-from wavepp_worker.runtime.mpu import PaperMpu, Supply, TwoBudgetMpu, budget_ladder
-from wavepp_worker.runtime.planner import GreedyPlanner, Lane, PipelineView, Planner
-from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.throttle import ThrottlePlanner
-from wavepp_worker.runtime.timed_mpu import TimedMpu
+from wavepp_worker.runtime.planning.demand import WINDOW
+from wavepp_worker.runtime.planning.mpu import TimedMpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, Supply, TwoBudgetMpu, budget_ladder
+from wavepp_worker.runtime.planning.planner import GreedyPlanner, Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
+from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.protocol.waves import Span
 
 from bench.cost_models import alone, bound
 from bench.paper_cells import Cell, Shape

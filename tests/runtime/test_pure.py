@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wavepp_worker.errors import AuditError, PositionMismatch, RequestTimeout
-from wavepp_worker.runtime.admission import Outcome, decide
-from wavepp_worker.runtime.admission_queue import AdmissionQueue
-from wavepp_worker.runtime.boundary import SchedulingBoundary
-from wavepp_worker.runtime.index_feed import IndexFeed
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.planner import GreedyPlanner, Lane
-from wavepp_worker.runtime.protocol import Admit, CacheChanges, Claim, Plan, Span, StoredRun, Vote
-from wavepp_worker.runtime.requests import LocalRequest, RequestTable, check_span
-from wavepp_worker.runtime.ring import Ring
-from wavepp_worker.runtime.round_planner import ROUND_BYTES, RoundPlanner
+from wavepp_worker.runtime.admission.outcome import Outcome, decide
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.round_planner import ROUND_BYTES, RoundPlanner
+from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.client.index_feed import IndexFeed
+from wavepp_worker.runtime.planning.planner import GreedyPlanner, Lane
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Admit, Claim, Plan, Vote
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable, check_span
 
 
 def vote(rank: int, *claims: tuple[int, bool], hints: tuple[int, ...] = ()) -> Vote:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.runtime.ledger import Ledger
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.protocol import Admitted, HandoffSettled, Released
+from wavepp_worker.runtime.client.request_ledger import Ledger
+from wavepp_worker.runtime.protocol.events import Admitted, HandoffSettled, Released
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 
 def test_an_id_is_free_again_only_when_the_ranks_were_told_to_let_go_of_it() -> None:

@@ -13,8 +13,8 @@ import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import RequestAborted
 from wavepp_worker.model.sampling import SamplingParams
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.prompts import pack_tokens
+from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from .conftest import PromptMaker, Reference
 

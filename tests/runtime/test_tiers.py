@@ -14,9 +14,9 @@ from wavepp_worker.cache.disk import DiskStore
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.errors import AuditError, ConfigError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
-from wavepp_worker.runtime import tiers
-from wavepp_worker.runtime.rank_config import RankConfig
-from wavepp_worker.runtime.tiers import BlocksLost, TierStore, WindowTiers, open_tiers
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.state import tier_store
+from wavepp_worker.runtime.state.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
 
 SHAPES = [LayerShape((2, 3), (2, 3)), LayerShape((1, 5), (1, 2))]
 SIZES = {Tier.DEVICE: 6, Tier.HOST: 5, Tier.DISK: 4}
@@ -82,7 +82,7 @@ class Bench:
         return self.device_bytes(window, 0)
 
     def verify(self) -> None:
-        """Device blocks first, as reading other tiers goes through one of them."""
+        """Device blocks first, as reading other tier_store goes through one of them."""
         for place in sorted(self.contents, key=lambda place: place[1]):
             assert self.read(place) == self.contents[place], place
         self.store.check()
@@ -104,9 +104,9 @@ def bench() -> Iterator[Bench]:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("staging", [1, 400, tiers.STAGING_BYTES])
+@pytest.mark.parametrize("staging", [1, 400, tier_store.STAGING_BYTES])
 def test_any_chain_of_moves_keeps_every_byte(monkeypatch: pytest.MonkeyPatch, staging: int) -> None:
-    monkeypatch.setattr(tiers, "STAGING_BYTES", staging)
+    monkeypatch.setattr(tier_store, "STAGING_BYTES", staging)
 
     @settings(max_examples=80, deadline=None)
     @given(st.lists(st.lists(places, max_size=25), max_size=4), st.booleans())

@@ -17,12 +17,13 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.cli import app
 from wavepp_worker.errors import ConfigError, EngineDead
 from wavepp_worker.model.info import read_model_info
-from wavepp_worker.runtime.layout import rank_configs
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.prompts import pack_tokens
-from wavepp_worker.runtime.protocol import Admit, Span
-from wavepp_worker.runtime.timeline import OFF, RankTimeline, Slice, Timeline, write_timeline
-from wavepp_worker.runtime.timeline_file import TimelineFile, read_rank
+from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker.runtime.client.rank_layout import rank_configs
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.trace.timeline import OFF, RankTimeline, Slice, Timeline, write_timeline
+from wavepp_worker.runtime.trace.timeline_file import TimelineFile, read_rank
 
 Event = dict[str, Any]
 

@@ -14,8 +14,8 @@ from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.requests import LocalRequest
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.request_table import LocalRequest
 
 DAMAGED = 0.05
 """Share of the blocks on disk that are found damaged."""

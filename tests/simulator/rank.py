@@ -11,11 +11,11 @@ from typing import Any
 
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.local_state import LocalState
-from wavepp_worker.runtime.ownership import ImmediateOwnership, LeaseOwnership
-from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.requests import check_span
-from wavepp_worker.runtime.round_actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
+from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.local_state import LocalState
+from wavepp_worker.runtime.state.request_table import check_span
 
 from tests.simulator.layers import Contents, Layers, make_layers
 

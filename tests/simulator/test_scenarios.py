@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.lanes import Lanes
-from wavepp_worker.runtime.planner import GreedyPlanner, PipelineView
-from wavepp_worker.runtime.protocol import Span
-from wavepp_worker.runtime.ring import Ring
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import GreedyPlanner, PipelineView
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.waves import Span
 
 from tests.simulator.told import Told
 from tests.simulator.world import World

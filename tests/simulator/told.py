@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.protocol import Span
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Span
 
 from tests.simulator.rank import SimulatedRank, draw_windows
 from tests.simulator.world import World

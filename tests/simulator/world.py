@@ -13,15 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.admission import Outcome
-from wavepp_worker.runtime.admission_queue import AdmissionQueue
-from wavepp_worker.runtime.lanes import Lanes
-from wavepp_worker.runtime.messages import PrefillRequest
-from wavepp_worker.runtime.planner import GreedyPlanner
-from wavepp_worker.runtime.protocol import Plan, Span, Vote
-from wavepp_worker.runtime.ring import Ring
-from wavepp_worker.runtime.round_planner import RoundPlanner
-from wavepp_worker.runtime.threads import LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
+from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import GreedyPlanner
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Plan, Vote
+from wavepp_worker.runtime.protocol.waves import Span
 
 from tests.simulator.rank import SimulatedRank, draw_windows, make_ranks
 

@@ -28,7 +28,7 @@ from wavepp_worker.dynamo.rooms import fresh_room
 from wavepp_worker.dynamo.translate import Asked, Limits, default_sampling, read_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import RequestAborted, WaveppError
-from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 
 class AggWorker(WaveppWorker):

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.dynamo.flags import Parser, add_fields, build, flag_of
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.runtime.config import EngineConfig
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 Parsed = TypeVar("Parsed")
 

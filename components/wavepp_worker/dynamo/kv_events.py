@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from wavepp_worker.runtime.messages import IndexDelta
+from wavepp_worker.runtime.protocol.requests import IndexDelta
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from wavepp_worker.decode.messages import DecodeStats
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.runtime.engine import EngineStats
-from wavepp_worker.runtime.messages import PrefillResult, Timings
+from wavepp_worker.runtime.client.engine import EngineStats
+from wavepp_worker.runtime.protocol.requests import PrefillResult, Timings
 
 PREFIX = "wavepp_"
 SNAPSHOT_SECONDS = 0.5

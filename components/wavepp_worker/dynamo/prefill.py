@@ -24,8 +24,8 @@ from wavepp_worker.dynamo.rooms import asked_room, fresh_room, to_params
 from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
-from wavepp_worker.runtime.config import EngineConfig
-from wavepp_worker.runtime.messages import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 
 class PrefillWorker(WaveppWorker):

@@ -13,9 +13,9 @@ from wavepp_worker.dynamo.rooms import INVALID
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.bootstrap import BootstrapServer
 from wavepp_worker.handoff.interface import FirstToken
-from wavepp_worker.runtime.config import EngineConfig
-from wavepp_worker.runtime.engine import PrefillEngine
-from wavepp_worker.runtime.messages import IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.runtime.client.engine import PrefillEngine
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult
 
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""

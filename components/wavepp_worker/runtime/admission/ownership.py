@@ -1,0 +1,140 @@
+"""What a rank holds for a request from its preparation until it runs: leases, or the blocks themselves.
+
+``LeaseOwnership`` is the paper's (sections 4.4 and 4.5). ``ImmediateOwnership`` takes the blocks at once,
+evicting for them early; lockstep admission has no other choice, and it is the baseline without leases.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from wavepp_worker.cache.results import Prepared
+from wavepp_worker.runtime.admission.outcome import NO_ROOM
+from wavepp_worker.runtime.protocol.rounds import Admit, Claim
+from wavepp_worker.runtime.state.local_state import LocalState
+from wavepp_worker.runtime.state.request_table import LocalRequest
+
+logger = logging.getLogger(__name__)
+
+
+class Ownership(Protocol):
+    """Claims on one rank's cache. Used by the WAVE thread only."""
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        """Pin up to each candidate and make sure of the room after it, first come first served.
+
+        Args:
+            wanted: requests with the endpoint that all ranks believe in.
+            floor: blocks that must stay available to others.
+        """
+
+    def commit(self, admit: Admit) -> Claim:
+        """Go back to a lower endpoint; what was held is kept if it cannot be committed."""
+
+    def admitted(self, admit: Admit) -> None:
+        """All ranks have committed the request at this endpoint: it may run here."""
+
+    def failed(self, request_id: str) -> None:
+        """Some rank has no room: hold nothing for the request any more."""
+
+
+class LeaseOwnership:
+    """A lease on the prefix and an escrow for the rest; the LOOP thread materialises when the request runs."""
+
+    def __init__(self, state: LocalState) -> None:
+        self._state = state
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        claims: list[Claim] = []
+        for admit in wanted:
+            prepared = self._prepare(admit, floor)
+            while prepared is not None and _forget_damaged(self._state, admit.request_id):
+                prepared = self._prepare(admit, floor)
+            if prepared is None:
+                break
+            claims.append(Claim(prepared.endpoint, prepared.committed))
+        return claims + [NO_ROOM] * (len(wanted) - len(claims))
+
+    def commit(self, admit: Admit) -> Claim:
+        prepared = self._state.cache.commit(admit.request_id, admit.endpoint)
+        return Claim(prepared.endpoint, prepared.committed)
+
+    def admitted(self, admit: Admit) -> None:
+        self._state.requests.commit(admit.request_id, admit.endpoint)
+
+    def failed(self, request_id: str) -> None:
+        self._state.cache.release(request_id)
+
+    def _prepare(self, admit: Admit, floor: int) -> Prepared | None:
+        local = self._state.requests.known(admit.request_id)
+        return self._state.cache.prepare(
+            admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
+        )
+
+
+class ImmediateOwnership:
+    """Blocks are allocated, and victims evicted, while the request is being admitted."""
+
+    def __init__(self, state: LocalState) -> None:
+        self._state = state
+
+    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+        """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix.
+
+        Where room runs out, the pins of the last requests give way first.
+        """
+        del floor
+        locals_ = [self._state.requests.known(admit.request_id) for admit in wanted]
+        endpoints = [self._lease(admit, local) for admit, local in zip(wanted, locals_, strict=True)]
+        claims: list[Claim] = []
+        pinned = len(wanted)
+        while len(claims) < pinned:
+            at = len(claims)
+            if self._take(locals_[at]):
+                claims.append(Claim(endpoints[at], committed=endpoints[at] == wanted[at].endpoint))
+            else:
+                pinned -= 1
+                self._state.cache.release(wanted[pinned].request_id)
+        return claims + [NO_ROOM] * (len(wanted) - len(claims))
+
+    def commit(self, admit: Admit) -> Claim:
+        self._state.cache.release(admit.request_id)
+        return self.prepare([admit], 0)[0]
+
+    def admitted(self, admit: Admit) -> None:
+        self._state.install(self._state.requests.known(admit.request_id), admit.endpoint)
+        self._state.requests.commit(admit.request_id, admit.endpoint)
+
+    def failed(self, request_id: str) -> None:
+        self._state.cache.release(request_id)
+
+    def _lease(self, admit: Admit, local: LocalRequest) -> int:
+        lease = partial(self._state.cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
+        endpoint = lease(admit.endpoint)
+        while _forget_damaged(self._state, admit.request_id):
+            endpoint = lease(admit.endpoint)
+        return endpoint
+
+    def _take(self, local: LocalRequest) -> bool:
+        if not self._state.cache.reserve(local.request.request_id):
+            return False
+        self._state.claim_blocks(local)
+        return True
+
+
+def _forget_damaged(state: LocalState, request_id: str) -> bool:
+    """Read what a request leases on disk before this rank promises it to the others.
+
+    Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
+    """
+    damaged = state.tiers.damaged(state.cache.on_disk(request_id))
+    if damaged:
+        logger.warning(
+            "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
+        )
+        state.cache.lose(damaged)
+        state.cache.release(request_id)
+    return bool(damaged)

@@ -1,0 +1,226 @@
+"""Which requests rank 0 asks the ranks about next: first come first served, within limits. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.protocol.rounds import Admit
+
+HINT_AGE = 0.02
+"""Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
+RETRY_LOCALLY = 0.01
+"""Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
+RETRY_ROUND = 0.1
+"""The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The admission part of the next round's plan; see ``Plan``."""
+
+    hint: tuple[str, ...] = ()
+    prepare: tuple[Admit, ...] = ()
+    exempt: bool = False
+    reconcile: tuple[Admit, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.hint or self.prepare or self.reconcile)
+
+
+@dataclass
+class Waiting:
+    """A request that holds nothing.
+
+    Attributes:
+        arrived: seconds on the caller's clock.
+        prompt_tokens: length of the prompt.
+        number: of its arrival; requests are served in this order.
+        candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
+        hinted: when that was.
+        selected: when it was first prepared.
+        failed: some rank had no room for it.
+    """
+
+    arrived: float
+    prompt_tokens: int
+    number: int
+    candidate: int | None = None
+    hinted: float = -math.inf
+    selected: float | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that all ranks admitted: how long it queued, and how long its admission took (seconds)."""
+
+    request_id: str
+    endpoint: int
+    queued: float
+    admission: float
+
+
+@dataclass
+class AdmissionQueue:
+    """Requests between their arrival and the moment they stop counting against the limit.
+
+    Attributes:
+        limit: requests that may hold a lease at once (paper, section 4.4: the maximum batch size).
+        lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
+            are looked up as they arrive, also beyond the limit; they own nothing by it.
+        looked_up: in lockstep, whether the next round has to be the second of the two.
+        headroom: tokens that preparing a request leaves to others.
+    """
+
+    limit: int
+    lockstep: bool = False
+    headroom: int = 0
+    looked_up: bool = False
+    _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    _lower: dict[str, int] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _retry_at: float = -math.inf
+    _looked_up_at: float = -math.inf
+    _arrivals: int = 0
+
+    def __len__(self) -> int:
+        """Requests that are not admitted yet."""
+        return len(self._waiting) + len(self._preparing)
+
+    def arrive(self, request_id: str, prompt_tokens: int, now: float) -> None:
+        self._arrivals += 1
+        self._waiting[request_id] = Waiting(now, prompt_tokens, self._arrivals)
+
+    def withdraw(self, request_id: str) -> bool:
+        """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
+        self._lower.pop(request_id, None)
+        found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
+        if found is not None:
+            self.freed()
+        return found is not None
+
+    def settled(self, request_id: str) -> None:
+        """An admitted request does not count against the limit any more; unknown ids are ignored."""
+        self._open.discard(request_id)
+
+    def freed(self) -> None:
+        """Some room may have come free: try again at once."""
+        self._retry_at = -math.inf
+
+    def due(self, now: float) -> float:
+        """When ``work`` will have something to do, on the same clock; infinity if it waits for an event."""
+        if self._lower or self.looked_up:
+            return now
+        if not self.lockstep and any(entry.candidate is None for entry in self._waiting.values()):
+            return now
+        if self._waiting and self._room() > 0:
+            return max(now, self._retry_at)
+        return math.inf
+
+    def work(self, now: float, room: float = math.inf) -> Work:
+        """What to ask the ranks next. Every request in it has an answer in the round's outcome.
+
+        Args:
+            room: tokens that rank 0 could reserve for new requests at most. Who does not fit there is not asked
+                about: a round that must fail costs all ranks and brings nothing.
+        """
+        reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
+        self._lower.clear()
+        heads = list(self._waiting.items())[: max(0, self._room())]
+        if self.lockstep:
+            return self._lockstep_work(heads, reconcile, now)
+        stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
+        prepare: list[Admit] = []
+        exempt = False
+        # While a request goes down, its demand grows: who came later must not take that room from it.
+        if now >= self._retry_at and not reconcile:
+            exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
+            left = room if exempt else room - self.headroom
+            for request_id, entry in heads[:1] if exempt else heads:
+                if entry.candidate is None:
+                    break
+                left -= entry.prompt_tokens - entry.candidate
+                if left < 0:
+                    if not prepare:
+                        entry.failed = True
+                        self._retry_at = now + RETRY_LOCALLY
+                    break
+                if now - entry.hinted > HINT_AGE:
+                    stale.append(request_id)
+                    break
+                prepare.append(Admit(request_id, entry.candidate))
+        self._begin(prepare, now)
+        return Work(tuple(stale), tuple(prepare), exempt and bool(prepare), reconcile)
+
+    def apply(self, outcome: Outcome, now: float) -> list[Admission]:
+        """Account for a round's outcome; returns what was admitted, in order."""
+        if outcome.candidates:
+            self._looked_up_at = now
+        for candidate in outcome.candidates:
+            if candidate.request_id in self._waiting:
+                entry = self._waiting[candidate.request_id]
+                entry.candidate, entry.hinted = candidate.endpoint, now
+        admissions = []
+        for admit in outcome.admitted:
+            entry = self._preparing.pop(admit.request_id)
+            self._open.add(admit.request_id)
+            selected = now if entry.selected is None else entry.selected
+            admissions.append(
+                Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected)
+            )
+        for admit in outcome.lower:
+            self._lower[admit.request_id] = admit.endpoint
+        if outcome.failed:
+            self._put_back(outcome.failed)
+            self._retry_at = now + RETRY_ROUND
+        elif admissions:
+            self.freed()
+        return admissions
+
+    def check(self) -> None:
+        """Raise ValueError unless every request is in exactly one place and the limit is kept."""
+        waiting, preparing = self._waiting.keys(), self._preparing.keys()
+        if waiting & preparing or waiting & self._open or preparing & self._open:
+            raise ValueError("a request is in two places of the admission queue")
+        if not self._lower.keys() <= preparing:
+            raise ValueError("a request is to be lowered that is not being prepared")
+        if len(preparing) + len(self._open) > self.limit:
+            raise ValueError(
+                f"{len(preparing) + len(self._open)} requests hold leases, the limit is {self.limit}"
+            )
+
+    def _put_back(self, failed: Iterable[str]) -> None:
+        for request_id in failed:
+            entry = self._preparing.pop(request_id)
+            entry.failed = True
+            self._waiting[request_id] = entry
+        self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
+
+    def _room(self) -> int:
+        return self.limit - len(self._open) - len(self._preparing)
+
+    def _begin(self, prepare: Iterable[Admit], now: float) -> None:
+        for admit in prepare:
+            entry = self._waiting.pop(admit.request_id)
+            entry.selected = now if entry.selected is None else entry.selected
+            self._preparing[admit.request_id] = entry
+
+    def _lockstep_work(
+        self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float
+    ) -> Work:
+        if not self.looked_up and not reconcile:
+            self.looked_up = bool(heads) and now >= self._retry_at
+            return Work(hint=tuple(request_id for request_id, _ in heads) if self.looked_up else ())
+        self.looked_up = False
+        prepare = []
+        for request_id, entry in heads:
+            if entry.hinted != self._looked_up_at:
+                break
+            prepare.append(Admit(request_id, entry.candidate or 0))
+        self._begin(prepare, now)
+        return Work(prepare=tuple(prepare), reconcile=reconcile)

@@ -1,0 +1,153 @@
+"""What rank 0 puts into its rounds, and what follows from their outcomes. Pure: no clock, no sockets."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
+from wavepp_worker.runtime.protocol.lane_events import LaneAdvance, LaneEnded, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.rounds import Plan
+
+ROUND_BYTES = 4 << 20
+"""Prompts that one round announces: a burst of long ones would hold up what the others of a round wait for."""
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round brought: requests that may run now, and requests that all ranks have let go of."""
+
+    admissions: tuple[Admission, ...]
+    released: tuple[str, ...]
+
+
+class RoundPlanner:
+    """Decides what each round is about; what comes of it is computed by every rank alike.
+
+    Times are seconds on the caller's clock.
+    """
+
+    def __init__(self, queue: AdmissionQueue, *, leases: bool) -> None:
+        """``leases``: a request counts against the limit until its blocks are its own, else until all of it
+        is scheduled."""
+        self._queue = queue
+        self._leases = leases
+        self._round_id = 0
+        self._arrivals: OrderedDict[str, tuple[PrefillRequest, float]] = OrderedDict()
+        self._release: list[str] = []
+        self._audits: deque[int] = deque()
+        self._stop = False
+        self._running: set[str] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not admitted yet."""
+        return len(self._queue) + len(self._arrivals)
+
+    @property
+    def running(self) -> int:
+        """Admitted requests that some wave carries or will carry."""
+        return len(self._running)
+
+    def submit(self, request: PrefillRequest, now: float) -> None:
+        self._arrivals[request.request_id] = (request, now)
+
+    def abort(self, request_id: str) -> bool:
+        """Let go of a request that is not admitted; False if it may have a lane, which has to end first."""
+        if self._arrivals.pop(request_id, None) is not None or self._queue.withdraw(request_id):
+            self._release.append(request_id)
+            return True
+        return False
+
+    def audit(self, audit_id: int) -> None:
+        self._audits.append(audit_id)
+
+    def stop(self) -> None:
+        self._stop = True
+
+    def advance(self, event: LaneAdvance) -> None:
+        """Account for what the LOOP thread did with a lane."""
+        match event:
+            case LaneStarted(request_id):
+                if self._leases:
+                    self._queue.settled(request_id)
+            case LaneScheduled(request_id):
+                self._queue.settled(request_id)
+            case LaneEnded(request_id, aborted):
+                self._running.discard(request_id)
+                self._queue.settled(request_id)
+                self._queue.freed()
+                if aborted:
+                    self._release.append(request_id)
+
+    def due(self, now: float) -> float:
+        """When the next round is due; infinity if that depends on an event."""
+        return now if self._news() else self._queue.due(now)
+
+    def next_plan(self, now: float, room: float = math.inf) -> Plan | None:
+        """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next.
+
+        ``room``: see ``AdmissionQueue.work``.
+        """
+        halfway = self._queue.looked_up
+        news = self._news() and not halfway
+        arrivals = self._announce() if news else ()
+        # In lockstep, looking up stops the executors until the round after it: nothing may come between.
+        work = Work() if news and self._queue.lockstep else self._queue.work(now, room)
+        if not (news or work or halfway):
+            return None
+        plan = Plan(
+            round_id=self._round_id,
+            arrivals=arrivals,
+            release=tuple(self._release) if news else (),
+            hint=work.hint,
+            prepare=work.prepare,
+            exempt=work.exempt,
+            reconcile=work.reconcile,
+            audit_id=self._audits.popleft() if news and self._audits else None,
+            stop=news and self._stop,
+        )
+        self._round_id += 1
+        if news:
+            self._release.clear()
+        return plan
+
+    def apply(self, plan: Plan, outcome: Outcome, now: float) -> RoundResult:
+        """Account for a round's outcome."""
+        admissions = tuple(self._queue.apply(outcome, now))
+        self._running.update(admission.request_id for admission in admissions)
+        if plan.release:
+            self._queue.freed()
+        return RoundResult(admissions, plan.release)
+
+    def check(self) -> None:
+        """Raise ValueError unless the books are consistent."""
+        self._queue.check()
+
+    def _announce(self) -> tuple[PrefillRequest, ...]:
+        """Take the first arrivals, of ``ROUND_BYTES`` or one prompt, into the queue."""
+        announced: list[PrefillRequest] = []
+        size = 0
+        while self._arrivals:
+            request, arrived = next(iter(self._arrivals.values()))
+            size += len(request.tokens)
+            if announced and size > ROUND_BYTES:
+                break
+            self._arrivals.popitem(last=False)
+            self._queue.arrive(request.request_id, request.prompt_tokens, arrived)
+            announced.append(request)
+        return tuple(announced)
+
+    def _news(self) -> bool:
+        return bool(self._arrivals or self._release or self._audits or self._stop)
+
+
+def make_round_planner(config: RankConfig) -> RoundPlanner:
+    """What rank 0 plans admission rounds with."""
+    headroom = config.headroom * config.block if config.leases else 0
+    queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
+    return RoundPlanner(queue, leases=config.leases)

@@ -1,0 +1,1 @@
+"""The engine: the client of one replica's rank processes."""

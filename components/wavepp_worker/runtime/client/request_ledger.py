@@ -1,0 +1,186 @@
+"""The requests an engine has accepted and not yet fully let go of, and its totals. Pure bookkeeping.
+
+The ledger takes events and returns what follows from them; it owns no thread and no socket. The engine calls
+it under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, Timings
+
+Progress = Admitted | Finished | Released | HandoffSettled
+
+
+@dataclass
+class LiveRequest:
+    """One request, from submission until no rank holds anything for it.
+
+    Attributes:
+        submitted: monotonic seconds.
+        deadline: monotonic seconds after which it fails.
+        on_admitted: called once all ranks have admitted it.
+        answered: monotonic seconds at which the last rank's answer arrived.
+        closed: its future has, or is about to have, a result or an error.
+        aborted: the ranks were asked to let go of it.
+        released: they have; a hand-off may still be settling.
+        settled: ranks whose hand-off is over.
+    """
+
+    request: PrefillRequest
+    future: Future[PrefillResult]
+    submitted: float
+    deadline: float
+    on_admitted: Callable[[], None] | None = None
+    admitted: Admitted | None = None
+    finished: Finished | None = None
+    answered: float = 0.0
+    closed: bool = False
+    aborted: bool = False
+    released: bool = False
+    settled: set[int] = field(default_factory=set)
+
+    def result(self) -> PrefillResult | None:
+        """The answer, once both rank 0 and the last rank have reported."""
+        if self.admitted is None or self.finished is None:
+            return None
+        total = self.answered - self.submitted
+        return PrefillResult(
+            request_id=self.request.request_id,
+            first=self.finished.first,
+            prompt_tokens=self.request.prompt_tokens,
+            reused_tokens=self.admitted.endpoint,
+            timings=Timings(
+                queued=self.admitted.queued,
+                admission=self.admitted.admission,
+                execution=max(0.0, total - self.admitted.queued - self.admitted.admission),
+                total=total,
+                stages=self.finished.stages,
+            ),
+        )
+
+    def over(self, ranks: int) -> bool:
+        """Whether no rank holds anything for it any more, as far as the engine has heard."""
+        if self.aborted and not self.released:
+            # The ranks will yet be told to let go of this id: nobody else may have it before.
+            return False
+        if self.request.handoff and self.admitted is not None:
+            return self.closed and len(self.settled) == ranks
+        return self.closed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What follows from an event: a call, an answer for a future, or a request nobody wants any more."""
+
+    on_admitted: Callable[[], None] | None = None
+    future: Future[PrefillResult] | None = None
+    answer: PrefillResult | None = None
+    unwanted: str | None = None
+
+
+class Ledger:
+    """Live requests by id, and how many ended how."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._live: dict[str, LiveRequest] = {}
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self.finished = 0
+        self.failed = 0
+
+    def accept(
+        self,
+        request: PrefillRequest,
+        now: float,
+        deadline: float,
+        on_admitted: Callable[[], None] | None = None,
+    ) -> Future[PrefillResult]:
+        """Enter a request.
+
+        Raises:
+            InvalidRequest: its id is in use.
+        """
+        if request.request_id in self._live:
+            raise InvalidRequest(
+                f"request id {request.request_id} is in use; ids are unique among live requests"
+            )
+        future: Future[PrefillResult] = Future()
+        future.set_running_or_notify_cancel()
+        self._live[request.request_id] = LiveRequest(request, future, now, deadline, on_admitted)
+        return future
+
+    def get(self, request_id: str) -> LiveRequest | None:
+        return self._live.get(request_id)
+
+    def live_ids(self) -> list[str]:
+        return sorted(self._live)
+
+    def unanswered(self) -> int:
+        return sum(not live.closed for live in self._live.values())
+
+    def holding(self) -> int:
+        """Requests that are answered, but not let go of by all ranks."""
+        return sum(live.closed for live in self._live.values())
+
+    def late(self, now: float) -> list[str]:
+        """Requests past their deadline."""
+        return [name for name, live in self._live.items() if now > live.deadline and not live.closed]
+
+    def abort(self, request_id: str) -> tuple[bool, Future[PrefillResult] | None]:
+        """Mark a request as aborted.
+
+        Returns:
+            Whether the ranks must be told, and its future if that has to fail.
+        """
+        live = self._live.get(request_id)
+        if live is None or live.aborted:
+            return False, None
+        live.aborted = True
+        if live.closed:
+            return True, None
+        live.closed = True
+        self.failed += 1
+        return True, live.future
+
+    def progress(self, event: Progress, now: float) -> Outcome:
+        """Account for what a rank reported of a request; reports on unknown requests are ignored."""
+        live = self._live.get(event.request_id)
+        if live is None:
+            return Outcome()
+        unwanted = on_admitted = None
+        match event:
+            case Admitted():
+                live.admitted = event
+                on_admitted = None if live.closed else live.on_admitted
+            case Finished():
+                live.finished = event
+                live.answered = now
+            case Released():
+                live.released = True
+            case HandoffSettled():
+                live.settled.add(event.rank)
+                if event.outcome in ("expired", "failed") and not live.closed:
+                    unwanted = event.request_id
+        answer = None if live.closed else live.result()
+        if answer is not None:
+            live.closed = True
+            self.finished += 1
+            self.prompt_tokens += answer.prompt_tokens
+            self.reused_tokens += answer.reused_tokens
+        if live.over(self._ranks):
+            del self._live[event.request_id]
+        return Outcome(on_admitted, live.future if answer is not None else None, answer, unwanted)
+
+    def drop_all(self) -> list[Future[PrefillResult]]:
+        """Forget everything; returns the futures that have to fail."""
+        futures = [live.future for live in self._live.values() if not live.closed]
+        self._live.clear()
+        self.failed += len(futures)
+        return futures

@@ -1,0 +1,107 @@
+"""What the next wave is made of. Pure: a view of the pipeline in, spans out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.waves import Span
+
+LAUNCH_MARGIN = 0.005
+"""Seconds before rank 0's device runs dry at which the next wave has to be launched, however small it is."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A request's place across waves: tokens ``[next, end)`` of its prompt are not scheduled yet."""
+
+    request_id: str
+    next: int
+    end: int
+
+    @property
+    def left(self) -> int:
+        """Tokens not scheduled yet."""
+        return self.end - self.next
+
+    def span(self, length: int) -> Span:
+        """The lane's next ``length`` tokens."""
+        return Span(self.request_id, self.next, length, self.next + length == self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    """What one decision is made from.
+
+    Attributes:
+        lanes: admitted requests with tokens left, first come first served. Planners only read them.
+        in_flight: the spans of each wave in the ring, oldest first.
+        admitting: requests that wait to be admitted.
+        kv_free: share of KV that is free, 0 to 1.
+        slack: seconds for which rank 0's device has work already.
+    """
+
+    lanes: Sequence[Lane]
+    in_flight: Sequence[tuple[Span, ...]] = ()
+    admitting: int = 0
+    kv_free: float = 1.0
+    slack: float = 0.0
+
+
+class Planner(ABC):
+    """Chooses a wave's spans. Decisions depend only on the views and accepted spans seen so far."""
+
+    @abstractmethod
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
+        """The next wave; at most one span per lane.
+
+        Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
+        completed wave, and when the slack is down to ``LAUNCH_MARGIN``. No planner waits while the ring is empty.
+        """
+
+    def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
+        """Advance the view's lanes by the spans that are launched: the proposed ones, or less.
+
+        Raises:
+            PositionMismatch: a span is not the next work of a lane.
+        """
+        lanes = {lane.request_id: lane for lane in view.lanes}
+        for span in spans:
+            lane = lanes.get(span.request_id)
+            if lane is None or lane.next != span.start or not 0 < span.length <= lane.left:
+                raise PositionMismatch(f"accepted {span}, but the planner has {lane} for that request")
+        for span in spans:
+            lanes[span.request_id].next += span.length
+
+    def observe(self, spans: Sequence[Span], seconds: float) -> None:  # noqa: B027
+        """A wave of these spans was executed; its slowest stage took that long. Most planners do not care."""
+
+    def plan(
+        self, lanes: Iterable[Lane], in_flight: Sequence[tuple[Span, ...]] = (), admitting: int = 0
+    ) -> tuple[Span, ...]:
+        """Propose a wave and accept all of it."""
+        view = PipelineView(tuple(lanes), in_flight, admitting)
+        spans = self.propose(view)
+        if spans:
+            self.accept(view, spans)
+        return spans
+
+
+class GreedyPlanner(Planner):
+    """Fills every wave up to a fixed budget of tokens, first come first served (chunked prefill)."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
+        left = self._budget
+        spans = []
+        for lane in view.lanes:
+            if left == 0:
+                break
+            if length := min(left, lane.left):
+                spans.append(lane.span(length))
+                left -= length
+        return tuple(spans)

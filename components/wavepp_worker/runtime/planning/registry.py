@@ -1,0 +1,32 @@
+"""Which planner of waves a configuration asks for."""
+
+from __future__ import annotations
+
+from wavepp_worker.runtime.planning.mpu import TimedMpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, TwoBudgetMpu
+from wavepp_worker.runtime.planning.planner import GreedyPlanner, Planner
+from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
+from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+
+
+def make_planner(config: RankConfig) -> Planner:
+    """Rank 0's planner.
+
+    Raises:
+        ConfigError: ``chunk``, ``min_chunk`` or ``chunk_cost`` does not suit it.
+    """
+    block, chunk, lanes = config.block, config.chunk, config.max_batch
+    if config.planner == "greedy":
+        return GreedyPlanner(chunk)
+    least = config.min_chunk or max(block, chunk // (32 if config.planner == "mpu" else 2) // block * block)
+    if config.planner == "throttle":
+        return ThrottlePlanner(T=2 * config.ranks, max_p=chunk, min_p=least, B=block, max_batch=lanes)
+    if config.planner == "two-budget":
+        return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
+    if config.planner == "mpu-paper":
+        return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
+    cost = None if config.chunk_cost is None else ChunkCost(*config.chunk_cost)
+    # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
+    whole = chunk // block * block or chunk
+    return TimedMpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)

@@ -1,0 +1,132 @@
+"""Events: what the ranks tell the engine client."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wavepp_worker.handoff.interface import RankAddress, Settled
+from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.protocol.requests import StageTiming
+
+
+class RankReady(Message, frozen=True):
+    """A rank has loaded its layers and connected."""
+
+    rank: int
+    pid: int
+    blocks: int
+    handoff: RankAddress | None
+
+
+class RankFailed(Message, frozen=True):
+    """A rank is about to exit and says why; ``config`` if the configuration is at fault."""
+
+    rank: int
+    reason: str
+    config: bool
+
+
+class Heartbeat(Message, frozen=True):
+    """A rank is alive: its load, and how long ago it last made progress.
+
+    Attributes:
+        wave_age: seconds since its last wave ended.
+        waiting: requests not yet admitted (rank 0 only).
+        running: admitted requests whose prompt is not done.
+        handing_off: finished requests whose KV is held.
+        waves: waves executed since start.
+        rounds: rounds since start.
+    """
+
+    rank: int
+    wave_age: float
+    waiting: int
+    running: int
+    handing_off: int
+    used_blocks: int
+    waves: int
+    rounds: int
+
+
+class Admitted(Message, frozen=True):
+    """Rank 0: all ranks admitted a request at one endpoint (tokens), after so many seconds."""
+
+    request_id: str
+    endpoint: int
+    queued: float
+    admission: float
+
+
+class Released(Message, frozen=True):
+    """Rank 0: all ranks have let go of an aborted request; an offered hand-off settles on its own."""
+
+    request_id: str
+
+
+class Finished(Message, frozen=True):
+    """Last rank: a prompt is done.
+
+    Attributes:
+        stages: per rank, the compute seconds of the waves this request was part of.
+    """
+
+    request_id: str
+    first: SampledToken
+    stages: tuple[StageTiming, ...]
+
+
+class HandoffSettled(Message, frozen=True):
+    """A rank no longer holds a finished request's KV for a decode worker."""
+
+    rank: int
+    request_id: str
+    outcome: Settled
+
+
+class StoredRun(msgspec.Struct, frozen=True):
+    """Blocks of one chain, parents first; ``tokens`` (uint32) is filled by rank 0 only."""
+
+    keys: tuple[int, ...]
+    parent: int | None
+    tokens: bytes = b""
+    salt: str = ""
+    lora: str = ""
+
+
+class CacheChanges(Message, frozen=True):
+    """What became reusable on a rank, and what stopped being so, in that order of effect: removed first."""
+
+    rank: int
+    stored: tuple[StoredRun, ...] = ()
+    removed: tuple[int, ...] = ()
+
+
+class AuditReport(Message, frozen=True):
+    """One rank's books.
+
+    Attributes:
+        problems: broken invariants; empty if sound.
+        live: requests the rank still knows.
+    """
+
+    audit_id: int
+    rank: int
+    capacity: int
+    free: int
+    reusable: int
+    live: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+Event = (
+    RankReady
+    | RankFailed
+    | Heartbeat
+    | Admitted
+    | Released
+    | Finished
+    | HandoffSettled
+    | CacheChanges
+    | AuditReport
+)

@@ -1,0 +1,41 @@
+"""How a rank's two threads talk: typed events through an inbox that can be waited on beside sockets."""
+
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+import zmq
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """A queue from one thread to another whose arrival can be polled with ZeroMQ sockets."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str) -> None:
+        self._queue: SimpleQueue[T] = SimpleQueue()
+        self.socket = context.socket(zmq.PAIR)
+        self.socket.bind(f"inproc://{name}")
+        self._bell = context.socket(zmq.PAIR)
+        self._bell.connect(f"inproc://{name}")
+
+    def put(self, item: T) -> None:
+        """Add an item; called by the sending thread only."""
+        self._queue.put(item)
+        self._bell.send(b"")
+
+    def take(self) -> list[T]:
+        """All items that have arrived; called by the receiving thread only."""
+        while self.socket.poll(0):
+            self.socket.recv()
+        items = []
+        while True:
+            try:
+                items.append(self._queue.get_nowait())
+            except Empty:
+                return items
+
+    def close(self) -> None:
+        self._bell.close(linger=0)
+        self.socket.close(linger=0)

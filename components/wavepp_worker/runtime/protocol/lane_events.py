@@ -1,0 +1,50 @@
+"""What the WAVE and LOOP threads of rank 0 tell each other about lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LaneAdmitted:
+    """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled."""
+
+    request_id: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class LaneAborted:
+    """WAVE to LOOP on rank 0: schedule nothing more of a request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class LaneStarted:
+    """LOOP to WAVE on rank 0: the request's blocks are its own; it holds no lease any more."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class LaneScheduled:
+    """LOOP to WAVE on rank 0: all of the request's chunks are in waves; its lane is free."""
+
+    request_id: str
+
+
+@dataclass(frozen=True)
+class LaneEnded:
+    """LOOP to WAVE on rank 0: no wave carries the request any more, and none will.
+
+    Attributes:
+        aborted: all ranks have yet to let go of it; otherwise it ran to its end.
+    """
+
+    request_id: str
+    aborted: bool
+
+
+LaneAdvance = LaneStarted | LaneScheduled | LaneEnded

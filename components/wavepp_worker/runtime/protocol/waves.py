@@ -1,0 +1,51 @@
+"""The data plane, each rank with the next, the last with rank 0: waves with tensors, and their ends."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wavepp_worker.runtime.protocol.message import Message
+
+
+class Span(msgspec.Struct, frozen=True):
+    """One request's chunk in a wave: tokens ``[start, start + length)``; ``last`` ends the prompt."""
+
+    request_id: str
+    start: int
+    length: int
+    last: bool
+
+
+class TensorMeta(msgspec.Struct, frozen=True):
+    """How to read the bytes of one boundary tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class WaveHeader(Message, frozen=True):
+    """Rank s to rank s + 1, followed by one frame per tensor.
+
+    Attributes:
+        compute: seconds each earlier rank spent in this wave's forward, in rank order.
+    """
+
+    wave_id: int
+    spans: tuple[Span, ...]
+    tensors: tuple[TensorMeta, ...] = ()
+    compute: tuple[float, ...] = ()
+
+
+class WaveDone(Message, frozen=True):
+    """Last rank to rank 0: every rank has executed the wave.
+
+    Attributes:
+        compute: seconds each rank took for it, in rank order.
+    """
+
+    wave_id: int
+    compute: tuple[float, ...] = ()
+
+
+DataMessage = WaveHeader | WaveDone

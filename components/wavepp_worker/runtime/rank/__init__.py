@@ -1,0 +1,1 @@
+"""One pipeline rank: a process with a WAVE thread (admission) and a LOOP thread (execution)."""

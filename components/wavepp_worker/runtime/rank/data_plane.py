@@ -1,0 +1,65 @@
+"""The data plane: wave schedules and activations from each rank to the next, completions back to rank 0.
+
+Sends never wait: ZeroMQ's own thread moves the bytes while the next wave computes, and a wait for a receive
+releases the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import torch
+import zmq
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.model.stage import Boundary
+from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.message import encode
+from wavepp_worker.runtime.protocol.waves import DataMessage, TensorMeta, WaveDone, WaveHeader
+
+
+class DataPlane:
+    """One rank's in- and outgoing edge of the ring of ranks."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], incoming: str, outgoing: str) -> None:
+        """Bind ``incoming`` and connect to ``outgoing``, the next rank's ``incoming``."""
+        self.socket = context.socket(zmq.PULL)
+        self.socket.set_hwm(0)
+        self.socket.bind(incoming)
+        self._out = context.socket(zmq.PUSH)
+        self._out.set_hwm(0)
+        self._out.connect(outgoing)
+
+    def send_wave(self, header: WaveHeader, boundary: Boundary) -> None:
+        """Queue a wave for the next rank. The tensors must not be written to afterwards."""
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in boundary.items()}
+        metas = tuple(
+            TensorMeta(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            for name, tensor in tensors.items()
+        )
+        header = WaveHeader(wave_id=header.wave_id, spans=header.spans, tensors=metas, compute=header.compute)
+        frames = [tensor.view(torch.uint8).flatten().numpy().data for tensor in tensors.values()]
+        self._out.send_multipart([encode(header), *frames], copy=False)
+
+    def send_done(self, done: WaveDone) -> None:
+        """Tell rank 0 that a wave left the last rank."""
+        self._out.send(encode(done))
+
+    def receive(self) -> tuple[DataMessage, Boundary]:
+        """The next message; the caller has polled ``socket``. Tensors share the received buffers.
+
+        Raises:
+            PositionMismatch: the frames are not those the header announces.
+        """
+        head, *frames = self.socket.recv_multipart(copy=False)
+        message = Codec.data.decode(head.buffer)
+        metas = message.tensors if isinstance(message, WaveHeader) else ()
+        if len(metas) != len(frames):
+            raise PositionMismatch(f"{message} announces {len(metas)} tensors, {len(frames)} arrived")
+        boundary = {}
+        for meta, frame in zip(metas, frames, strict=True):
+            flat = torch.frombuffer(frame.buffer, dtype=getattr(torch, meta.dtype))
+            boundary[meta.name] = flat.view(meta.shape)
+        return message, boundary
+
+    def close(self) -> None:
+        self.socket.close(linger=0)
+        self._out.close(linger=500)

@@ -1,0 +1,120 @@
+"""The requests one rank knows, from their announcement until the rank holds nothing for them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import torch
+
+from wavepp_worker.cache.results import Materialised
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Span
+
+
+@dataclass
+class LocalRequest:
+    """One request on one rank.
+
+    Attributes:
+        keys: chained hashes of the prompt's full blocks.
+        endpoint: tokens that all ranks reuse, once all have committed; else None.
+        claimed: the blocks of every window once they are its own.
+        table: int64 block table of the first window once it is executable here, else None.
+        position: next token this rank will compute; everything before it is in the pool.
+        compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
+        executed: no wave will touch its blocks any more.
+        settled: the hand-off will not read its blocks any more.
+    """
+
+    request: PrefillRequest
+    keys: list[int]
+    endpoint: int | None = None
+    claimed: Materialised | None = None
+    table: torch.Tensor | None = None
+    position: int = 0
+    compute: list[float] = field(default_factory=list)
+    executed: bool = False
+    settled: bool = False
+
+
+class RequestTable:
+    """Requests by id; the WAVE thread announces and admits, the LOOP thread executes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._requests: dict[str, LocalRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def announce(self, local: LocalRequest) -> None:
+        with self._changed:
+            if local.request.request_id in self._requests:
+                raise ValueError(f"request {local.request.request_id} was announced twice")
+            self._requests[local.request.request_id] = local
+
+    def get(self, request_id: str) -> LocalRequest | None:
+        return self._requests.get(request_id)
+
+    def known(self, request_id: str) -> LocalRequest:
+        """A request that this rank must know, as rank 0 announced it and has not let go of it.
+
+        Raises:
+            PositionMismatch: it does not.
+        """
+        local = self._requests.get(request_id)
+        if local is None:
+            raise PositionMismatch(f"a round names request {request_id}, which this rank does not know")
+        return local
+
+    def commit(self, request_id: str, endpoint: int) -> None:
+        """All ranks hold the request at token ``endpoint``: it may run."""
+        with self._changed:
+            self._requests[request_id].endpoint = endpoint
+            self._changed.notify_all()
+
+    def forget(self, request_id: str) -> None:
+        with self._changed:
+            self._requests.pop(request_id, None)
+
+    def ids(self) -> tuple[str, ...]:
+        with self._changed:
+            return tuple(self._requests)
+
+    def committed(self, span: Span, timeout: float) -> LocalRequest:
+        """The request of a scheduled span, once this rank knows that all ranks have committed it.
+
+        A rank that is behind with admission waits here: a gap on this rank only.
+
+        Raises:
+            PositionMismatch: it was not committed within ``timeout`` seconds.
+        """
+        with self._changed:
+
+            def ready() -> bool:
+                local = self._requests.get(span.request_id)
+                return local is not None and local.endpoint is not None
+
+            if not self._changed.wait_for(ready, timeout):
+                raise PositionMismatch(
+                    f"request {span.request_id} is scheduled at token {span.start}, but this rank has not "
+                    f"admitted it after {timeout:.0f} s"
+                )
+            return self._requests[span.request_id]
+
+
+def check_span(local: LocalRequest, span: Span) -> None:
+    """Raise PositionMismatch unless ``span`` begins where this rank stands with the request."""
+    end = span.start + span.length
+    if span.start != local.position:
+        raise PositionMismatch(
+            f"request {span.request_id} is scheduled at token {span.start}, "
+            f"but this rank stands at token {local.position}"
+        )
+    if span.length < 1 or span.last != (end == local.request.prompt_tokens):
+        raise PositionMismatch(
+            f"request {span.request_id} is scheduled for tokens {span.start} to {end} "
+            f"(last: {span.last}), but its prompt has {local.request.prompt_tokens}"
+        )

@@ -1,0 +1,264 @@
+"""Executes one rank's block moves: copies block bytes between device, host and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.cache.moves import Copy, Move, Tier
+from wavepp_worker.errors import CacheCorrupt, ConfigError
+from wavepp_worker.model.stage import BlockMemory
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+
+STAGING_BYTES = 16 << 20
+"""Most bytes gathered at once between two tiers (or one block): few copies, yet buffers the allocators reuse.
+
+On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped anew."""
+
+
+class BlocksLost(CacheCorrupt):
+    """Some moves had no good bytes to copy; all others were executed.
+
+    Attributes:
+        moves: those whose targets now hold nothing of use, in order. Whoever reads these targets has to
+            forget the keys first.
+    """
+
+    def __init__(self, message: str, moves: tuple[Move, ...]) -> None:
+        super().__init__(message)
+        self.moves = moves
+
+
+@dataclass(frozen=True)
+class WindowTiers:
+    """Where the blocks of one window are; slots of each tier count from 0."""
+
+    memory: BlockMemory
+    host_blocks: int = 0
+    disk: DiskStore | None = None
+
+
+def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
+    """The tiers of a rank with one window; its disk tier is the file ``rank<n>.blocks`` in ``disk_path``.
+
+    Raises:
+        ConfigError: there is no room for the host tier, or ``DiskStore`` refuses the file.
+    """
+    disk = None
+    if config.disk_blocks:
+        first, end = config.layers
+        fingerprint = (
+            f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
+            f"blocks of {config.block} tokens, rank {config.rank} of {config.ranks}"
+        )
+        path = Path(config.disk_path) / f"rank{config.rank}.blocks"
+        disk = DiskStore(path, config.disk_blocks, memory.block_bytes, fingerprint)
+    return TierStore([WindowTiers(memory, config.host_blocks, disk)])
+
+
+class TierStore:
+    """The bytes of one rank's blocks on all tiers. For one thread, but for ``damaged``; owns the disk stores given.
+
+    On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
+    there; the host waits for them only where it touches the same memory itself.
+
+    Args:
+        windows: by window index. All memories are on one device.
+
+    Raises:
+        ConfigError: there is no room for the host tier.
+    """
+
+    def __init__(self, windows: Sequence[WindowTiers]) -> None:
+        self._windows = tuple(windows)
+        self._device = self._windows[0].memory.device
+        self._queued: torch.cuda.Event | None = None
+        self._hosts: list[torch.Tensor] = []
+        for window in self._windows:
+            self._hosts.append(_host_memory(window.host_blocks, window.memory.block_bytes, self._device))
+
+    def run(self, moves: Sequence[Move]) -> None:
+        """Copy as if one move after the other; neighbours of one direction are copied together.
+
+        Raises:
+            BlocksLost: a disk copy was corrupt; everything that does not depend on it was copied.
+            ValueError: a move names a slot that does not exist, or stays on its tier; nothing was copied.
+        """
+        for move in moves:
+            self._validate(move)
+        if self._queued is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._queued)
+        lost: dict[tuple[int, Tier, int], Move] = {}
+        reasons: list[str] = []
+        for batch in self._batches(moves):
+            good = [move for move in batch if (move.window, *move.source) not in lost]
+            failed = [move for move in batch if (move.window, *move.source) in lost]
+            failed += self._copy(good, reasons) if good else []
+            for move in batch:
+                lost.pop((move.window, *move.target), None)
+            lost.update({(move.window, *move.target): move for move in failed})
+        if lost:
+            raise BlocksLost(
+                f"{len(lost)} blocks could not be copied: {'; '.join(reasons[:3])}", tuple(lost.values())
+            )
+
+    def damaged(self, copies: Iterable[Copy]) -> list[Copy]:
+        """Those of these copies on disk that an earlier process wrote and that are not intact; they are dropped."""
+        found = []
+        for copy in copies:
+            disk = self._windows[copy.window].disk
+            if disk is not None and disk.damaged(copy.slot, copy.key):
+                found.append(copy)
+        return found
+
+    def records(self, window: int) -> list[tuple[int, int | None, int]]:
+        """What the disk tier of ``window`` holds; see ``DiskStore.records``."""
+        disk = self._windows[window].disk
+        return disk.records() if disk is not None else []
+
+    def check(self) -> None:
+        """Raise AuditError unless every block on disk is intact. Reads all of them."""
+        for window in self._windows:
+            if window.disk is not None:
+                window.disk.check()
+
+    def close(self) -> None:
+        """Wait for queued copies, then give up host memory and disk files. Idempotent."""
+        self._settle()
+        for host in self._hosts:
+            if self._device.type == "cuda" and host.numel():
+                torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(host.data_ptr()))
+        self._hosts = []
+        for window in self._windows:
+            if window.disk is not None:
+                window.disk.close()
+
+    def _validate(self, move: Move) -> None:
+        window = self._windows[move.window]
+        sizes = {
+            Tier.DEVICE: window.memory.num_blocks,
+            Tier.HOST: window.host_blocks,
+            Tier.DISK: window.disk.slots if window.disk is not None else 0,
+        }
+        for tier, slot in (move.source, move.target):
+            if not 0 <= slot < sizes[tier]:
+                raise ValueError(f"{move} names slot {slot}; window {move.window} has {sizes[tier]} there")
+        if move.source[0] == move.target[0]:
+            raise ValueError(f"{move} stays on its tier")
+
+    def _batches(self, moves: Sequence[Move]) -> Iterator[list[Move]]:
+        """Runs of moves that can be copied at once with the same result as one by one.
+
+        Within one direction no move writes what another reads, so only two writes of one slot are apart.
+        """
+        batch: list[Move] = []
+        targets: set[int] = set()
+        direction: tuple[int, Tier, Tier] | None = None
+        for move in moves:
+            its = (move.window, move.source[0], move.target[0])
+            limit = STAGING_BYTES // self._windows[move.window].memory.block_bytes
+            if batch and (its != direction or move.target[1] in targets or len(batch) >= limit):
+                yield batch
+                batch, targets = [], set()
+            direction = its
+            batch.append(move)
+            targets.add(move.target[1])
+        if batch:
+            yield batch
+
+    def _copy(self, batch: list[Move], reasons: list[str]) -> list[Move]:
+        """Copy one batch; returns the moves that failed and appends why."""
+        window, host = self._windows[batch[0].window], self._hosts[batch[0].window]
+        memory, disk = window.memory, window.disk
+        sources = [move.source[1] for move in batch]
+        targets = [move.target[1] for move in batch]
+        source, target = batch[0].source[0], batch[0].target[0]
+        if (source, target) == (Tier.DEVICE, Tier.HOST):
+            rows = memory.export_blocks(torch.tensor(sources))
+            for at, slot, count in _runs(targets):
+                host[slot : slot + count].copy_(rows[at : at + count], non_blocking=True)
+            self._note_queued()
+        elif (source, target) == (Tier.HOST, Tier.DEVICE):
+            rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8, device=self._device)
+            for at, slot, count in _runs(sources):
+                rows[at : at + count].copy_(host[slot : slot + count], non_blocking=True)
+            memory.import_blocks(torch.tensor(targets), rows)
+            self._note_queued()
+        elif target == Tier.DISK:
+            assert disk is not None
+            if source == Tier.DEVICE:
+                _write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
+            else:
+                self._settle()
+                _write(disk, batch, [host[slot] for slot in sources])
+        else:
+            assert disk is not None
+            if target == Tier.HOST:
+                self._settle()
+                return _read(disk, batch, [host[slot] for slot in targets], reasons)
+            rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8)
+            failed = _read(disk, batch, rows, reasons)
+            if failed:
+                kept = [at for at, move in enumerate(batch) if move not in failed]
+                targets, rows = [targets[at] for at in kept], rows[kept]
+            if targets:
+                memory.import_blocks(torch.tensor(targets), rows.to(self._device))
+            return failed
+        return []
+
+    def _note_queued(self) -> None:
+        if self._device.type == "cuda":
+            self._queued = torch.cuda.current_stream(self._device).record_event()
+
+    def _settle(self) -> None:
+        """Before this thread touches host memory itself: wait until no queued copy does."""
+        if self._queued is not None:
+            self._queued.synchronize()
+            self._queued = None
+
+
+def _host_memory(blocks: int, block_bytes: int, device: torch.device) -> torch.Tensor:
+    """The host tier, uint8 ``[blocks, block_bytes]``; page-locked when the device is a GPU."""
+    size = blocks * block_bytes
+    failure = f"host_kv_tokens: cannot have {size} bytes of host memory; lower host_kv_tokens"
+    try:
+        host = torch.empty(blocks, block_bytes, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise ConfigError(f"{failure} ({error})") from error
+    if device.type == "cuda" and size:
+        # Not pin_memory=True: that allocator rounds up to a power of two, up to twice the memory asked for.
+        try:
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), size, 0))
+        except RuntimeError as error:
+            raise ConfigError(f"{failure} or raise the limit of locked memory ({error})") from error
+    return host
+
+
+def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """``(index, first slot, count)`` of each stretch of consecutive slots."""
+    start = 0
+    for at in range(1, len(slots) + 1):
+        if at == len(slots) or slots[at] != slots[at - 1] + 1:
+            yield start, slots[start], at - start
+            start = at
+
+
+def _write(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor]) -> None:
+    for move, row in zip(batch, rows, strict=True):
+        disk.write(move.target[1], move.key, move.parent, row.numpy())
+
+
+def _read(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor], reasons: list[str]) -> list[Move]:
+    """Read one block per move into ``rows``; returns the moves that failed and appends why."""
+    failed = []
+    for move, row in zip(batch, rows, strict=True):
+        try:
+            disk.read_into(move.source[1], move.key, row.numpy())
+        except CacheCorrupt as error:
+            failed.append(move)
+            reasons.append(str(error))
+    return failed

@@ -1,0 +1,111 @@
+"""A rank's slices on disk: written as the rank runs, so that they are there however it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+from wavepp_worker.runtime.trace.timeline import LIMIT, RankTimeline, Slice, Timeline
+
+FLUSH_SECONDS = 0.25
+_LENGTH = 4
+
+logger = logging.getLogger(__name__)
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Some slices, and how many before them were dropped since the batch before."""
+
+    dropped: int
+    slices: list[Slice]
+
+
+class TimelineFile:
+    """Moves what a rank's ``timeline`` records to a file, in a thread of its own.
+
+    When the file holds half of ``limit`` it takes the place of the file before it, which is dropped: the
+    latest slices are kept, at most ``limit``, plus what is recorded between two writes.
+    """
+
+    def __init__(self, path: Path, limit: int = LIMIT) -> None:
+        """Create ``path``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.timeline = Timeline(limit)
+        self._path = path
+        self._half = max(1, limit // 2)
+        self._file = path.open("wb")
+        self._encoder = msgspec.msgpack.Encoder()
+        self._held = self._held_before = 0
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="timeline", daemon=True)
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Write what was recorded so far.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._writing:
+            if self._file.closed:
+                return
+            slices, dropped = self.timeline.take()
+            if not slices:
+                return
+            if self._held >= self._half:
+                self._file.close()
+                os.replace(self._path, _before(self._path))
+                self._file = self._path.open("wb")
+                dropped += self._held_before
+                self._held_before, self._held = self._held, 0
+            frame = self._encoder.encode(Batch(dropped, slices))
+            self._file.write(len(frame).to_bytes(_LENGTH, "little") + frame)
+            self._file.flush()
+            self._held += len(slices) + dropped
+
+    def close(self) -> None:
+        """Write the rest; idempotent. A file that cannot be written is left as it is, and said so."""
+        self._closing.set()
+        try:
+            self.flush()
+            with self._writing:
+                self._file.close()
+        except OSError as error:
+            logger.warning("the timeline lacks the last slices of this rank: %s", error)
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(FLUSH_SECONDS):
+                self.flush()
+        except OSError as error:
+            logger.warning("the timeline of this rank ends here: %s", error)
+
+
+def read_rank(path: Path, rank: int) -> RankTimeline:
+    """What ``TimelineFile`` left at ``path``, also if it was stopped in the middle of a write."""
+    decoder = msgspec.msgpack.Decoder(Batch)
+    slices: list[Slice] = []
+    dropped = 0
+    for part in (_before(path), path):
+        content = memoryview(part.read_bytes() if part.exists() else b"")
+        while len(content) >= _LENGTH:
+            end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+            if len(content) < end:
+                break
+            batch = decoder.decode(content[_LENGTH:end])
+            slices += batch.slices
+            dropped += batch.dropped
+            content = content[end:]
+    return RankTimeline(rank, tuple(slices), dropped)
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(path.name + ".before")
