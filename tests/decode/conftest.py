@@ -19,8 +19,8 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest
 from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
-from wavepp_worker.handoff.receiver import Received
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample

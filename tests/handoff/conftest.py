@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.handoff.bootstrap import BootstrapServer
+from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.interface import FirstToken, Offer
-from wavepp_worker.handoff.nixl_library import nixl_installed
-from wavepp_worker.handoff.receiver import KVReceiver
+from wavepp_worker.handoff.nixl.library import nixl_installed
+from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SampledToken
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.bootstrap import BootstrapServer
-from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
 from wavepp_worker.handoff.wire import CancelClaim, Claim, ClaimFailed, Codec, Offered, Prefilled
 
 from tests.handoff.conftest import FIRST, HOST

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import FRAME_LIMIT, Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import FRAME_LIMIT, Channel, PeerLost
 from wavepp_worker.handoff.wire import Claim, Codec, Piece, Pull, check_request, check_room, encode
 
 HOST = "127.0.0.1"

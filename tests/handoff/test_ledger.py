@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import AuditError, HandoffError
-from wavepp_worker.handoff.ledger import Ledger
+from wavepp_worker.handoff.prefill.ledger import Ledger
 
 TABLE = torch.arange(8)
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.nixl_reader import plan_read, token_runs
+from wavepp_worker.handoff.nixl.reader import plan_read, token_runs
 from wavepp_worker.handoff.wire import Regions
 
 from tests.handoff.conftest import FakeKV

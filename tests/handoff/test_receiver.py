@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.interface import Offer, RankAddress
-from wavepp_worker.handoff.listener import Listener
 from wavepp_worker.handoff.wire import CancelClaim, CancelPull, Claim, Codec, Offered
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 
@@ -59,7 +59,7 @@ def test_an_offer_that_does_not_fit_is_refused_and_cancelled(
 
 
 def test_nixl_missing_on_the_decode_side(prefill: Any, decode: Any, until: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("wavepp_worker.handoff.receiver.nixl_installed", lambda: False)
+    monkeypatch.setattr("wavepp_worker.handoff.decode.receiver.nixl_installed", lambda: False)
     worker, target = prefill("socket"), decode()
 
     async def run() -> None:
@@ -217,8 +217,8 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_real_paged_kv(transport: str, until: Any, dtype: torch.dtype) -> None:
     """The torch pools of the stages: other blocks on each side, keys and values of other shapes."""
-    from wavepp_worker.handoff.bootstrap import BootstrapServer
-    from wavepp_worker.handoff.receiver import KVReceiver
+    from wavepp_worker.handoff.decode.receiver import KVReceiver
+    from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
     from wavepp_worker.handoff.transport import make_source
 
     shape, cpu = LayerShape((2, 8), (2, 6)), torch.device("cpu")

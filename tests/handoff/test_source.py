@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.wire import (
     PIECE_BYTES,
     Agent,
@@ -108,7 +108,7 @@ def test_expires_without_progress(transport: str, prefill: Any, until: Any, conn
 def test_a_receiver_that_stops_reading_expires_though_the_prefill_goes_on(
     transport: str, prefill: Any, until: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("wavepp_worker.handoff.pull_server.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("wavepp_worker.handoff.prefill.pull_server.STOP_SECONDS", 0.3)
     worker = prefill(transport, width=8192, num_blocks=128, timeout=0.6)
 
     async def run() -> None:
@@ -212,7 +212,7 @@ def test_a_vanished_receiver_leaves_the_copy_counted(prefill: Any, until: Any) -
 
 def test_nixl_regions_stay_until_the_receiver_stops(prefill: Any, until: Any, monkeypatch: Any) -> None:
     pytest.importorskip("nixl", reason="NIXL is not installed; pip install '.[nixl]'")
-    monkeypatch.setattr("wavepp_worker.handoff.pull_server.STOP_SECONDS", 0.5)
+    monkeypatch.setattr("wavepp_worker.handoff.prefill.pull_server.STOP_SECONDS", 0.5)
     worker = prefill("nixl")
 
     async def run() -> None:
@@ -356,7 +356,7 @@ def test_kv_that_cannot_be_read_fails_that_request_only(prefill: Any, until: Any
 
 
 def test_late_and_unknown_pulls_are_told_why(prefill: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("wavepp_worker.handoff.pull_server.REOFFER_SECONDS", 0.1)
+    monkeypatch.setattr("wavepp_worker.handoff.prefill.pull_server.REOFFER_SECONDS", 0.1)
     worker = prefill("socket")
 
     async def run() -> None:
@@ -436,7 +436,7 @@ def test_close_settles_everything_in_bounded_time(transport: str, prefill: Any) 
 
 
 def test_an_owner_that_raises_does_not_stop_the_source(until: Any) -> None:
-    from wavepp_worker.handoff.source import SocketSource
+    from wavepp_worker.handoff.prefill.source import SocketSource
 
     settled = []
 

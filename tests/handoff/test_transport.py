@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.handoff import nixl_library
+from wavepp_worker.handoff.nixl import library
 from wavepp_worker.handoff.transport import make_source, resolve_transport
 
 from tests.handoff.conftest import HOST, FakeKV
@@ -29,8 +29,8 @@ def test_resolve(monkeypatch: Any, installed: bool) -> None:
 
 
 def test_nixl_that_does_not_load_is_a_sentence(monkeypatch: Any) -> None:
-    monkeypatch.setattr(nixl_library, "_PACKAGES", ("no_such_nixl",))
-    assert not nixl_library.nixl_installed()
+    monkeypatch.setattr(library, "_PACKAGES", ("no_such_nixl",))
+    assert not library.nixl_installed()
     with pytest.raises(ConfigError, match=r"NIXL cannot be loaded \(No module named 'no_such_nixl'\)"):
         make_source(
             "nixl",

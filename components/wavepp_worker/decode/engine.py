@@ -19,7 +19,7 @@ from wavepp_worker.decode.messages import DecodeRequest, DecodeStats
 from wavepp_worker.decode.receive import ReceiveThread
 from wavepp_worker.decode.requests import LiveRequest, OnOutput, Requests
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
-from wavepp_worker.handoff.receiver import KVReceiver
+from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.model.info import ModelInfo, read_model_info
 from wavepp_worker.model.load import load_stage, resolve_dtype
 from wavepp_worker.model.sampling import resolve_seed, validate

@@ -12,8 +12,8 @@ import torch
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.requests import LiveRequest, Requests
 from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.interface import Offer
-from wavepp_worker.handoff.receiver import KVReceiver, Received
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from wavepp_worker.decode.messages import BootstrapAddress
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.dynamo.rooms import INVALID
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.bootstrap import BootstrapServer
 from wavepp_worker.handoff.interface import FirstToken
+from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult

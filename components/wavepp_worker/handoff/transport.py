@@ -8,8 +8,8 @@ import torch
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.interface import KVSource, MakeSource, OnSettled
-from wavepp_worker.handoff.nixl_library import nixl_installed
-from wavepp_worker.handoff.source import SocketSource
+from wavepp_worker.handoff.nixl.library import nixl_installed
+from wavepp_worker.handoff.prefill.source import SocketSource
 from wavepp_worker.model.stage import PagedKV
 
 
@@ -56,7 +56,7 @@ def make_source(
     """
     make: MakeSource = SocketSource
     if transport == "nixl":
-        from wavepp_worker.handoff.nixl_source import NixlSource
+        from wavepp_worker.handoff.nixl.source import NixlSource
 
         make = NixlSource
     return make(rank=rank, host=host, kv=kv, dtype=dtype, timeout=timeout, on_settled=on_settled)

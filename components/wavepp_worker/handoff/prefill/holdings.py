@@ -9,9 +9,9 @@ from collections import OrderedDict
 
 import torch
 
+from wavepp_worker.handoff.connection.pulse import Pulse
 from wavepp_worker.handoff.interface import OnSettled, Settled
-from wavepp_worker.handoff.ledger import Held, Ledger
-from wavepp_worker.handoff.pulse import Pulse
+from wavepp_worker.handoff.prefill.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ import msgspec
 import torch
 
 from wavepp_worker.errors import HandoffError, RequestTimeout
-from wavepp_worker.handoff import deadline
-from wavepp_worker.handoff.channel import Channel
+from wavepp_worker.handoff.connection import deadline
+from wavepp_worker.handoff.connection.channel import Channel
+from wavepp_worker.handoff.connection.tasks import results, stop_all
+from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
 from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
-from wavepp_worker.handoff.nixl_library import nixl_installed
-from wavepp_worker.handoff.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
-from wavepp_worker.handoff.tasks import results, stop_all
+from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.wire import CancelClaim, Claim, ClaimFailed, Codec, Offered, Prefilled, check_room
 from wavepp_worker.model.stage import PagedKV
 

@@ -12,12 +12,12 @@ from typing import Literal
 import torch
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel
-from wavepp_worker.handoff.holdings import Holdings
+from wavepp_worker.handoff.connection.channel import Channel
+from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.interface import OnSettled, RankAddress, Settled
-from wavepp_worker.handoff.ledger import Held
-from wavepp_worker.handoff.listener import Listener
-from wavepp_worker.handoff.pull_server import PullServer, ServedPull
+from wavepp_worker.handoff.prefill.holdings import Holdings
+from wavepp_worker.handoff.prefill.ledger import Held
+from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
 from wavepp_worker.handoff.wire import PIECE_BYTES, Piece
 from wavepp_worker.model.stage import PagedKV
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from wavepp_worker.handoff import deadline
+from wavepp_worker.handoff.connection import deadline
 
 
 class Pulse:

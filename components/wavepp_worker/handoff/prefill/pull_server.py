@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel, PeerLost
-from wavepp_worker.handoff.holdings import Holdings
-from wavepp_worker.handoff.ledger import Held
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.prefill.holdings import Holdings
+from wavepp_worker.handoff.prefill.ledger import Held
 from wavepp_worker.handoff.wire import (
     CancelPull,
     Codec,

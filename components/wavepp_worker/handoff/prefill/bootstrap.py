@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.listener import Listener
+from wavepp_worker.handoff.connection.pulse import Pulse
 from wavepp_worker.handoff.interface import FirstToken, Offer
-from wavepp_worker.handoff.listener import Listener
-from wavepp_worker.handoff.pulse import Pulse
 from wavepp_worker.handoff.wire import Claim, ClaimFailed, Codec, Offered, Prefilled, check_room
 
 logger = logging.getLogger(__name__)

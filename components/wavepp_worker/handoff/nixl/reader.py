@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import PeerLost
+from wavepp_worker.handoff.connection.channel import PeerLost
 from wavepp_worker.handoff.interface import RankAddress
-from wavepp_worker.handoff.nixl_library import RegisteredMemory, release
+from wavepp_worker.handoff.nixl.library import RegisteredMemory, release
 from wavepp_worker.handoff.wire import Agent, Regions
 from wavepp_worker.model.stage import PagedKV
 

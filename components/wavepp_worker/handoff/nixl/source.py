@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 import torch
 
-from wavepp_worker.handoff.channel import Channel
+from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.interface import OnSettled
-from wavepp_worker.handoff.nixl_library import RegisteredMemory
-from wavepp_worker.handoff.pull_server import ServedPull
-from wavepp_worker.handoff.source import RankSource
+from wavepp_worker.handoff.nixl.library import RegisteredMemory
+from wavepp_worker.handoff.prefill.pull_server import ServedPull
+from wavepp_worker.handoff.prefill.source import RankSource
 from wavepp_worker.handoff.wire import Agent, Regions
 from wavepp_worker.model.stage import PagedKV
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff import deadline
+from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.wire import Message, encode
 
 FRAME_LIMIT = 4 << 20

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.channel import Channel
+from wavepp_worker.handoff.connection.channel import Channel
 
 logger = logging.getLogger(__name__)
 

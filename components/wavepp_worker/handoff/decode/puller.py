@@ -12,10 +12,10 @@ from typing import TypeVar
 import torch
 
 from wavepp_worker.errors import ConfigError, HandoffError
-from wavepp_worker.handoff.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.tasks import all_done
 from wavepp_worker.handoff.interface import Offer, RankAddress
-from wavepp_worker.handoff.nixl_reader import NixlReader
-from wavepp_worker.handoff.tasks import all_done
+from wavepp_worker.handoff.nixl.reader import NixlReader
 from wavepp_worker.handoff.wire import (
     PIECE_BYTES,
     Agent,

@@ -1,0 +1,1 @@
+"""The hand-off over NIXL: the decode worker reads the ranks' registered memory."""
