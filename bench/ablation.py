@@ -25,7 +25,7 @@ from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 from wavepp_worker import EngineConfig, PrefillEngine
 
-from bench.closed_loop import Load, closed_loop
+from bench.common.closed_loop import Load, closed_loop
 
 RUNGS = {
     "R1 lockstep": {"admission": "lockstep", "ownership": "none"},

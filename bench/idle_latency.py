@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.percentile import p95
-from bench.served import Served, serve
+from bench.common.percentile import p95
+from bench.common.served import Served, serve
 
 
 def first_token_seconds(client: httpx.Client, model: str, prompt: list[int]) -> float:

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import track
 from wavepp_worker import EngineConfig, PrefillEngine
 
-from bench.closed_loop import closed_loop
-from bench.cost_models import SYSTEMS, VOCABULARY, model_dir
+from bench.common.closed_loop import closed_loop
+from bench.paper.cost_models import SYSTEMS, VOCABULARY, model_dir
 
 MODEL = "glm-5.2-pp4"
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.paper_cells import CELLS
-from bench.paper_run import POLICIES, require_known, virtual_boot
-from bench.paper_tables import print_table
+from bench.paper.cells import CELLS
+from bench.paper.run import POLICIES, require_known, virtual_boot
+from bench.paper.tables import print_table
 
 DELAYS = (0.0, 0.005, 0.02, 0.064)
 

@@ -10,15 +10,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench.paper_ablation import ablation_cells, steps
-from bench.paper_cells import CELLS, Cell
-from bench.paper_figures import write_figures
-from bench.paper_report import print_report
-from bench.paper_rows import Idle, Row, read_rows, write_rows
-from bench.paper_tables import print_table
-from bench.paper_verdict import Finding, not_run, verdict
-from bench.paper_views import ORDER, Results, find_cell, mean_idle
-from bench.retention_report import (
+from bench.paper.ablation import ablation_cells, steps
+from bench.paper.cells import CELLS, Cell
+from bench.paper.figures import write_figures
+from bench.paper.report import print_report
+from bench.paper.rows import Idle, Row, read_rows, write_rows
+from bench.paper.tables import print_table
+from bench.paper.verdict import Finding, not_run, verdict
+from bench.paper.views import ORDER, Results, find_cell, mean_idle
+from bench.retention.report import (
     RetentionPoint,
     read_points,
     retention_table,
@@ -78,7 +78,7 @@ def names(found: Finding) -> list[str]:
 
 
 def test_columns_follow_the_policies_of_the_runs() -> None:
-    from bench.paper_run import POLICIES
+    from bench.paper.run import POLICIES
 
     assert tuple(POLICIES) == ORDER
 
@@ -266,7 +266,7 @@ def test_means_and_files(tmp_path: Path) -> None:
 def test_a_kept_file_is_printed_and_drawn(tmp_path: Path) -> None:
     import typer
 
-    from bench.paper_report import main
+    from bench.paper.report import main
 
     app = typer.Typer()
     app.command()(main)

@@ -11,8 +11,8 @@ import pytest
 from wavepp_worker import EngineConfig
 from wavepp_worker.model.cost_model import Link, TimedModel, write_timed_model
 
-from bench.trace_file import read_trace, reusable
-from bench.virtual_replica import Replica
+from bench.trace.file import read_trace, reusable
+from bench.virtual.replica import Replica
 
 BLOCK, CHUNK = 16, 64
 T = 0.064

@@ -22,9 +22,9 @@ from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 from wavepp_worker.runtime.planning.wave_cost import ChunkCost
 from wavepp_worker.runtime.protocol.waves import Span
 
-from bench.cost_models import alone, bound
-from bench.paper_cells import Cell, Shape
-from bench.pipeline import Device, simulate
+from bench.paper.cells import Cell, Shape
+from bench.paper.cost_models import alone, bound
+from bench.planners.pipeline import Device, simulate
 
 B = 16
 COST = ChunkCost(a=4.0, b=1.0, c=0.001)

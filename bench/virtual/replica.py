@@ -24,10 +24,10 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.timeline import RankTimeline
 
-from bench.virtual_host import Events
-from bench.virtual_loops import VirtualLoops
-from bench.virtual_rank import VirtualRank
-from bench.virtual_rounds import VirtualRounds
+from bench.virtual.host import Events
+from bench.virtual.loops import VirtualLoops
+from bench.virtual.rank import VirtualRank
+from bench.virtual.rounds import VirtualRounds
 
 LATENCY = 100e-6
 """Seconds of a message between two processes of a host (ZeroMQ over ipc, a thread to wake)."""

@@ -27,9 +27,9 @@ from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneScheduled,
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
 
-from bench.admission_ranks import Ranks
-from bench.admission_report import INDEX, WALKS, Samples, draw_figure, show
-from bench.cached_rank import CHURN_BLOCKS, SEED, WAIT, CachedRank, Workload, first_walk
+from bench.admission.cached_rank import CHURN_BLOCKS, SEED, WAIT, CachedRank, Workload, first_walk
+from bench.admission.ranks import Ranks
+from bench.admission.report import INDEX, WALKS, Samples, draw_figure, show
 
 T = TypeVar("T")
 

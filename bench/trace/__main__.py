@@ -2,7 +2,7 @@
 
 Requests arrive when the trace says, ``--rate`` times as fast, whether or not earlier ones are done. Prompts are made of
 the trace's block ids, so that prefixes are shared as they were. One replica per policy on the virtual clock
-(``bench.virtual_replica``); prefill only.
+(``bench.virtual.replica``); prefill only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rich.progress import track
 from rich.table import Table
 from wavepp_worker.runtime.trace.timeline import write_timeline
 
-from bench.cost_models import SYSTEMS, VOCABULARY, model_dir
-from bench.paper_run import POLICIES, boot_config, require_known
-from bench.paper_tables import print_table
-from bench.trace_file import TraceRequest, read_trace, reusable
-from bench.virtual_replica import Replica, Served
+from bench.paper.cost_models import SYSTEMS, VOCABULARY, model_dir
+from bench.paper.run import POLICIES, boot_config, require_known
+from bench.paper.tables import print_table
+from bench.trace.file import TraceRequest, read_trace, reusable
+from bench.virtual.replica import Replica, Served
 
 
 def replay(replica: Replica, requests: list[TraceRequest], rate: float) -> list[Served]:

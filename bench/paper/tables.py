@@ -10,20 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bench.paper_ablation import RUNGS, ablation_cells, steps
-from bench.paper_cells import Cell
-from bench.paper_rows import Row
-from bench.paper_views import (
-    CAUSES,
-    GREEDY,
-    LOCKSTEP,
-    MODELS,
-    MPU,
-    Results,
-    change,
-    mean_idle,
-    others,
-)
+from bench.paper.ablation import RUNGS, ablation_cells, steps
+from bench.paper.cells import Cell
+from bench.paper.rows import Row
+from bench.paper.views import CAUSES, GREEDY, LOCKSTEP, MODELS, MPU, Results, change, mean_idle, others
 
 NOTHING = "[dim]-"
 

@@ -1,4 +1,4 @@
-"""Planners compared on a virtual pipeline (``bench.pipeline``), on the paper's cells.
+"""Planners compared on a virtual pipeline (``bench.planners.pipeline``), on the paper's cells.
 
 ``python -m bench.planners [--only TEXT] [--planner NAME …]`` prints throughput as a share of the bound, p50 and p95
 of every planner in every cell. Virtual time, without host work or a cache: ``bench.paper`` has both.
@@ -20,10 +20,10 @@ from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, TwoBudgetMpu
 from wavepp_worker.runtime.planning.planner import GreedyPlanner, Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 
-from bench.cost_models import MODELS, SYSTEMS, M, cell_bound, stage_cost
-from bench.paper_cells import CELLS, Cell
-from bench.paper_traffic import enough_requests
-from bench.pipeline import Device, Outcome, simulate
+from bench.paper.cells import CELLS, Cell
+from bench.paper.cost_models import MODELS, SYSTEMS, M, cell_bound, stage_cost
+from bench.paper.traffic import enough_requests
+from bench.planners.pipeline import Device, Outcome, simulate
 
 B, B_MIN = 64, M // 2
 

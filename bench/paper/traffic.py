@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bench.cost_models import VOCABULARY, M
-from bench.paper_cells import Cell
+from bench.paper.cells import Cell
+from bench.paper.cost_models import VOCABULARY, M
 
 PREFIXES = 4
 """Prefixes that the requests of a cell share in turns; the paper does not say how many it had."""

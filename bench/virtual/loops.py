@@ -14,8 +14,8 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.rank.leader_loop import LAUNCH_AHEAD
 
-from bench.virtual_host import Effect, Events
-from bench.virtual_rank import VirtualRank, Wave
+from bench.virtual.host import Effect, Events
+from bench.virtual.rank import VirtualRank, Wave
 
 
 class VirtualLoops:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.paper_cells import CELLS, Cell
-from bench.paper_rows import Idle, Row
-from bench.paper_views import CAUSES, Results, mean_idle
+from bench.paper.cells import CELLS, Cell
+from bench.paper.rows import Idle, Row
+from bench.paper.views import CAUSES, Results, mean_idle
 
 RUNGS = {"R1": "lockstep", "R2": "wave", "R3": "lease", "R4": "mpu"}
 

@@ -20,11 +20,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.cost_models import VOCABULARY, model_dir
-from bench.paper_run import POLICIES, boot_config, require_known
-from bench.paper_tables import print_table
-from bench.percentile import p95
-from bench.retention_report import (
+from bench.common.percentile import p95
+from bench.paper.cost_models import VOCABULARY, model_dir
+from bench.paper.run import POLICIES, boot_config, require_known
+from bench.paper.tables import print_table
+from bench.retention.report import (
     GOOD,
     PAPER,
     RetentionPoint,
@@ -34,7 +34,7 @@ from bench.retention_report import (
     write_points,
     write_retention_figure,
 )
-from bench.virtual_replica import Replica
+from bench.virtual.replica import Replica
 
 MODEL = "kimi-k3-pp8"
 PREFIXES, PREFIX, SUFFIX, COLD = 24, 117_952, 13_120, 65_536

@@ -15,8 +15,8 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 
-from bench.virtual_host import Effect, Events
-from bench.virtual_rank import VirtualRank
+from bench.virtual.host import Effect, Events
+from bench.virtual.rank import VirtualRank
 
 
 class VirtualRounds:

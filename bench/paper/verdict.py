@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.paper_cells import CELLS, Cell
-from bench.paper_rows import Row
-from bench.paper_views import GREEDY, MPU, ORDER, Results, mean_idle
+from bench.paper.cells import CELLS, Cell
+from bench.paper.rows import Row
+from bench.paper.views import GREEDY, MPU, ORDER, Results, mean_idle
 
 LOST = 0.0005
 """Share of a prompt that is not reused because a prefix ends within a block of 64 tokens."""

@@ -3,15 +3,15 @@
 Every model and policy is one boot, and sends each cell's traffic from ``c`` clients, each of which sends its next
 prompt when the last one is answered. Cold cells come first in a boot; a boot that begins with another cell is first
 filled with cold traffic. Prefixes are sent before the clock starts. Devices take the time of their cost model
-(``bench.cost_models``).
+(``bench.paper.cost_models``).
 
-``--clock virtual`` runs a replica in one process on a virtual clock (``bench.virtual_replica``), several boots side by
+``--clock virtual`` runs a replica in one process on a virtual clock (``bench.virtual.replica``), several boots side by
 side. A cell gets enough requests for filling and draining to be 2 % of its time; its p95 may still depend on where the
 first waves ended, and ``--times 4`` shows whether it does. ``--clock real`` runs one process a rank against real time,
 with devices ``--speed`` times faster, which makes the host's share that much larger than it would be.
 
 ``--out`` keeps every finished cell, and a run that finds it there does not repeat it. Tables and figures of a kept
-file: ``python -m bench.paper_report``.
+file: ``python -m bench.paper.report``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.cost_models import SYSTEMS
-from bench.paper_cells import CELLS, Cell
-from bench.paper_figures import write_figures
-from bench.paper_report import print_report
-from bench.paper_rows import Row, cell_key, read_rows, write_rows
-from bench.paper_run import POLICIES, in_order, real_boot, require_known, virtual_boot
-from bench.paper_traffic import enough_requests
+from bench.paper.cells import CELLS, Cell
+from bench.paper.cost_models import SYSTEMS
+from bench.paper.figures import write_figures
+from bench.paper.report import print_report
+from bench.paper.rows import Row, cell_key, read_rows, write_rows
+from bench.paper.run import POLICIES, in_order, real_boot, require_known, virtual_boot
+from bench.paper.traffic import enough_requests
 
 Boot = tuple[str, str, list[Cell]]
 

@@ -16,8 +16,8 @@ from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN, Lane, Pipeline
 from wavepp_worker.runtime.planning.wave_cost import ChunkCost
 from wavepp_worker.runtime.protocol.waves import Span
 
-from bench.paper_cells import Shape
-from bench.percentile import p95
+from bench.common.percentile import p95
+from bench.paper.cells import Shape
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
-from bench.percentile import p95
+from bench.common.percentile import p95
 
 
 @dataclass(frozen=True)

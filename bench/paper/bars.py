@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.figure_style import BOUND, CAUSE_COLOURS, COLOURS, HALO, OTHER, grid, thousands, token_axis
-from bench.paper_ablation import RUNGS, ablation_cells
-from bench.paper_cells import Cell
-from bench.paper_rows import Row
-from bench.paper_views import CAUSES, K3, MODELS, PP4, Results, mean_idle
+from bench.common.figure_style import BOUND, CAUSE_COLOURS, COLOURS, HALO, OTHER, grid, thousands, token_axis
+from bench.paper.ablation import RUNGS, ablation_cells
+from bench.paper.cells import Cell
+from bench.paper.rows import Row
+from bench.paper.views import CAUSES, K3, MODELS, PP4, Results, mean_idle
 
 
 def ablation(results: Results) -> Figure | None:

@@ -1,4 +1,4 @@
-"""Tables of a kept run of ``bench.paper`` beside the paper's: ``python -m bench.paper_report FILE.json``.
+"""Tables of a kept run of ``bench.paper`` beside the paper's: ``python -m bench.paper.report FILE.json``.
 
 Everything is computed from the kept cells; any subset of cells and policies will do.
 """
@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.paper_ablation import ablation_cells
-from bench.paper_rows import Row, read_rows
-from bench.paper_tables import (
+from bench.paper.ablation import ablation_cells
+from bench.paper.rows import Row, read_rows
+from bench.paper.tables import (
     ablation_table,
     bubbles_table,
     completion_table,
@@ -25,8 +25,8 @@ from bench.paper_tables import (
     stage_table,
     throughput_table,
 )
-from bench.paper_verdict import Finding, not_run, verdict
-from bench.paper_views import MODELS, Results, find_cell
+from bench.paper.verdict import Finding, not_run, verdict
+from bench.paper.views import MODELS, Results, find_cell
 
 
 def print_report(rows: Sequence[Row], console: Console, cell: str = "") -> None:
@@ -102,7 +102,7 @@ def main(
         raise typer.BadParameter(str(error)) from error
     if figures is not None:
         # Tables do without matplotlib.
-        from bench.paper_figures import write_figures
+        from bench.paper.figures import write_figures
 
         for written in write_figures(rows, figures):
             typer.echo(written)

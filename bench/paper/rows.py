@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.paper_cells import Cell
+from bench.paper.cells import Cell
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):

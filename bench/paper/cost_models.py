@@ -1,4 +1,4 @@
-"""Cost models of the paper's systems, fitted to its tables; ``python -m bench.cost_models`` prints the fit.
+"""Cost models of the paper's systems, fitted to its tables; ``python -m bench.paper.cost_models`` prints the fit.
 
 A stage takes ``a + b*n + c*sum(context attended)`` seconds for a wave. In a full pipeline an uncached token
 costs ``a/M + b + c*x``, with ``M`` tokens in a wave and ``x`` the mean context its tokens attend to, so every
@@ -33,10 +33,10 @@ from rich.table import Table
 from wavepp_worker.model.cost_model import Link, TimedModel, read_timed_model, write_timed_model
 from wavepp_worker.runtime.planning.wave_cost import ChunkCost
 
-from bench.paper_cells import CELLS, Cell, Shape
+from bench.paper.cells import CELLS, Cell, Shape
 
 M = 16_384
-MODELS = Path(__file__).with_name("models")
+MODELS = Path(__file__).parents[1] / "models"
 VOCABULARY = 32_768
 
 

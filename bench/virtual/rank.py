@@ -21,7 +21,7 @@ from wavepp_worker.runtime.state.local_state import LocalState
 from wavepp_worker.runtime.state.request_table import check_span
 from wavepp_worker.runtime.trace.timeline import FORWARD, OFF, Timeline
 
-from bench.virtual_host import Events, Host
+from bench.virtual.host import Events, Host
 
 CAUSES = ("no_work", "admission", "upstream", "local")
 
@@ -86,7 +86,7 @@ class Encoded:
 
 
 class VirtualRank:
-    """A rank's state between two events; ``bench.virtual_replica`` moves it."""
+    """A rank's state between two events; ``bench.virtual.replica`` moves it."""
 
     def __init__(
         self, config: RankConfig, model: TimedModel, events: Events, charge: float, timeline: bool

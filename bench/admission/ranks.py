@@ -13,7 +13,7 @@ from wavepp_worker.runtime.admission.outcome import Outcome
 from wavepp_worker.runtime.admission.rounds_plane import LeaderRounds
 from wavepp_worker.runtime.protocol.rounds import Plan
 
-from bench.cached_rank import WAIT, CachedRank, Workload, round_actions, run_follower
+from bench.admission.cached_rank import WAIT, CachedRank, Workload, round_actions, run_follower
 
 
 class Ranks:

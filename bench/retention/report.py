@@ -1,6 +1,6 @@
 """How well reusable prefixes survive as requests arrive (paper, section 5.7): table and figure beside the paper's.
 
-``python -m bench.retention_report FILE.json`` prints a kept sweep. A good hit reuses at least 80 % of the prefix
+``python -m bench.retention.report FILE.json`` prints a kept sweep. A good hit reuses at least 80 % of the prefix
 that a request could reuse.
 """
 
@@ -16,8 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.paper_tables import NOTHING, print_table
-from bench.paper_views import MPU, ORDER
+from bench.paper.tables import NOTHING, print_table
+from bench.paper.views import MPU, ORDER
 
 GOOD = 0.8
 """Share of the expected prefix that a good hit reuses at least."""
@@ -121,8 +121,8 @@ def write_retention_figure(points: Sequence[RetentionPoint], file: Path) -> Path
         ValueError: there are no points.
     """
     # Tables do without matplotlib.
-    from bench.figure_style import COLOURS, DASHES, OTHER, grid, label_ends, save
-    from bench.figure_style import PAPER as SHADES
+    from bench.common.figure_style import COLOURS, DASHES, OTHER, grid, label_ends, save
+    from bench.common.figure_style import PAPER as SHADES
 
     if not points:
         raise ValueError("there is nothing to draw: no retention point was measured")

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.figure_style import (
+from bench.common.figure_style import (
     BOUND,
     COLOURS,
     DASHES,
@@ -22,10 +22,10 @@ from bench.figure_style import (
     save,
     token_axis,
 )
-from bench.paper_bars import ablation, idle, share_of_bound
-from bench.paper_cells import Cell
-from bench.paper_rows import Row
-from bench.paper_views import K3, LOCKSTEP, MODELS, MPU, PP4, Results
+from bench.paper.bars import ablation, idle, share_of_bound
+from bench.paper.cells import Cell
+from bench.paper.rows import Row
+from bench.paper.views import K3, LOCKSTEP, MODELS, MPU, PP4, Results
 
 COLD = ("short cold", "long cold", "mixed")
 REUSE = ("short reuse", "long reuse", "4K suffix")

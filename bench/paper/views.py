@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.paper_cells import CELLS, Cell
-from bench.paper_rows import Idle, Row, cell_key
+from bench.paper.cells import CELLS, Cell
+from bench.paper.rows import Idle, Row, cell_key
 
 LOCKSTEP, GREEDY, MPU = "lockstep", "lease", "mpu"
 """The policies that others are compared with: the baseline, the best with greedy planning, and the product's."""

@@ -14,12 +14,12 @@ import typer
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
-from bench.cost_models import SYSTEMS, M, cell_bound, model_dir
-from bench.paper_cells import CELLS, Cell
-from bench.paper_rows import Idle, Row
-from bench.paper_traffic import Traffic, enough_requests
-from bench.percentile import p95
-from bench.virtual_replica import Replica
+from bench.common.percentile import p95
+from bench.paper.cells import CELLS, Cell
+from bench.paper.cost_models import SYSTEMS, M, cell_bound, model_dir
+from bench.paper.rows import Idle, Row
+from bench.paper.traffic import Traffic, enough_requests
+from bench.virtual.replica import Replica
 
 BLOCK = 64
 

@@ -1,0 +1,1 @@
+"""What finding and claiming reusable cache costs (paper, section 5.9)."""

@@ -1,0 +1,1 @@
+"""Planners on a virtual pipeline, without host and cache."""

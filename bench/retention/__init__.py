@@ -1,0 +1,1 @@
+"""How well prefixes survive as requests arrive (paper, section 5.7)."""

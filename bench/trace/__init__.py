@@ -1,0 +1,1 @@
+"""A public trace replayed on virtual devices."""
