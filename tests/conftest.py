@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import transformers
+
+from tests.support import tiny_models
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -29,23 +29,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
-def _tiny_models() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tiny_models", Path(__file__).with_name("tiny_models.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
-def tiny_models() -> ModuleType:
-    """The module ``tests/tiny_models.py``: builders and token ids."""
-    return _tiny_models()
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory, tiny_models: ModuleType) -> Callable[[str], Path]:
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Call with a family's name for the directory of a tiny model of it."""
     root = tmp_path_factory.mktemp("models")
     made: dict[str, Path] = {}

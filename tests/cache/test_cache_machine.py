@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from cache_bench import BLOCK, CacheBench, keys_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from wavepp_worker.cache.moves import Copy
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.window_spec import WindowSpec
+
+from tests.support.cache_bench import BLOCK, CacheBench, keys_of
 
 TOKENS = st.builds(
     lambda base, shared, tail: ([base] * shared + tail) or [base],

@@ -6,12 +6,13 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from cache_bench import BLOCK, CacheBench, keys_of
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError, ConfigError
+
+from tests.support.cache_bench import BLOCK, CacheBench, keys_of
 
 
 def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from cache_bench import BLOCK, CacheBench, keys_of
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError
+
+from tests.support.cache_bench import BLOCK, CacheBench, keys_of
 
 
 def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:

@@ -6,10 +6,11 @@ import random
 import threading
 
 import pytest
-from cache_bench import BLOCK, CacheBench, keys_of
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
+
+from tests.support.cache_bench import BLOCK, CacheBench, keys_of
 
 DEVICE, HOST, DISK = Tier.DEVICE, Tier.HOST, Tier.DISK
 

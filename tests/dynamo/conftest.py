@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.dynamo import fakes
+from tests.support import fake_engines as fakes
 
 
 @pytest.fixture(scope="session")

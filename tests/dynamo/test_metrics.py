@@ -6,7 +6,7 @@ from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillResult, StageTiming, Timings
 
-from tests.dynamo.fakes import FakeDecodeEngine, FakePrefillEngine
+from tests.support.fake_engines import FakeDecodeEngine, FakePrefillEngine
 
 
 def result(name: str) -> PrefillResult:

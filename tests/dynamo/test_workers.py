@@ -21,7 +21,7 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.interface import FirstToken
 from wavepp_worker.model.sampling import SampledToken
 
-from tests.dynamo import fakes
+from tests.support import fake_engines as fakes
 
 KINDS = {"prefill": PrefillWorker, "decode": DecodeWorker, "agg": AggWorker}
 Kind = type[PrefillWorker] | type[DecodeWorker] | type[AggWorker]
@@ -197,7 +197,10 @@ def test_prefill_announces_its_room_and_what_it_reused(text_model: Path) -> None
             "room": 77,
         }
         assert chunk["completion_usage"]["prompt_tokens_details"] == {"cached_tokens": fakes.REUSED}
-        assert chunk["engine_data"]["kv_cache_hit"] == {"prompt_tokens": 3, "reused_tokens": fakes.REUSED}
+        assert chunk["engine_data"]["kv_cache_hit"] == {
+            "prompt_tokens": 3,
+            "reused_tokens": fakes.REUSED,
+        }
         assert chunk["log_probs"] == [-0.5]
         assert chunk["top_logprobs"] == [[{"rank": 1, "token_id": 4, "token": None, "logprob": -0.5}]]
         room = fakes.FakeBootstrap.room(77)

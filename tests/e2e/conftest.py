@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.support import tiny_models
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -98,7 +100,7 @@ def start(graph_process: ModuleType) -> Iterator[Callable[..., Graph]]:
 
 
 @pytest.fixture(scope="session")
-def ascii_model(tiny_models: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ascii_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama that only answers printable ASCII, one byte a token, so that text shows its tokens."""
     directory = tiny_models.make_model(tmp_path_factory.mktemp("e2e") / "tiny-ascii", "llama")
     tokenizer = AutoTokenizer.from_pretrained(directory)

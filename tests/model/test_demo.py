@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,13 @@ from wavepp_worker.model import demo
 from wavepp_worker.model.gguf_convert import convert_gguf
 from wavepp_worker.model.info import read_model_info
 
+from tests.support import tiny_models
+
 gguf = pytest.importorskip("gguf")
 
 
 @pytest.fixture
-def gguf_file(tiny_llama: Path, tiny_models: ModuleType, tmp_path: Path) -> Path:
+def gguf_file(tiny_llama: Path, tmp_path: Path) -> Path:
     """``tiny_llama`` as a GGUF file, with the rows of queries and keys in GGUF's order."""
     config = json.loads((tiny_llama / "config.json").read_text())
     tokenizer = json.loads((tiny_llama / "tokenizer.json").read_text())

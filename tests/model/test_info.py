@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model import load
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage, resolve_dtype
+
+from tests.support import tiny_models
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(values))
 
 
-def test_reads_a_tiny_model(tiny_llama: Path, tiny_models: ModuleType) -> None:
+def test_reads_a_tiny_model(tiny_llama: Path) -> None:
     info = read_model_info(tiny_llama)
     assert (info.num_layers, info.vocab_size, info.hidden_size, info.context_length) == (6, 300, 64, 8192)
     assert info.eos_token_ids == (tiny_models.EOS,)
@@ -154,7 +155,7 @@ def test_windows_that_attention_does_not_ask_for_are_refused(
         load_stage(directory, range(6), torch.float32, "cpu")
 
 
-def test_tiny_tokenizer_puts_special_tokens_last(tiny_llama: Path, tiny_models: ModuleType) -> None:
+def test_tiny_tokenizer_puts_special_tokens_last(tiny_llama: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     text = "the tokens of a wave, naïve 東京"
     ids = tokenizer.encode(text)

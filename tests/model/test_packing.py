@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.support import tiny_models
 
 FAMILIES = (
     "llama",
@@ -84,5 +85,5 @@ def test_logits_equal_plain_forward(
             assert row.argmax() == wanted[r][a + n - 1].argmax()
 
 
-def test_every_family_is_covered(tiny_models: ModuleType) -> None:
+def test_every_family_is_covered() -> None:
     assert set(FAMILIES) == set(tiny_models.FAMILIES)

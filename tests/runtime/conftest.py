@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.tiny_models import make_model
+from tests.support.tiny_models import make_model
 
 Reference = Callable[[list[int]], torch.Tensor]
 

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from graph_process import RunningGraph, Starter, start_graph
+
+from tests.support.graph_process import RunningGraph, Starter, start_graph
 
 _PROGRAMS = Path(__file__).with_name("programs")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from graph_process import RunningGraph, Starter, start_graph
+
+from tests.support.graph_process import RunningGraph, Starter, start_graph
 
 _GRAPH = """
 from wavepp_worker.serve import Graph, Service

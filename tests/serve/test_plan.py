@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import typer.testing
-from graph_process import SERVE
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import Graph, Service
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.cli import app
 from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.plan import DEMO_MODEL, Options, Plan, make_plan
+
+from tests.support.graph_process import SERVE
 
 REPOSITORY = Path(__file__).parents[2]
 

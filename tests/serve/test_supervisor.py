@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from graph_process import RunningGraph, Starter
+
+from tests.support.graph_process import RunningGraph, Starter
 
 
 def alive(pid: int) -> bool:

@@ -19,7 +19,7 @@ from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
-from .conftest import PromptMaker, Reference
+from tests.runtime.conftest import PromptMaker, Reference
 
 
 def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:

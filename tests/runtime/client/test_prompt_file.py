@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 
-from .conftest import Reference
+from tests.runtime.conftest import Reference
 
 
 def test_a_file_of_prompts_becomes_a_file_of_results(

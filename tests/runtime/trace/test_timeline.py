@@ -27,7 +27,7 @@ from wavepp_worker.runtime.trace.timeline_file import TimelineFile, read_rank
 
 Event = dict[str, Any]
 
-GLM = Path(__file__).parents[2] / "bench/models/glm-5.2-pp4/timed.json"
+GLM = Path(__file__).parents[3] / "bench/models/glm-5.2-pp4/timed.json"
 
 
 def traced(path: Path) -> list[Event]:

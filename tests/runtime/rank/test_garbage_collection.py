@@ -6,10 +6,11 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from cache_bench import CacheBench
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
+
+from tests.support.cache_bench import CacheBench
 
 
 @pytest.fixture(autouse=True)

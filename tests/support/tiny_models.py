@@ -1,6 +1,6 @@
 """Tiny models with random weights, as Hugging Face directories.
 
-``python tests/tiny_models.py DIR`` makes one of each family.
+``python -m tests.support.tiny_models DIR`` makes one of each family.
 """
 
 from __future__ import annotations

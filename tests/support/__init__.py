@@ -1,0 +1,1 @@
+"""What several tests share: tiny models, fake engines, a cache with fake bytes, graphs as processes."""
