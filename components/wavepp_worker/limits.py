@@ -1,0 +1,41 @@
+"""What a prompt may be: the one place that refuses an empty one, one too long, or an id outside the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wavepp_worker import token_ids
+from wavepp_worker.errors import InvalidRequest
+
+
+def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
+    """Refuse a prompt that a worker cannot run.
+
+    Args:
+        tokens: packed token ids, see ``token_ids``.
+        max_model_len: most tokens of a prompt.
+        vocab_size: token ids are below it.
+
+    Raises:
+        InvalidRequest: empty, too long, or an id outside the vocabulary.
+    """
+    ids = token_ids.unpack(tokens)
+    if len(ids) == 0:
+        raise InvalidRequest("the prompt is empty; give at least one token")
+    if len(ids) > max_model_len:
+        raise InvalidRequest(
+            f"the prompt has {len(ids)} tokens, this worker accepts at most {max_model_len}; shorten it"
+        )
+    highest = int(ids.max())
+    if highest >= vocab_size:
+        raise InvalidRequest(outside_vocabulary(highest, vocab_size))
+
+
+def first_outside(ids: Iterable[object], vocab_size: int) -> int | None:
+    """The first integer that is no token id of this vocabulary; what is no integer is passed over."""
+    return next((token for token in ids if isinstance(token, int) and not 0 <= token < vocab_size), None)
+
+
+def outside_vocabulary(token: int, vocab_size: int) -> str:
+    """The sentence for a token id that the model does not have."""
+    return f"token id {token} is outside the vocabulary of {vocab_size} tokens; ids are 0 to {vocab_size - 1}"
