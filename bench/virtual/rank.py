@@ -42,7 +42,7 @@ class Wave:
 
 
 class Parking:
-    """Stands in for the scheduling boundary: the LOOP looks at it before each turn."""
+    """Stands in for the ``WaveGate``: the LOOP looks at it before each turn."""
 
     def __init__(self) -> None:
         self.parked = False
@@ -102,9 +102,9 @@ class VirtualRank:
         cache = RankCache([window], config.block)
         self.state = LocalState(config, outbox, cache, self.tiers, self.timeline)
         owns = LeaseOwnership(self.state) if config.leases else ImmediateOwnership(self.state)
-        boundary: Any = self.parking
+        gate: Any = self.parking
         self.actions = (
-            LockstepActions(self.state, owns, boundary) if config.lockstep else RoundActions(self.state, owns)
+            LockstepActions(self.state, owns, gate) if config.lockstep else RoundActions(self.state, owns)
         )
         self.waves: deque[Wave] = deque()
         self.admitted: deque[str] = deque()

@@ -47,7 +47,7 @@ class Ranks:
             data: Any = torch.from_numpy(tokens[start:end].astype(np.int64))
             for stage, kv in zip(self.stages, self.kvs, strict=True):
                 output = stage.forward(data, [Chunk(start, end - start, table, True)], kv)
-                data = output.boundary
+                data = output.activations
             assert output.logits is not None
             return output.logits[0]
 

@@ -42,7 +42,7 @@ class Pipeline:
         for stage, kv, tables in zip(self.stages, self.kvs, self.tables, strict=True):
             chunks = [Chunk(start, len(tokens), tables[r], wants) for r, start, tokens, wants in parts]
             output = stage.forward(data, chunks, kv)  # type: ignore[arg-type]
-            data = output.boundary
+            data = output.activations
         assert output is not None
         assert output.logits is not None
         return output.logits

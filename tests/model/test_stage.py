@@ -58,7 +58,7 @@ def test_a_stage_needs_and_holds_its_own_layers_only(
     assert held == {name for name in names if any(part in name for part in kept)}
     inputs = prompt(5) if layers.start == 0 else {"hidden": torch.randn(5, 64)}
     output = stage.forward(inputs, [Chunk(0, 5, torch.tensor([0, 1]), True)], stage.make_kv(2, 4))
-    result = output.logits if layers.stop == 6 else output.boundary["hidden"]
+    result = output.logits if layers.stop == 6 else output.activations["hidden"]
     assert torch.isfinite(result).all()
 
 

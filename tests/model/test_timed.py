@@ -64,7 +64,7 @@ class Pipeline:
             output = stage.forward(inputs, chunks, kv)
             assert isinstance(output.done, Ending)
             ends.append(output.done.at / 1e9)
-            inputs = output.boundary
+            inputs = output.activations
         return output, ends
 
     def run(self, prompt: list[int], table: torch.Tensor, step: int, start: int = 0) -> tuple[int, float]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wavepp_worker.errors import AuditError, PositionMismatch, RequestTimeout
-from wavepp_worker.runtime.admission.outcome import Outcome, decide
+from wavepp_worker.runtime.admission.outcome import RoundOutcome, decide
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import ROUND_BYTES, RoundPlanner
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.planning.planner import GreedyPlanner, Lane
 from wavepp_worker.runtime.planning.ring import Ring
@@ -41,20 +41,20 @@ def test_different_endpoints_are_reconciled_downwards() -> None:
     """Promise 8: the richer ranks go back to what the poorest one pinned, even those that committed."""
     plan = Plan(round_id=0, prepare=(Admit("a", 48),))
     outcome = decide(plan, [vote(0, (48, True)), vote(1, (16, False)), vote(2, (32, False))])
-    assert outcome == Outcome(lower=(Admit("a", 16),))
+    assert outcome == RoundOutcome(lower=(Admit("a", 16),))
 
 
 def test_one_rank_without_room_makes_all_let_go_and_nobody_behind_overtakes() -> None:
     """S06, promises 8 and 9."""
     plan = Plan(round_id=0, prepare=(Admit("a", 0), Admit("b", 0), Admit("c", 0)))
     votes = [vote(0, (0, True), (0, True), (0, True)), vote(1, (0, True), (-1, False), (-1, False))]
-    assert decide(plan, votes) == Outcome(admitted=(Admit("a", 0),), failed=("b", "c"))
+    assert decide(plan, votes) == RoundOutcome(admitted=(Admit("a", 0),), failed=("b", "c"))
 
 
 def test_a_lowered_request_whose_room_does_not_suffice_fails() -> None:
     plan = Plan(round_id=0, prepare=(Admit("new", 0),), reconcile=(Admit("a", 16),))
     outcome = decide(plan, [vote(0, (0, True), (16, True)), vote(1, (0, True), (16, False))])
-    assert outcome == Outcome(admitted=(Admit("new", 0),), failed=("a",))
+    assert outcome == RoundOutcome(admitted=(Admit("new", 0),), failed=("a",))
 
 
 def test_a_vote_that_does_not_answer_the_plan_stops_the_rank() -> None:
@@ -68,10 +68,10 @@ def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
         queue.arrive(name, 100, 0.0)
     work = queue.work(0.0)
     assert (work.hint, work.prepare) == (("a", "b", "c"), ())
-    queue.apply(Outcome(candidates=(Admit("a", 16), Admit("b", 0), Admit("c", 0))), 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 16), Admit("b", 0), Admit("c", 0))), 0.0)
     assert queue.work(0.0).prepare == (Admit("a", 16), Admit("b", 0))
     assert not queue.work(0.0)
-    queue.apply(Outcome(admitted=(Admit("a", 16),), lower=(Admit("b", 0),)), 0.0)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 16),), lower=(Admit("b", 0),)), 0.0)
     assert queue.work(0.0).reconcile == (Admit("b", 0),)
     queue.settled("a")
     assert queue.work(0.0).prepare == (Admit("c", 0),)
@@ -84,9 +84,9 @@ def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds
     for name in ("big", "small"):
         queue.arrive(name, 100, 0.0)
     queue.work(0.0)
-    queue.apply(Outcome(candidates=(Admit("big", 0), Admit("small", 0))), 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("big", 0), Admit("small", 0))), 0.0)
     assert not queue.work(0.0).exempt
-    queue.apply(Outcome(failed=("big", "small")), 0.0)
+    queue.apply(RoundOutcome(failed=("big", "small")), 0.0)
     assert queue.due(0.0) > 0.0, "nothing was freed"
     queue.freed()
     work = queue.work(0.001)
@@ -98,12 +98,12 @@ def test_nobody_is_prepared_while_an_earlier_request_goes_down() -> None:
     queue = AdmissionQueue(limit=4)
     for name in "ab":
         queue.arrive(name, 16, 0.0)
-    queue.apply(Outcome(candidates=(Admit("a", 11),)), 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 11),)), 0.0)
     assert queue.work(0.0).prepare == (Admit("a", 11),)
-    queue.apply(Outcome(candidates=(Admit("b", 11),), lower=(Admit("a", 10),)), 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("b", 11),), lower=(Admit("a", 10),)), 0.0)
     work = queue.work(0.0)
     assert (work.reconcile, work.prepare) == ((Admit("a", 10),), ())
-    queue.apply(Outcome(admitted=(Admit("a", 10),)), 0.0)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 10),)), 0.0)
     assert queue.work(0.0).prepare == (Admit("b", 11),)
 
 
@@ -112,9 +112,9 @@ def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
     for name in "abc":
         queue.arrive(name, 100, 0.0)
     queue.work(0.0)
-    queue.apply(Outcome(candidates=(Admit("a", 20), Admit("b", 0), Admit("c", 0))), 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 20), Admit("b", 0), Admit("c", 0))), 0.0)
     assert queue.work(0.0, room=229.0).prepare == (Admit("a", 20),), "80 tokens, 100 more exceed 179"
-    queue.apply(Outcome(admitted=(Admit("a", 20),)), 0.0)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 20),)), 0.0)
     assert not queue.work(0.0, room=149.0)
     assert queue.due(0.0) > 0.0, "nothing to do until something is freed, or a while has passed"
     queue.freed()
@@ -210,14 +210,14 @@ def test_a_follower_that_is_behind_with_admission_waits_for_it() -> None:
 
 
 def test_parking_waits_for_the_wave_and_holds_the_next_one_back() -> None:
-    boundary = SchedulingBoundary()
-    with boundary.executing(1), pytest.raises(RequestTimeout, match="still executing"):
-        boundary.park(0.01)
-    boundary.park(1)
-    with pytest.raises(RequestTimeout, match="still holds"), boundary.executing(0.01):
+    gate = WaveGate()
+    with gate.executing(1), pytest.raises(RequestTimeout, match="still executing"):
+        gate.park(0.01)
+    gate.park(1)
+    with pytest.raises(RequestTimeout, match="still holds"), gate.executing(0.01):
         pass
-    boundary.resume()
-    with boundary.executing(0.01):
+    gate.resume()
+    with gate.executing(0.01):
         pass
 
 
@@ -276,7 +276,7 @@ def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     assert first is not None
     assert ([request.request_id for request in first.arrivals], first.release) == (["a"], ("b",))
     assert first.hint == ("a",), "nothing is looked up that was not announced"
-    planner.apply(first, Outcome(candidates=(Admit("a", 0),)), 0.0)
+    planner.apply(first, RoundOutcome(candidates=(Admit("a", 0),)), 0.0)
     second = planner.next_plan(0.0)
     assert second is not None
     assert [request.request_id for request in second.arrivals] == ["c"]

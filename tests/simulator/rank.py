@@ -21,7 +21,7 @@ from tests.simulator.layers import Contents, Layers, make_layers
 
 
 class Parking:
-    """Stands in for the scheduling boundary: the simulated LOOP looks at it before each wave."""
+    """Stands in for the ``WaveGate``: the simulated LOOP looks at it before each wave."""
 
     parked = False
 
@@ -157,10 +157,8 @@ def make_ranks(
         cache = RankCache(specs, block)
         state = LocalState(config, events, cache, contents)
         owns = LeaseOwnership(state) if ownership == "lease" else ImmediateOwnership(state)
-        boundary: Any = parking
-        actions = (
-            LockstepActions(state, owns, boundary) if admission == "lockstep" else RoundActions(state, owns)
-        )
+        gate: Any = parking
+        actions = LockstepActions(state, owns, gate) if admission == "lockstep" else RoundActions(state, owns)
         layers = make_layers(specs, block, contents)
         speed, eager = draw.choice((1.0, 1.0, 4.0)), draw.choice((0.5, 0.5, 0.02, 0.0))
         ranks.append(SimulatedRank(number, state, actions, parking, contents, layers, speed, eager))

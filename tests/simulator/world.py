@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
@@ -234,7 +234,7 @@ class World:
             self.unfinished.pop(name, None)
         self._plan, self._quiet_until = None, -1.0
 
-    def _apply(self, rank: SimulatedRank, plan: Plan, votes: list[Vote], outcome: Outcome) -> None:
+    def _apply(self, rank: SimulatedRank, plan: Plan, votes: list[Vote], outcome: RoundOutcome) -> None:
         assert rank.actions.apply(plan, votes) == outcome
         rank.admitted.extend(admit.request_id for admit in outcome.admitted)
 

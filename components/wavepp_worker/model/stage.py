@@ -1,4 +1,4 @@
-"""The interface between the runtime and whatever computes a stage's layers (DESIGN.md, section 6)."""
+"""The interface between the runtime and whatever computes a stage's layers (docs/design.md, "Stage models")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-Boundary = dict[str, torch.Tensor]
+Activations = dict[str, torch.Tensor]
 """What one stage sends to the next: named tensors whose first dimension is the wave's tokens."""
 
 
@@ -44,14 +44,14 @@ class StageOutput:
     """What a stage computed for one wave.
 
     Attributes:
-        boundary: activations for the next stage; empty on the last stage.
+        activations: activations for the next stage; empty on the last stage.
         logits: float32 ``[number of chunks that want logits, vocabulary]`` in chunk order on the last
             stage, else None.
         done: how to wait for the device where it still computes; None where it does not.
         seconds: device seconds of the wave, where they are known already.
     """
 
-    boundary: Boundary
+    activations: Activations
     logits: torch.Tensor | None
     done: Completion | None = None
     seconds: float | None = None
@@ -114,11 +114,11 @@ class StageModel(Protocol):
     def make_kv(self, num_blocks: int, block: int) -> PagedKV:
         """Allocate paged KV memory for ``num_blocks`` blocks of ``block`` tokens."""
 
-    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+    def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """Run one wave.
 
         Args:
-            inputs: int64 ``[tokens]`` packed token ids on the first stage, else the previous boundary.
+            inputs: int64 ``[tokens]`` packed token ids on the first stage, else those of the stage before.
             chunks: the requests' chunks in packing order; their lengths add up to the tokens.
             kv: this stage's KV memory; positions ``[start, start + length)`` are written, earlier ones read.
         """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wavepp_worker.errors import ConfigError, HandoffError, RequestTimeout, WaveppError
 from wavepp_worker.model.cost_model import TimedModel
-from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
 
 Clock = Callable[[], int]
 
@@ -146,7 +146,7 @@ class TimedKV:
 class TimedStage:
     """Implements ``StageModel`` for layers of a ``TimedModel``.
 
-    The boundary is ``ready`` int64 ``[1]`` (when the activations have arrived, monotonic ns), ``before``
+    The activations are ``ready`` int64 ``[1]`` (when the activations have arrived, monotonic ns), ``before``
     int64 ``[chunks]`` (the prompt's hash where each chunk starts) and ``hashes`` int64 ``[blocks touched]``.
     """
 
@@ -170,7 +170,7 @@ class TimedStage:
     def make_kv(self, num_blocks: int, block: int) -> TimedKV:
         return TimedKV(self._model, self.layers, num_blocks, block, self._clock)
 
-    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+    def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """Queue one wave; see ``StageModel``.
 
         Raises:
@@ -206,12 +206,12 @@ class TimedStage:
         tokens = sum(chunk.length for chunk in chunks)
         sending, latency = self._model.hop_times(tokens)
         arrival = self._link.launch(sending, after=done) + round(latency * 1e9)
-        boundary = {
+        activations = {
             "ready": torch.tensor([arrival]),
             "before": torch.from_numpy(before.view(np.int64)),
             "hashes": torch.from_numpy(hashes.view(np.int64)),
         }
-        return StageOutput(boundary, None, Ending(done), seconds)
+        return StageOutput(activations, None, Ending(done), seconds)
 
     def _logits(self, hashes: list[np.uint64]) -> torch.Tensor:
         logits = torch.zeros(len(hashes), self.vocab_size)

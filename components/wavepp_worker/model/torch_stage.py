@@ -9,7 +9,7 @@ from torch import nn
 
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.paged_kv import LayerShape, PagedCache, TorchPagedKV
-from wavepp_worker.model.stage import Boundary, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
 from wavepp_worker.model.wave import Wave, current_wave, plan_wave, running
 
 HIDDEN = "hidden"
@@ -39,7 +39,7 @@ class ElsewhereLayer(nn.Module):
 class TorchStage:
     """Implements ``StageModel`` for the layers ``[a, b)``. Not thread-safe: one wave at a time.
 
-    The boundary between stages is ``{"hidden": [tokens, hidden size]}`` in the stage's dtype.
+    The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype.
     """
 
     def __init__(self, model: Any, layers: range, num_layers: int, shapes: list[LayerShape]) -> None:
@@ -54,7 +54,7 @@ class TorchStage:
     def make_kv(self, num_blocks: int, block: int) -> TorchPagedKV:
         return TorchPagedKV(self.layers, self._shapes, num_blocks, block, self.dtype, self.device)
 
-    def forward(self, inputs: torch.Tensor | Boundary, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
+    def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """See ``StageModel``.
 
         Raises:
@@ -81,7 +81,7 @@ class TorchStage:
         output = run_layers(self._model, data, wave, PagedCache(kv), logits_to_keep=wanted)
         return output.logits[0].float()
 
-    def _checked(self, inputs: torch.Tensor | Boundary, wave: Wave) -> torch.Tensor:
+    def _checked(self, inputs: torch.Tensor | Activations, wave: Wave) -> torch.Tensor:
         first = self.layers.start == 0
         if isinstance(inputs, torch.Tensor) != first:
             raise WaveppError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 from wavepp_worker.model.timed import Ending
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import GreedyPlanner
 from wavepp_worker.runtime.planning.ring import Ring
@@ -52,7 +52,7 @@ class Harness:
         self.to_wave: Inbox[LaneAdvance] = Inbox(self.context, "wave")
         self.lanes = Lanes(Ring(2 * ranks), GreedyPlanner(8), max_batch)
         self.loop = LeaderLoop(
-            state, executor, plane, SchedulingBoundary(), self.lanes, self.to_loop, self.to_wave, lambda: 0
+            state, executor, plane, WaveGate(), self.lanes, self.to_loop, self.to_wave, lambda: 0
         )
 
     def turn(self, times: int = 8) -> None:

@@ -16,7 +16,7 @@ NO_ROOM = Claim(-1, committed=False)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """What a round decided.
 
     Attributes:
@@ -32,7 +32,7 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
-def decide(plan: Plan, votes: Sequence[Vote]) -> Outcome:
+def decide(plan: Plan, votes: Sequence[Vote]) -> RoundOutcome:
     """The outcome of ``plan`` given every rank's vote, in rank order (paper, sections 4.3 to 4.5).
 
     A candidate is the minimum of the hints. A request is admitted if every rank committed it where it was
@@ -64,7 +64,7 @@ def decide(plan: Plan, votes: Sequence[Vote]) -> Outcome:
             admitted.append(admit)
         else:
             lower.append(Admit(admit.request_id, lowest))
-    return Outcome(
+    return RoundOutcome(
         tuple(
             Admit(request_id, min(vote.endpoints[index] for vote in votes))
             for index, request_id in enumerate(plan.hint)

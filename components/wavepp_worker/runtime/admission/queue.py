@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.protocol.rounds import Admit
 
 HINT_AGE = 0.02
@@ -157,7 +157,7 @@ class AdmissionQueue:
         self._begin(prepare, now)
         return Work(tuple(stale), tuple(prepare), exempt and bool(prepare), reconcile)
 
-    def apply(self, outcome: Outcome, now: float) -> list[Admission]:
+    def apply(self, outcome: RoundOutcome, now: float) -> list[Admission]:
         """Account for a round's outcome; returns what was admitted, in order."""
         if outcome.candidates:
             self._looked_up_at = now

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from wavepp_worker.runtime.admission.outcome import Outcome, decide
+from wavepp_worker.runtime.admission.outcome import RoundOutcome, decide
 from wavepp_worker.runtime.admission.ownership import Ownership
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.rounds import Plan, Vote
 from wavepp_worker.runtime.state.local_state import LocalState
 from wavepp_worker.runtime.trace.timeline import NOTHING, Named
@@ -43,7 +43,7 @@ class RoundActions:
         self._voted = state.timeline.now()
         return Vote(round_id=plan.round_id, rank=state.config.rank, endpoints=endpoints, claims=tuple(claims))
 
-    def apply(self, plan: Plan, votes: Sequence[Vote]) -> Outcome:
+    def apply(self, plan: Plan, votes: Sequence[Vote]) -> RoundOutcome:
         """Carry out the outcome, the same on every rank."""
         timeline = self._state.timeline
         timeline.record("admission", "wait for votes", self._voted, timeline.now())
@@ -70,28 +70,28 @@ class RoundActions:
 class LockstepActions(RoundActions):
     """The paper's minimum implementation (section 4.1): executors pause from the look-up to the allocation.
 
-    A round that looks prefixes up parks every executor at its scheduling boundary, and walks the tree itself;
+    A round that looks prefixes up parks every executor at its ``WaveGate``, and walks the tree itself;
     the next one allocates at the common endpoint and lets the executors go on.
     """
 
-    def __init__(self, state: LocalState, ownership: Ownership, boundary: SchedulingBoundary) -> None:
+    def __init__(self, state: LocalState, ownership: Ownership, gate: WaveGate) -> None:
         super().__init__(state, ownership)
-        self._boundary = boundary
+        self._gate = gate
         self._parked = False
         self._parked_at = 0
 
     def vote(self, plan: Plan) -> Vote:
         if plan.hint and not self._parked:
             with self._state.timeline.span("admission", "park"):
-                self._boundary.park(self._state.config.wait)
+                self._gate.park(self._state.config.wait)
             self._parked = True
             self._parked_at = self._state.timeline.now()
         return super().vote(plan)
 
-    def apply(self, plan: Plan, votes: Sequence[Vote]) -> Outcome:
+    def apply(self, plan: Plan, votes: Sequence[Vote]) -> RoundOutcome:
         outcome = super().apply(plan, votes)
         if self._parked and not plan.hint and not outcome.lower:
-            self._boundary.resume()
+            self._gate.resume()
             self._parked = False
             self._state.timeline.record("parked", "parked", self._parked_at, self._state.timeline.now())
         return outcome

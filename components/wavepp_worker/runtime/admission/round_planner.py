@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
 from wavepp_worker.runtime.protocol.lane_events import LaneAdvance, LaneEnded, LaneScheduled, LaneStarted
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
@@ -116,7 +116,7 @@ class RoundPlanner:
             self._release.clear()
         return plan
 
-    def apply(self, plan: Plan, outcome: Outcome, now: float) -> RoundResult:
+    def apply(self, plan: Plan, outcome: RoundOutcome, now: float) -> RoundResult:
         """Account for a round's outcome."""
         admissions = tuple(self._queue.apply(outcome, now))
         self._running.update(admission.request_id for admission in admissions)

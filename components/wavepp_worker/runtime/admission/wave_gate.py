@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from wavepp_worker.errors import RequestTimeout
 
 
-class SchedulingBoundary:
-    """Lets the WAVE thread park the LOOP thread between waves (paper, section 4.1: lockstep preparation).
+class WaveGate:
+    """Lets the WAVE thread park the LOOP thread between waves (the paper's scheduling boundary, section 4.1).
 
     Parking has priority: a LOOP thread that runs wave after wave cannot starve it.
     """
@@ -29,7 +29,7 @@ class SchedulingBoundary:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: not self._park_requests, timeout):
-                raise RequestTimeout(f"admission still holds the scheduling boundary after {timeout:.0f} s")
+                raise RequestTimeout(f"admission still holds the gate between waves after {timeout:.0f} s")
             self._executing = True
         try:
             yield

@@ -17,7 +17,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class TensorMeta(msgspec.Struct, frozen=True):
-    """How to read the bytes of one boundary tensor."""
+    """How to read the bytes of one tensor of the activations."""
 
     name: str
     dtype: str

@@ -10,7 +10,7 @@ import torch
 import zmq
 
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.model.stage import Boundary
+from wavepp_worker.model.stage import Activations
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.waves import DataMessage, TensorMeta, WaveDone, WaveHeader
@@ -28,9 +28,9 @@ class DataPlane:
         self._out.set_hwm(0)
         self._out.connect(outgoing)
 
-    def send_wave(self, header: WaveHeader, boundary: Boundary) -> None:
+    def send_wave(self, header: WaveHeader, activations: Activations) -> None:
         """Queue a wave for the next rank. The tensors must not be written to afterwards."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in boundary.items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in activations.items()}
         metas = tuple(
             TensorMeta(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
             for name, tensor in tensors.items()
@@ -43,7 +43,7 @@ class DataPlane:
         """Tell rank 0 that a wave left the last rank."""
         self._out.send(encode(done))
 
-    def receive(self) -> tuple[DataMessage, Boundary]:
+    def receive(self) -> tuple[DataMessage, Activations]:
         """The next message; the caller has polled ``socket``. Tensors share the received buffers.
 
         Raises:
@@ -54,11 +54,11 @@ class DataPlane:
         metas = message.tensors if isinstance(message, WaveHeader) else ()
         if len(metas) != len(frames):
             raise PositionMismatch(f"{message} announces {len(metas)} tensors, {len(frames)} arrived")
-        boundary = {}
+        activations = {}
         for meta, frame in zip(metas, frames, strict=True):
             flat = torch.frombuffer(frame.buffer, dtype=getattr(torch, meta.dtype))
-            boundary[meta.name] = flat.view(meta.shape)
-        return message, boundary
+            activations[meta.name] = flat.view(meta.shape)
+        return message, activations
 
     def close(self) -> None:
         self.socket.close(linger=0)

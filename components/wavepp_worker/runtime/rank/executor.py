@@ -12,7 +12,7 @@ import torch
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.model.sampling import sample
-from wavepp_worker.model.stage import Boundary, Chunk, Completion, PagedKV, StageModel, StageOutput
+from wavepp_worker.model.stage import Activations, Chunk, Completion, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.protocol.events import Finished
 from wavepp_worker.runtime.protocol.requests import StageTiming
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
@@ -70,7 +70,7 @@ class Executor:
         self._completer = threading.Thread(target=self._complete_launched, name="completions", daemon=True)
         self._completer.start()
 
-    def execute(self, header: WaveHeader, boundary: Boundary) -> None:
+    def execute(self, header: WaveHeader, activations: Activations) -> None:
         """Run a wave and pass it on: activations to the next rank, or its end to rank 0.
 
         Everything this rank keeps of the wave (published blocks, hand-off, finished requests) is settled
@@ -91,7 +91,7 @@ class Executor:
             state.materialise(local)
             check_span(local, span)
         launched, begun = timeline.now(), time.perf_counter()
-        inputs = self._prompt_tokens(locals_, header.spans) if state.config.first else boundary
+        inputs = self._prompt_tokens(locals_, header.spans) if state.config.first else activations
         chunks = [self._chunk(local, span) for local, span in zip(locals_, header.spans, strict=True)]
         output = self._stage.forward(inputs, chunks, self._kv)
         seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
@@ -112,7 +112,7 @@ class Executor:
                 self._launched.put(wave)
         else:
             with timeline.span("loop", "send", header.wave_id):
-                self._plane.send_wave(passed_on, output.boundary)
+                self._plane.send_wave(passed_on, output.activations)
 
     def close(self) -> None:
         """Let the waves that were launched end."""

@@ -7,7 +7,7 @@ import zmq
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.admission.round_actions import RoundActions
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.waves import WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
@@ -35,7 +35,7 @@ def run_follower_loop(
     state: LocalState,
     executor: Executor,
     plane: DataPlane,
-    boundary: SchedulingBoundary,
+    gate: WaveGate,
     admitted: Inbox[str],
 ) -> None:
     """Execute the waves that arrive, until the rank stops; materialise admitted requests in between."""
@@ -53,7 +53,7 @@ def run_follower_loop(
             if not isinstance(header, WaveHeader):
                 raise PositionMismatch(f"rank {state.config.rank} expected a wave, got {header}")
             timeline.record("loop", "receive", since, timeline.now(), header.wave_id)
-            with boundary.executing(state.config.wait):
+            with gate.executing(state.config.wait):
                 executor.execute(header, tensors)
             since = timeline.now()
         elif waiting:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN
 from wavepp_worker.runtime.protocol.inbox import Inbox
@@ -33,7 +33,7 @@ class LeaderLoop:
         state: LocalState,
         executor: Executor,
         plane: DataPlane,
-        boundary: SchedulingBoundary,
+        gate: WaveGate,
         lanes: Lanes,
         inbox: Inbox[LaneAdmitted | LaneAborted],
         wave_thread: Inbox[LaneAdvance],
@@ -43,7 +43,7 @@ class LeaderLoop:
         self._state = state
         self._executor = executor
         self._plane = plane
-        self._boundary = boundary
+        self._gate = gate
         self._lanes = lanes
         self._inbox = inbox
         self._wave_thread = wave_thread
@@ -59,7 +59,7 @@ class LeaderLoop:
         while not self._state.stopping.is_set():
             poller.poll(0 if busy else self._patience())
             self._take_completions()
-            with self._boundary.executing(self._state.config.wait):
+            with self._gate.executing(self._state.config.wait):
                 for event in self._inbox.take():
                     self._tell(self._lanes.take(event))
                 busy = self._launch(since) or self._materialise(self._lanes.next_leased())

@@ -23,7 +23,7 @@ from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseO
 from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.admission.wave_gate import SchedulingBoundary
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.planning.ring import Ring
@@ -111,11 +111,9 @@ def _serve(
             timeout=config.handoff_timeout,
             on_settled=state.settled,
         )
-    boundary = SchedulingBoundary()
+    gate = WaveGate()
     ownership = LeaseOwnership(state) if config.leases else ImmediateOwnership(state)
-    actions = (
-        LockstepActions(state, ownership, boundary) if config.lockstep else RoundActions(state, ownership)
-    )
+    actions = LockstepActions(state, ownership, gate) if config.lockstep else RoundActions(state, ownership)
     plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
     executor = Executor(state, stage, kv, plane, fail)
     if config.first:
@@ -128,7 +126,7 @@ def _serve(
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
         lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)
         loop = LeaderLoop(
-            state, executor, plane, boundary, lanes, to_loop, to_wave, lambda: round_planner.waiting
+            state, executor, plane, gate, lanes, to_loop, to_wave, lambda: round_planner.waiting
         )
         closing: list[Closable] = [leader_rounds, to_loop, to_wave, commands, plane]
         wave_main, loop_main = leader.run, loop.run
@@ -141,7 +139,7 @@ def _serve(
             run_follower_wave(state, rounds, actions, admitted)
 
         def loop_main() -> None:
-            run_follower_loop(state, executor, plane, boundary, admitted)
+            run_follower_loop(state, executor, plane, gate, admitted)
 
     def guarded_wave() -> None:
         try:
