@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from wavepp_worker.model.cost_model import Link, TimedModel, read_timed_model, write_timed_model
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 from bench.paper.cells import CELLS, Cell, Shape
 
@@ -72,7 +72,7 @@ def pipeline_seconds(waves: Sequence[float], stages: int, hop: float) -> float:
     return free[-1]
 
 
-def alone(cost: ChunkCost, shape: Shape, stages: int, hop: float) -> float:
+def alone(cost: WaveCost, shape: Shape, stages: int, hop: float) -> float:
     """Seconds of one request on an idle pipeline, cut into the best number of waves of equal time."""
     work = cost.b * shape.uncached + cost.c * shape.context
     least = -(-shape.uncached // M)
@@ -80,17 +80,17 @@ def alone(cost: ChunkCost, shape: Shape, stages: int, hop: float) -> float:
     return min(turns) + (stages - 1) * hop
 
 
-def bound(cost: ChunkCost, cell: Cell, stages: int, hop: float) -> float:
+def bound(cost: WaveCost, cell: Cell, stages: int, hop: float) -> float:
     """Prompt tokens/s that nothing can exceed: full waves without a gap, or every client's request alone."""
     busy = (cost.a / M + cost.b) * cell.uncached + cost.c * cell.context
     latency = sum(alone(cost, shape, stages, hop) for shape in cell.shapes)
     return cell.tokens / max(busy, latency / cell.concurrency)
 
 
-def stage_cost(model: TimedModel, stages: int) -> ChunkCost:
+def stage_cost(model: TimedModel, stages: int) -> WaveCost:
     """The cost of each of ``stages`` equal stages, at speed 1."""
     share = model.layers / stages
-    return ChunkCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
+    return WaveCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
 
 
 def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
@@ -113,7 +113,7 @@ def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
     return base, slope
 
 
-def predicted_alone(cost: ChunkCost, shape: Shape, stages: int, hop: float) -> float:
+def predicted_alone(cost: WaveCost, shape: Shape, stages: int, hop: float) -> float:
     """Completion seconds of one request in waves of half the budget."""
     starts = range(shape.cached, shape.tokens, M // 2)
     return pipeline_seconds(
@@ -126,7 +126,7 @@ def fit_wave_seconds(cells: Sequence[Cell], base: float, c: float, stages: int, 
     rows = [cell for cell in cells if cell.concurrency == 1]
 
     def error(a: float) -> float:
-        cost = ChunkCost(a, base - a / M, c)
+        cost = WaveCost(a, base - a / M, c)
         times = [
             (predicted_alone(cost, cell.shapes[0], stages, hop), cell.tokens / cell.measured["WavePP"])
             for cell in rows

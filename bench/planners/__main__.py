@@ -15,10 +15,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from wavepp_worker.model.cost_model import read_timed_model
-from wavepp_worker.runtime.planning.mpu import TimedMpu
-from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, TwoBudgetMpu
-from wavepp_worker.runtime.planning.planner import GreedyPlanner, Planner
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.mpu import Mpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu
+from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
+from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
 
 from bench.paper.cells import CELLS, Cell
 from bench.paper.cost_models import MODELS, SYSTEMS, M, cell_bound, stage_cost
@@ -31,9 +33,9 @@ PLANNERS: dict[str, Callable[[Device], Planner]] = {
     "greedy": lambda d: GreedyPlanner(M),
     "greedy M/2": lambda d: GreedyPlanner(M // 2),
     "throttle": lambda d: ThrottlePlanner(T=2 * d.stages, max_p=M, min_p=M // 16, B=B),
-    "mpu-k3": lambda d: TwoBudgetMpu(P=d.stages, M=M, B=B),
+    "two-budget": lambda d: TwoBudgetMpu(P=d.stages, M=M, B=B),
     "mpu-paper": lambda d: PaperMpu(P=d.stages, M=M, b_min=B_MIN, B=B),
-    "mpu": lambda d: TimedMpu(P=d.stages, M=M, b_min=M // 32, B=B, cost=d.cost),
+    "mpu": lambda d: Mpu(P=d.stages, M=M, b_min=M // 32, B=B, cost=d.cost),
 }
 
 

@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN, Lane, PipelineView, Planner
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
 from bench.common.percentile import p95
@@ -32,7 +32,7 @@ class Device:
     """
 
     stages: int
-    cost: ChunkCost
+    cost: WaveCost
     hop: float = 0.0003
     admission: float = 0.002
     max_batch: int = 128
@@ -101,7 +101,7 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
                     del lanes[span.request_id]
         upcoming_events = [ends[0]] if ends else []
         # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
-        if lanes and (due := free[0] - LAUNCH_MARGIN + 1e-6) > now:
+        if lanes and (due := free[0] - LAUNCH_MARGIN_SECONDS + 1e-6) > now:
             upcoming_events.append(due)
         if arrivals:
             upcoming_events.append(arrivals[0][0] + device.admission)

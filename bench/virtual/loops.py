@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from wavepp_worker.runtime.planning.lanes import Lanes
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted, LaneAdvance, LaneStarted
@@ -76,9 +76,9 @@ class VirtualLoops:
         begun = time.thread_time()
         slack = max(0.0, rank.free_at - self._events.now)
         spans = self.lanes.propose(self.waiting(), slack) if self._backlog < LAUNCH_AHEAD else ()
-        if not spans and slack > LAUNCH_MARGIN:
+        if not spans and slack > LAUNCH_MARGIN_SECONDS:
             # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
-            self._events.at(rank.free_at - LAUNCH_MARGIN + 1e-6, self.wake, rank)
+            self._events.at(rank.free_at - LAUNCH_MARGIN_SECONDS + 1e-6, self.wake, rank)
         if spans:
             self.planning.append(time.thread_time() - begun)
         name = None if spans else self.lanes.next_leased()

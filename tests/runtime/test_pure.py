@@ -13,7 +13,8 @@ from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import ROUND_BYTES, RoundPlanner
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.client.index_feed import IndexFeed
-from wavepp_worker.runtime.planning.planner import GreedyPlanner, Lane
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.planner import Lane
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
 from wavepp_worker.runtime.protocol.requests import PrefillRequest

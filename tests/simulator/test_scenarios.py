@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
-from wavepp_worker.runtime.planning.planner import GreedyPlanner, PipelineView
+from wavepp_worker.runtime.planning.planner import PipelineView
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.waves import Span
 

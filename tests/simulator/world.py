@@ -16,8 +16,8 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
-from wavepp_worker.runtime.planning.planner import GreedyPlanner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
 from wavepp_worker.runtime.protocol.requests import PrefillRequest

@@ -4,16 +4,16 @@ import random
 
 import pytest
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 
-def observe(learned: LearnedCost, truth: ChunkCost, start: int, length: int, noise: float = 1.0) -> ChunkCost:
+def observe(learned: LearnedCost, truth: WaveCost, start: int, length: int, noise: float = 1.0) -> WaveCost:
     seconds = truth.a + truth.work(start, length)
     return learned.observe(length, length * (start + (length + 1) / 2), noise * seconds)
 
 
-@pytest.mark.parametrize("truth", [ChunkCost(0.018, 17.5e-6, 33.5e-12), ChunkCost(0.0005, 2e-4, 1e-9)])
-def test_varied_waves_teach_the_true_cost(truth: ChunkCost) -> None:
+@pytest.mark.parametrize("truth", [WaveCost(0.018, 17.5e-6, 33.5e-12), WaveCost(0.0005, 2e-4, 1e-9)])
+def test_varied_waves_teach_the_true_cost(truth: WaveCost) -> None:
     learned, draw = LearnedCost(), random.Random(1)
     for _ in range(200):
         start, length = draw.randrange(0, 200_000, 64), draw.randrange(64, 16_384)
@@ -25,7 +25,7 @@ def test_varied_waves_teach_the_true_cost(truth: ChunkCost) -> None:
 
 def test_long_prompts_teach_what_a_wave_costs() -> None:
     """The waves of one prompt take equal times, those of another other ones; between them 2 to 5 times ``a``."""
-    learned, truth, draw = LearnedCost(), ChunkCost(0.03, 1.7e-5, 1e-10), random.Random(3)
+    learned, truth, draw = LearnedCost(), WaveCost(0.03, 1.7e-5, 1e-10), random.Random(3)
     for seconds in (0.06, 0.12, 0.05, 0.09):
         start = 0
         while start < 200_000:
@@ -36,7 +36,7 @@ def test_long_prompts_teach_what_a_wave_costs() -> None:
 
 
 def test_equal_waves_are_predicted_although_they_cannot_be_told_apart() -> None:
-    learned, truth = LearnedCost(), ChunkCost(0.02, 1e-5, 1e-11)
+    learned, truth = LearnedCost(), WaveCost(0.02, 1e-5, 1e-11)
     for _ in range(20):
         cost = observe(learned, truth, 64_000, 4096)
     assert cost.a + cost.work(64_000, 4096) == pytest.approx(truth.a + truth.work(64_000, 4096), rel=0.01)
@@ -46,7 +46,7 @@ def test_equal_waves_are_predicted_although_they_cannot_be_told_apart() -> None:
 def test_a_device_that_slows_down_is_followed() -> None:
     learned, draw = LearnedCost(), random.Random(2)
     for factor in (1.0, 1.5):
-        truth = ChunkCost(0.01 * factor, 1e-5 * factor, 1e-11 * factor)
+        truth = WaveCost(0.01 * factor, 1e-5 * factor, 1e-11 * factor)
         for _ in range(600):
             cost = observe(learned, truth, draw.randrange(0, 100_000), draw.randrange(64, 16_384))
     assert cost.b == pytest.approx(1.5e-5, rel=0.05)

@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import ConfigError, PositionMismatch
 from wavepp_worker.runtime.planning.demand import WINDOW
-from wavepp_worker.runtime.planning.mpu import TimedMpu
-from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, Supply, TwoBudgetMpu, budget_ladder
-from wavepp_worker.runtime.planning.planner import GreedyPlanner, Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.mpu import Mpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, Supply, budget_ladder
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
 from bench.paper.cells import Cell, Shape
@@ -27,13 +29,13 @@ from bench.paper.cost_models import alone, bound
 from bench.planners.pipeline import Device, simulate
 
 B = 16
-COST = ChunkCost(a=4.0, b=1.0, c=0.001)
+COST = WaveCost(a=4.0, b=1.0, c=0.001)
 PLANNERS: dict[str, Callable[[], Planner]] = {
     "greedy": lambda: GreedyPlanner(128),
     "throttle": lambda: ThrottlePlanner(T=4, max_p=128, min_p=32, B=B, max_batch=6),
-    "mpu-k3": lambda: TwoBudgetMpu(P=2, M=128, B=B, max_batch=6),
+    "two-budget": lambda: TwoBudgetMpu(P=2, M=128, B=B, max_batch=6),
     "mpu-paper": lambda: PaperMpu(P=2, M=128, b_min=32, B=B, max_batch=6),
-    "mpu": lambda: TimedMpu(P=2, M=128, b_min=32, B=B, cost=COST, max_batch=6),
+    "mpu": lambda: Mpu(P=2, M=128, b_min=32, B=B, cost=COST, max_batch=6),
 }
 
 
@@ -66,7 +68,7 @@ def test_budgets_that_are_no_blocks_are_refused(M: int, b_min: int) -> None:
     with pytest.raises(ConfigError, match="multiples of"):
         budget_ladder(M, b_min, 16)
     with pytest.raises(ConfigError, match="multiples of"):
-        TimedMpu(P=2, M=M, b_min=b_min, B=16, cost=COST)
+        Mpu(P=2, M=M, b_min=b_min, B=16, cost=COST)
 
 
 def test_waves_are_counted_by_tokens_or_by_pieces_that_cannot_share() -> None:
@@ -241,7 +243,7 @@ def test_throttling_spreads_the_waiting_tokens() -> None:
     c=st.sampled_from([0.0, 3.4e-11, 2e-10, 1e-3, 1e3]),
 )
 def test_a_time_limit_is_the_inverse_of_work(start: int, length: int, c: float) -> None:
-    cost = ChunkCost(0.008, 18.6e-6, c)
+    cost = WaveCost(0.008, 18.6e-6, c)
     assert cost.tokens_within(cost.work(start, length), start) == length
     assert cost.tokens_within(cost.work(start, length) * (1 - 1e-4), start) < length
 
@@ -252,8 +254,8 @@ def test_work_is_the_sum_over_tokens() -> None:
 
 
 def test_a_request_alone_is_cut_into_the_number_of_waves_that_ends_first() -> None:
-    cost = ChunkCost(a=4.0, b=1.0, c=0.0)
-    planner = TimedMpu(P=5, M=1024, b_min=16, B=16, cost=cost)
+    cost = WaveCost(a=4.0, b=1.0, c=0.0)
+    planner = Mpu(P=5, M=1024, b_min=16, B=16, cost=cost)
     # Waves of sqrt(a * u / Q) = sqrt(4 * 1600 / 4) = 40 seconds: 40 of them, rounded up to blocks.
     (lane,) = lanes(1600)
     lengths = []
@@ -265,7 +267,7 @@ def test_a_request_alone_is_cut_into_the_number_of_waves_that_ends_first() -> No
 
 def test_a_request_alone_is_not_cut_finer_than_the_wave_it_would_wait_behind() -> None:
     def cut(slack: float) -> int:
-        planner = TimedMpu(P=5, M=1024, b_min=16, B=16, cost=ChunkCost(a=4.0, b=1.0, c=0.0))
+        planner = Mpu(P=5, M=1024, b_min=16, B=16, cost=WaveCost(a=4.0, b=1.0, c=0.0))
         ahead = ((Span("f", 0, 160, True),),)
         (span,) = planner.propose(PipelineView(lanes(1600), ahead, slack=slack))
         return span.length
@@ -275,7 +277,7 @@ def test_a_request_alone_is_not_cut_finer_than_the_wave_it_would_wait_behind() -
 
 
 def test_a_request_is_cut_evenly() -> None:
-    planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(43.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=64, b_min=16, B=16, cost=WaveCost(43.0, 1.0, 0.0))
     (lane,) = lanes(96)
     assert [planner.plan([lane])[0].length for _ in range(2)] == [48, 48], "not 64 and 32"
     waiting = lanes(96, 4000)
@@ -284,7 +286,7 @@ def test_a_request_is_cut_evenly() -> None:
 
 
 def test_a_wave_that_takes_all_there_is_waits_until_the_device_is_about_to_run_dry() -> None:
-    planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=1024, b_min=16, B=16, cost=WaveCost(0.0, 1.0, 0.0))
     flight = ((Span("f0", 0, 64, True),), (Span("f1", 0, 64, True),))
 
     def proposed(*left: int, slack: float) -> int:
@@ -298,7 +300,7 @@ def test_a_wave_that_takes_all_there_is_waits_until_the_device_is_about_to_run_d
 
 
 def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() -> None:
-    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=4, M=1024, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     flight = tuple((Span(f"f{i}", 0, 160, True),) for i in range(3))
 
     def cut(others: int) -> bool:
@@ -319,7 +321,7 @@ def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() ->
 @pytest.mark.parametrize(("stages", "cut"), [(4, False), (5, True)])
 def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(stages: int, cut: bool) -> None:
     """Three of 120 in flight supply waves of 120, or of 90 where there are five stages; 150 are at most 1.3 of 120."""
-    planner = TimedMpu(P=stages, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=stages, M=1024, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     flight = tuple((Span(f"f{i}", 0, 120, True),) for i in range(3))
     for number in range(WINDOW + 1):
         spans = planner.plan([Lane(f"r{number}", 0, 150)], flight)
@@ -328,7 +330,7 @@ def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(st
 
 def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:
     """Four requests for waves of three: the fourth goes alone, and the three that come back again go together."""
-    planner = TimedMpu(P=4, M=64, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=4, M=64, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     flight = tuple((Span(f"f{i}", 0, 95, True),) for i in range(3))
 
     def launched(*waiting: Lane) -> list[str]:
@@ -345,32 +347,32 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> Non
 
 
 def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_same() -> None:
-    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=128, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     waiting = lanes(96, 640, 24, 640)
     spans = planner.plan(waiting)
     assert shape(spans) == [("r0", 0, 96), ("r2", 0, 24)]
     waiting = (waiting[1], waiting[3], Lane("r4", 0, 80), Lane("r5", 0, 24))
     assert shape(planner.plan(waiting)) == [("r1", 0, 128)]
-    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=128, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     waiting = lanes(80, 640, 24, 640)
     assert shape(planner.plan(waiting)) == [("r0", 0, 80), ("r2", 0, 24), ("r1", 0, 24)]
 
 
 def test_nobody_passes_who_would_end_a_wave_sooner_for_the_room_that_is_left() -> None:
-    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=128, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     spans = planner.plan(lanes(96, 656, 24, 640))
     assert shape(spans) == [("r0", 0, 96), ("r1", 0, 32)], "656 take 6 waves, after 32 of them 5"
 
 
 def test_nobody_passes_where_a_steady_load_fills_the_waves() -> None:
-    planner = TimedMpu(P=2, M=128, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=128, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     for number in range(WINDOW):
         planner.plan([Lane(f"w{number}.{i}", 0, 640) for i in range(4)])
     assert shape(planner.plan(lanes(96, 640, 24, 640))) == [("r0", 0, 96), ("r1", 0, 32)]
 
 
 def test_a_steady_load_that_does_not_fill_the_waves_lets_others_pass() -> None:
-    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=4, M=1024, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     waiting = (("a", 96), ("b", 200), ("c", 24), ("d", 160))
     for number in range(WINDOW + 1):
         spans = planner.plan([Lane(f"{number}{name}", 0, left) for name, left in waiting])
@@ -379,7 +381,7 @@ def test_a_steady_load_that_does_not_fill_the_waves_lets_others_pass() -> None:
 
 def test_waves_are_sized_so_that_all_requests_take_as_many() -> None:
     def wave(left: int, a: float) -> int:
-        planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(a, 1.0, 0.0))
+        planner = Mpu(P=2, M=1024, b_min=16, B=16, cost=WaveCost(a, 1.0, 0.0))
         return sum(span.length for span in planner.plan(lanes(*[left] * 12)))
 
     # 12 * 720 tokens are 8.44 waves of 1024 and 9 of 960, which cost 9 / 8.44 - 1 = 6.7 % of a / (a + 1024) more.
@@ -390,7 +392,7 @@ def test_waves_are_sized_so_that_all_requests_take_as_many() -> None:
 
 def test_a_full_wave_is_filled_to_its_last_token() -> None:
     """Otherwise each wave would end some tokens further within a request than the one before."""
-    planner = TimedMpu(P=2, M=64, b_min=16, B=16, cost=ChunkCost(1.0, 1.0, 0.0))
+    planner = Mpu(P=2, M=64, b_min=16, B=16, cost=WaveCost(1.0, 1.0, 0.0))
     waiting = lanes(*[40] * 20)
     assert [span.length for span in planner.plan(waiting)] == [40, 24]
     waiting = waiting[1:]
@@ -398,25 +400,25 @@ def test_a_full_wave_is_filled_to_its_last_token() -> None:
 
 
 def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
-    planner = TimedMpu(P=2, M=1024, b_min=16, B=16, cost=ChunkCost(50.0, 1.0, 0.01))
+    planner = Mpu(P=2, M=1024, b_min=16, B=16, cost=WaveCost(50.0, 1.0, 0.01))
     lane = Lane("r", 0, 4096)
     lengths = []
     while lane.left:
         (span,) = planner.plan([lane])
         lengths.append(span.length)
-    times = [ChunkCost(50.0, 1.0, 0.01).work(sum(lengths[:i]), n) for i, n in enumerate(lengths)]
+    times = [WaveCost(50.0, 1.0, 0.01).work(sum(lengths[:i]), n) for i, n in enumerate(lengths)]
     assert lengths[0] > 2 * lengths[-2]
     assert max(times) < 1.5 * statistics.median(times)
 
 
 def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None:
     """Twelve requests of one block: in a burst six waves for four stages; under a steady load four."""
-    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
+    planner = Mpu(P=4, M=1024, b_min=16, B=16, cost=WaveCost(0.0, 1.0, 0.0))
     assert len(planner.plan(lanes(*[16] * 12))) == 2
     for _ in range(WINDOW):
         planner.plan(lanes(*[16] * 12))
     assert len(planner.plan(lanes(*[16] * 12))) == 3
-    planner = TimedMpu(P=4, M=1024, b_min=16, B=16, cost=ChunkCost(0.0, 1.0, 0.0))
+    planner = Mpu(P=4, M=1024, b_min=16, B=16, cost=WaveCost(0.0, 1.0, 0.0))
     assert len(planner.plan(lanes(*[16] * 6))) == 1
 
 
@@ -458,7 +460,7 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
             continue
         if isinstance(planner, PaperMpu):
             assert planner.budget in planner.ladder
-        if isinstance(planner, TimedMpu):
+        if isinstance(planner, Mpu):
             assert 32 <= planner.budget <= 128
         proposed, filling = sum(span.length for span in spans), spans[-1]
         assert proposed <= 128
@@ -490,7 +492,7 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
 
 def test_virtual_pipeline_matches_the_closed_form() -> None:
     """``k`` equal waves through ``P`` stages take ``(k + P - 1) * t``."""
-    device = Device(4, ChunkCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
+    device = Device(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
     outcome = simulate(device, GreedyPlanner(100), [Shape(1000)], 1)
     assert outcome.seconds == pytest.approx((10 + 3) * 1.5)
     outcome = simulate(device, GreedyPlanner(100), [Shape(1000)] * 5, 5)
@@ -505,8 +507,8 @@ def test_virtual_pipeline_matches_the_closed_form() -> None:
 def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
     shapes: list[Shape], concurrency: int
 ) -> None:
-    device = Device(8, ChunkCost(0.008, 18.0e-6, 1.35e-10))
-    ours = simulate(device, TimedMpu(P=8, M=16384, b_min=512, B=64, cost=device.cost), shapes, concurrency)
+    device = Device(8, WaveCost(0.008, 18.0e-6, 1.35e-10))
+    ours = simulate(device, Mpu(P=8, M=16384, b_min=512, B=64, cost=device.cost), shapes, concurrency)
     cell = Cell("", "", concurrency, (shapes[0],), {})
     assert ours.throughput <= bound(device.cost, cell, device.stages, device.hop)
     for budget in (16384, 8192):
@@ -514,12 +516,12 @@ def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
         assert ours.throughput > 0.985 * fixed.throughput
 
 
-@pytest.mark.parametrize("name", ["mpu-paper", "mpu", "mpu-k3", "throttle"])
+@pytest.mark.parametrize("name", ["mpu-paper", "mpu", "two-budget", "throttle"])
 def test_planning_128_lanes_takes_under_200_microseconds(name: str) -> None:
     planner: Planner = {
         "mpu-paper": PaperMpu(P=8, M=16384, b_min=8192, B=64),
-        "mpu": TimedMpu(P=8, M=16384, b_min=512, B=64, cost=ChunkCost(0.008, 18e-6, 1.35e-10)),
-        "mpu-k3": TwoBudgetMpu(P=8, M=16384, B=64),
+        "mpu": Mpu(P=8, M=16384, b_min=512, B=64, cost=WaveCost(0.008, 18e-6, 1.35e-10)),
+        "two-budget": TwoBudgetMpu(P=8, M=16384, B=64),
         "throttle": ThrottlePlanner(T=16, max_p=16384, min_p=1024, B=64),
     }[name]
     waiting = tuple(Lane(f"r{i}", 125_000, 129_096) for i in range(128))

@@ -9,8 +9,8 @@ from typing import Any
 import zmq
 from wavepp_worker.model.timed import Ending
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
-from wavepp_worker.runtime.planning.planner import GreedyPlanner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
-GUESS = ChunkCost(a=256.0, b=1.0, c=1 / 65536)
+GUESS = WaveCost(a=256.0, b=1.0, c=1 / 65536)
 """Before anything was measured, in units of ``b``: a wave costs 256 tokens extra, attention doubles a token's cost
 at 65,536 tokens of context. Only ratios matter to a planner."""
 MEMORY = 0.995
@@ -20,13 +20,13 @@ LEAST = 0.01
 class LearnedCost:
     """Least squares of the relative error of ``a + b*n + c*sum(context)``, drawn to a scaled guess."""
 
-    def __init__(self, guess: ChunkCost = GUESS) -> None:
+    def __init__(self, guess: WaveCost = GUESS) -> None:
         self._guess = np.array([guess.a, guess.b, guess.c])
         self._squares = np.zeros((3, 3))
         self._products = np.zeros(3)
         self.cost = guess
 
-    def observe(self, tokens: int, context: float, seconds: float) -> ChunkCost:
+    def observe(self, tokens: int, context: float, seconds: float) -> WaveCost:
         """Account for a wave of so many tokens that attend to ``context`` tokens in sum; returns the new cost.
 
         ``seconds`` is the slowest stage's time; a wave that took none teaches nothing.
@@ -39,7 +39,7 @@ class LearnedCost:
         guess = self._guess
         scaled = guess * (guess @ self._products) / (guess @ self._squares @ guess)
         a, b, c = scaled * self._factors(scaled)
-        self.cost = ChunkCost(float(a), float(b), float(c))
+        self.cost = WaveCost(float(a), float(b), float(c))
         return self.cost
 
     def _factors(self, scaled: np.ndarray) -> np.ndarray:

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_aligned
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN, Lane, PipelineView
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView
 from wavepp_worker.runtime.planning.wave_budget import TimedRoom
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
 SMALLEST_TURN = 0.2
@@ -48,7 +48,7 @@ PRICE = 0.0075
 """Most throughput that is given for equal waits."""
 
 
-class TimedMpu(PackingPlanner):
+class Mpu(PackingPlanner):
     """Sizes waves by estimated time; only the ratios ``a : b : c`` of the cost model matter."""
 
     def __init__(
@@ -58,7 +58,7 @@ class TimedMpu(PackingPlanner):
         M: int,
         b_min: int,
         B: int,
-        cost: ChunkCost | None = None,
+        cost: WaveCost | None = None,
         max_batch: int = 128,
         deadline: int | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class TimedMpu(PackingPlanner):
         elif len(spans) < len(lanes):
             spans = self._before_newcomers(lanes, spans, SMALLEST_TURN * seconds)
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
-        if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN:
+        if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
         return spans
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.waves import Span
 
-LAUNCH_MARGIN = 0.005
+LAUNCH_MARGIN_SECONDS = 0.005
 """Seconds before rank 0's device runs dry at which the next wave has to be launched, however small it is."""
 
 
@@ -58,7 +58,8 @@ class Planner(ABC):
         """The next wave; at most one span per lane.
 
         Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
-        completed wave, and when the slack is down to ``LAUNCH_MARGIN``. No planner waits while the ring is empty.
+        completed wave, and when the slack is down to ``LAUNCH_MARGIN_SECONDS``. No planner waits while the ring
+        is empty.
         """
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
@@ -87,21 +88,3 @@ class Planner(ABC):
         if spans:
             self.accept(view, spans)
         return spans
-
-
-class GreedyPlanner(Planner):
-    """Fills every wave up to a fixed budget of tokens, first come first served (chunked prefill)."""
-
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
-
-    def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        left = self._budget
-        spans = []
-        for lane in view.lanes:
-            if left == 0:
-                break
-            if length := min(left, lane.left):
-                spans.append(lane.span(length))
-                left -= length
-        return tuple(spans)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from wavepp_worker.runtime.planning.mpu import TimedMpu
-from wavepp_worker.runtime.planning.mpu_paper import PaperMpu, TwoBudgetMpu
-from wavepp_worker.runtime.planning.planner import GreedyPlanner, Planner
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.mpu import Mpu
+from wavepp_worker.runtime.planning.mpu_paper import PaperMpu
+from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 
@@ -26,7 +28,7 @@ def make_planner(config: RankConfig) -> Planner:
         return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
     if config.planner == "mpu-paper":
         return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
-    cost = None if config.chunk_cost is None else ChunkCost(*config.chunk_cost)
+    cost = None if config.chunk_cost is None else WaveCost(*config.chunk_cost)
     # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
     whole = chunk // block * block or chunk
-    return TimedMpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)
+    return Mpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wavepp_worker.runtime.planning.packing import whole_blocks
 from wavepp_worker.runtime.planning.planner import Lane
-from wavepp_worker.runtime.planning.wave_cost import ChunkCost
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 
 class TimedRoom:
@@ -14,7 +14,7 @@ class TimedRoom:
     is a fragment if its lane needs as many further waves with it as without.
     """
 
-    def __init__(self, cost: ChunkCost, block: int, tokens: int, seconds: float, *, passing: bool) -> None:
+    def __init__(self, cost: WaveCost, block: int, tokens: int, seconds: float, *, passing: bool) -> None:
         self._cost = cost
         self._block = block
         self._full = tokens

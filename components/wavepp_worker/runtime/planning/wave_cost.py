@@ -9,7 +9,7 @@ from wavepp_worker.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkCost:
+class WaveCost:
     """Seconds on the slowest stage.
 
     Attributes:

@@ -10,7 +10,7 @@ import zmq
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.planning.lanes import Lanes
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneAdvance, LaneStarted
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
@@ -71,7 +71,7 @@ class LeaderLoop:
         left = self._executor.device.left()
         if not left:
             return LONGEST_POLL
-        due = left[0] if len(left) >= LAUNCH_AHEAD else left[-1] - LAUNCH_MARGIN
+        due = left[0] if len(left) >= LAUNCH_AHEAD else left[-1] - LAUNCH_MARGIN_SECONDS
         return min(LONGEST_POLL, math.ceil(1000 * due)) if due > 0 else LONGEST_POLL
 
     def _launch(self, since: int) -> bool:
