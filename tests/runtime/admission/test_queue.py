@@ -1,0 +1,71 @@
+"""Who is prepared next: first come, first served, within limits."""
+
+from __future__ import annotations
+
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.protocol.rounds import Admit
+
+
+def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
+    queue = AdmissionQueue(limit=2)
+    for name in "abc":
+        queue.arrive(name, 100, 0.0)
+    work = queue.work(0.0)
+    assert (work.hint, work.prepare) == (("a", "b", "c"), ())
+    queue.apply(RoundOutcome(candidates=(Admit("a", 16), Admit("b", 0), Admit("c", 0))), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 16), Admit("b", 0))
+    assert not queue.work(0.0)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 16),), lower=(Admit("b", 0),)), 0.0)
+    assert queue.work(0.0).reconcile == (Admit("b", 0),)
+    queue.settled("a")
+    assert queue.work(0.0).prepare == (Admit("c", 0),)
+    queue.check()
+
+
+def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds_a_lease() -> None:
+    """Promise 9: a request bigger than the headroom is admitted alone."""
+    queue = AdmissionQueue(limit=4)
+    for name in ("big", "small"):
+        queue.arrive(name, 100, 0.0)
+    queue.work(0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("big", 0), Admit("small", 0))), 0.0)
+    assert not queue.work(0.0).exempt
+    queue.apply(RoundOutcome(failed=("big", "small")), 0.0)
+    assert queue.due(0.0) > 0.0, "nothing was freed"
+    queue.freed()
+    work = queue.work(0.001)
+    assert (work.prepare, work.exempt) == ((Admit("big", 0),), True)
+
+
+def test_nobody_is_prepared_while_an_earlier_request_goes_down() -> None:
+    """Promise 9: its demand grows meanwhile, and the later one would take that room for ever."""
+    queue = AdmissionQueue(limit=4)
+    for name in "ab":
+        queue.arrive(name, 16, 0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 11),)), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 11),)
+    queue.apply(RoundOutcome(candidates=(Admit("b", 11),), lower=(Admit("a", 10),)), 0.0)
+    work = queue.work(0.0)
+    assert (work.reconcile, work.prepare) == ((Admit("a", 10),), ())
+    queue.apply(RoundOutcome(admitted=(Admit("a", 10),)), 0.0)
+    assert queue.work(0.0).prepare == (Admit("b", 11),)
+
+
+def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
+    queue = AdmissionQueue(limit=4, headroom=50)
+    for name in "abc":
+        queue.arrive(name, 100, 0.0)
+    queue.work(0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 20), Admit("b", 0), Admit("c", 0))), 0.0)
+    assert queue.work(0.0, room=229.0).prepare == (Admit("a", 20),), "80 tokens, 100 more exceed 179"
+    queue.apply(RoundOutcome(admitted=(Admit("a", 20),)), 0.0)
+    assert not queue.work(0.0, room=149.0)
+    assert queue.due(0.0) > 0.0, "nothing to do until something is freed, or a while has passed"
+    queue.freed()
+    queue.settled("a")
+    assert not queue.work(0.0, room=99.0)
+    queue.freed()
+    work = queue.work(0.0, room=100.0)
+    assert (work.prepare, work.exempt) == ((Admit("b", 0),), True), "alone, it need not leave the headroom"
+    queue.check()

@@ -1,0 +1,19 @@
+"""Rounds and waves keep out of each other's way where executors pause."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
+
+
+def test_parking_waits_for_the_wave_and_holds_the_next_one_back() -> None:
+    gate = WaveGate()
+    with gate.executing(1), pytest.raises(RequestTimeout, match="still executing"):
+        gate.park(0.01)
+    gate.park(1)
+    with pytest.raises(RequestTimeout, match="still holds"), gate.executing(0.01):
+        pass
+    gate.resume()
+    with gate.executing(0.01):
+        pass

@@ -1,0 +1,25 @@
+"""The waves in flight: bounded, completed in order."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.waves import Span
+
+
+def test_the_ring_is_bounded_ordered_and_knows_what_it_carries() -> None:
+    ring = Ring(2)
+    first = ring.launch((Span("a", 0, 4, False),))
+    second = ring.launch((Span("a", 4, 4, True), Span("b", 0, 1, True)))
+    assert ring.full
+    with pytest.raises(ValueError, match="2 waves are in flight"):
+        ring.launch((Span("c", 0, 1, True),))
+    with pytest.raises(PositionMismatch, match="oldest wave in flight is 0"):
+        ring.complete(second)
+    ring.complete(first)
+    assert ring.carries("a")
+    assert ring.carries("b")
+    ring.complete(second)
+    assert not ring.carries("a")
+    ring.check()

@@ -1,0 +1,43 @@
+"""A rank's requests, and whether a schedule fits where they stand."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable, check_span
+
+
+def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
+    table = RequestTable()
+    request = PrefillRequest(request_id=name, tokens=bytes(4 * tokens))
+    table.announce(LocalRequest(request, [], position=endpoint))
+    table.commit(name, endpoint)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("span", "complaint"),
+    [
+        (Span("r", 8, 4, False), "request r is scheduled at token 8, but this rank stands at token 16"),
+        (Span("r", 16, 20, True), "its prompt has 32"),
+        (Span("r", 16, 16, False), "its prompt has 32"),
+        (Span("r", 16, 0, False), "its prompt has 32"),
+        (Span("x", 0, 4, False), "has not admitted it"),
+    ],
+)
+def test_a_follower_refuses_a_schedule_that_does_not_fit_its_state(span: Span, complaint: str) -> None:
+    """S12, promise 12: it names the request and both positions instead of running on."""
+    with pytest.raises(PositionMismatch, match=complaint):
+        check_span(table_with("r", tokens=32, endpoint=16).committed(span, timeout=0.01), span)
+
+
+def test_a_follower_that_is_behind_with_admission_waits_for_it() -> None:
+    table = RequestTable()
+    table.announce(LocalRequest(PrefillRequest(request_id="late", tokens=bytes(16)), []))
+    timer = threading.Timer(0.05, lambda: table.commit("late", 0))
+    timer.start()
+    assert table.committed(Span("late", 0, 4, True), timeout=5).endpoint == 0
