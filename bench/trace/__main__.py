@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from wavepp_worker.runtime.trace.timeline import write_timeline
+from wavepp_worker.runtime.trace.perfetto import write_timeline
 
 from bench.paper.cost_models import SYSTEMS, VOCABULARY, model_dir
 from bench.paper.run import POLICIES, boot_config, require_known

@@ -19,7 +19,8 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.local_state import LocalState
 from wavepp_worker.runtime.state.request_table import check_span
-from wavepp_worker.runtime.trace.timeline import FORWARD, OFF, Timeline
+from wavepp_worker.runtime.trace.slices import FORWARD
+from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
 from bench.virtual.host import Events, Host
 

@@ -22,7 +22,7 @@ from wavepp_worker.runtime.client.rank_layout import rank_configs
 from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
-from wavepp_worker.runtime.trace.timeline import RankTimeline
+from wavepp_worker.runtime.trace.slices import RankTimeline
 
 from bench.virtual.host import Events
 from bench.virtual.loops import VirtualLoops

@@ -20,8 +20,8 @@ from wavepp_worker.runtime.protocol.commands import Command, Stop
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.events import Event
 from wavepp_worker.runtime.protocol.outbox import Outbox
-from wavepp_worker.runtime.trace.timeline import write_timeline
-from wavepp_worker.runtime.trace.timeline_file import read_rank
+from wavepp_worker.runtime.trace.perfetto import write_timeline
+from wavepp_worker.runtime.trace.recording import read_recording
 
 CLOSE_SECONDS = 10.0
 TICK_SECONDS = 0.1
@@ -102,7 +102,7 @@ class RankLink:
 
     def _write_timeline(self, path: Path) -> None:
         try:
-            ranks = [read_rank(Path(each.timeline), each.rank) for each in self._configs]
+            ranks = [read_recording(Path(each.timeline), each.rank) for each in self._configs]
             if any(each.slices for each in ranks):
                 write_timeline(path, ranks)
         except OSError as error:

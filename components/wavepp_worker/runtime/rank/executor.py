@@ -20,7 +20,7 @@ from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue, KnownEnd
 from wavepp_worker.runtime.state.local_state import LocalState
 from wavepp_worker.runtime.state.request_table import LocalRequest, check_span
-from wavepp_worker.runtime.trace.timeline import FORWARD, LAUNCH
+from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 
 RANK_BEHIND = 20_000
 """Nanoseconds from which a wait for a wave's requests to be admitted here is worth a slice."""

@@ -40,8 +40,8 @@ from wavepp_worker.runtime.rank.leader_loop import LeaderLoop
 from wavepp_worker.runtime.rank.leader_wave import Leader
 from wavepp_worker.runtime.state.local_state import LocalState
 from wavepp_worker.runtime.state.tier_store import open_tiers
+from wavepp_worker.runtime.trace.recording import Recording
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
-from wavepp_worker.runtime.trace.timeline_file import TimelineFile
 
 
 class Closable(Protocol):
@@ -54,7 +54,7 @@ def run_rank(config: RankConfig) -> None:
     """Load this rank's layers, connect, report ready, and serve until told to stop."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     events = Outbox(context, config.events)
-    recording = TimelineFile(Path(config.timeline)) if config.timeline else None
+    recording = Recording(Path(config.timeline)) if config.timeline else None
 
     def fail(error: BaseException) -> None:
         """The rank cannot go on: say why, and leave at once, so that nobody waits for it."""

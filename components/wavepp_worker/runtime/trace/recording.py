@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from wavepp_worker.runtime.trace.timeline import LIMIT, RankTimeline, Slice, Timeline
+from wavepp_worker.runtime.trace.slices import RankTimeline, Slice
+from wavepp_worker.runtime.trace.timeline import MAX_SLICES, Timeline
 
 FLUSH_SECONDS = 0.25
-_LENGTH = 4
+_LENGTH_BYTES = 4
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +25,14 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     slices: list[Slice]
 
 
-class TimelineFile:
+class Recording:
     """Moves what a rank's ``timeline`` records to a file, in a thread of its own.
 
     When the file holds half of ``limit`` it takes the place of the file before it, which is dropped: the
     latest slices are kept, at most ``limit``, plus what is recorded between two writes.
     """
 
-    def __init__(self, path: Path, limit: int = LIMIT) -> None:
+    def __init__(self, path: Path, limit: int = MAX_SLICES) -> None:
         """Create ``path``.
 
         Raises:
@@ -67,7 +68,7 @@ class TimelineFile:
                 dropped += self._held_before
                 self._held_before, self._held = self._held, 0
             frame = self._encoder.encode(Batch(dropped, slices))
-            self._file.write(len(frame).to_bytes(_LENGTH, "little") + frame)
+            self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)
             self._file.flush()
             self._held += len(slices) + dropped
 
@@ -89,18 +90,18 @@ class TimelineFile:
             logger.warning("the timeline of this rank ends here: %s", error)
 
 
-def read_rank(path: Path, rank: int) -> RankTimeline:
-    """What ``TimelineFile`` left at ``path``, also if it was stopped in the middle of a write."""
+def read_recording(path: Path, rank: int) -> RankTimeline:
+    """What ``Recording`` left at ``path``, also if it was stopped in the middle of a write."""
     decoder = msgspec.msgpack.Decoder(Batch)
     slices: list[Slice] = []
     dropped = 0
     for part in (_before(path), path):
         content = memoryview(part.read_bytes() if part.exists() else b"")
-        while len(content) >= _LENGTH:
-            end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
+        while len(content) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
             if len(content) < end:
                 break
-            batch = decoder.decode(content[_LENGTH:end])
+            batch = decoder.decode(content[_LENGTH_BYTES:end])
             slices += batch.slices
             dropped += batch.dropped
             content = content[end:]
