@@ -9,10 +9,10 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from wavepp_worker.cache.hashing import RUN, BlockHasher, block_hashes, cache_seed
+from wavepp_worker.cache.hashing import RUN_BLOCKS, BlockHasher, block_hashes, cache_seed
 
 BLOCK = 2
-RUN_BYTES = 4 * BLOCK * RUN
+RUN_BYTES = 4 * BLOCK * RUN_BLOCKS
 
 
 def plain_chain(tokens: bytes, block: int, seed: int) -> list[int]:

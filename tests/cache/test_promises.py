@@ -1,4 +1,4 @@
-"""Promises 1 to 7 of DESIGN.md on one rank, each by a case that fails without its mechanism."""
+"""Promises 1 to 7 of docs/design.md on one rank, each by a case that fails without its mechanism."""
 
 from __future__ import annotations
 

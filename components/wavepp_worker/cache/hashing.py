@@ -8,7 +8,9 @@ from collections import OrderedDict
 
 import xxhash
 
-RUN = 64
+from wavepp_worker import token_ids
+
+RUN_BLOCKS = 64
 """Blocks that ``BlockHasher`` remembers and looks up as one."""
 
 
@@ -34,7 +36,7 @@ def block_hashes(tokens: bytes | memoryview, block: int, seed: int) -> list[int]
         One unsigned 64-bit key per full block; a partial last block has none.
     """
     digest = xxhash.xxh3_64_intdigest
-    width = 4 * block
+    width = token_ids.BYTES * block
     whole = memoryview(tokens)[: len(tokens) // width * width]
     return [seed := digest(content, seed) for (content,) in struct.Struct(f"{width}s").iter_unpack(whole)]
 
@@ -47,7 +49,7 @@ class BlockHasher:
 
     Args:
         block: tokens per block.
-        runs: most runs of ``RUN`` blocks to remember, about 3 KB each; the least recently used is forgotten.
+        runs: most runs of ``RUN_BLOCKS`` blocks to remember, about 3 KB each; the least recently used go first.
     """
 
     def __init__(self, block: int, runs: int = 4096) -> None:
@@ -63,7 +65,7 @@ class BlockHasher:
     def keys(self, tokens: bytes, seed: int) -> list[int]:
         """Equal to ``block_hashes(tokens, block, seed)``."""
         digest = xxhash.xxh3_64_intdigest
-        width = 4 * self._block * RUN
+        width = token_ids.BYTES * self._block * RUN_BLOCKS
         whole = len(tokens) // width * width
         view = memoryview(tokens)
         used: list[tuple[int, list[int]]] = []

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wavepp_worker.errors import AuditError
 
 SHARDS = 16
-GALLOP = 16
+GALLOP_FACTOR = 16
 """Growth of the gallop's steps, a power of two. Most of a probe's time is waiting for memory: by sixteens, a
 prefix of 6,000 blocks takes 16 of them, by twos 25."""
 
@@ -63,7 +63,7 @@ class HintIndex:
     def prefix(self, window: int, keys: Sequence[int], limit: int) -> int:
         """How many leading ``keys``, of the first ``limit``, are present, in a window that is a prefix tree.
 
-        Gallops at powers of ``GALLOP`` until the first miss, then bisects: O(log n) probes. If a key may be
+        Gallops at powers of ``GALLOP_FACTOR`` until the first miss, then bisects: O(log n) probes. If a key may be
         present without those before it, the result is an ``n`` where presence ends: key ``n - 1`` is there
         (or ``n`` is 0) and key ``n`` is not (or ``n`` is ``limit``).
         """
@@ -82,7 +82,7 @@ class HintIndex:
                     else:
                         high = middle - 1
                 return low
-            low, step = probe, step * GALLOP
+            low, step = probe, step * GALLOP_FACTOR
         return low
 
     def latest(self, window: int, keys: Sequence[int], below: int) -> int:

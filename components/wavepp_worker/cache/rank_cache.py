@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from wavepp_worker.cache.audit import check_at_rest, check_rank
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.lookup import agree
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
-from wavepp_worker.cache.proof import check_at_rest, check_rank
 from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, StoredBlock
 from wavepp_worker.cache.window import Share, Window
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -193,13 +193,6 @@ class RankCache:
         with self._mutex:
             record = self._records.get(request_id)
             return "nothing" if record is None else record.state
-
-    def can_ever_fit(self, prompt_tokens: int) -> bool:
-        """Whether a prompt of this length fits when it has the cache to itself."""
-        return all(
-            window.spec.new_blocks(0, prompt_tokens, self.block) <= window.spec.blocks
-            for window in self._windows
-        )
 
     def room(self) -> float:
         """Tokens that ``prepare`` could reserve now beyond a candidate, at most; pinning may leave less.

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from wavepp_worker.cache.node import Node
 
+_FEWEST_BEFORE_SWEEP = 64
+"""Offers a queue takes before it first sweeps out those that no longer count."""
+
 
 class VictimQueue:
     """A heap of candidates that is corrected when it is read.
@@ -19,15 +22,15 @@ class VictimQueue:
         self._tier = tier
         self._heap: list[tuple[int, int, int, Node]] = []
         self._offers = 0
-        self._limit = 64
+        self._sweep_at = _FEWEST_BEFORE_SWEEP
 
     def offer(self, node: Node) -> None:
         self._offers += 1
         heapq.heappush(self._heap, (node.last_used, -node.depth, self._offers, node))
-        if len(self._heap) > self._limit:
+        if len(self._heap) > self._sweep_at:
             self._heap = [entry for entry in self._heap if self._current(entry[0], entry[3])]
             heapq.heapify(self._heap)
-            self._limit = max(64, 2 * len(self._heap))
+            self._sweep_at = max(_FEWEST_BEFORE_SWEEP, 2 * len(self._heap))
 
     def take(self) -> Node | None:
         """The next victim, removed from the queue; None if there is none."""

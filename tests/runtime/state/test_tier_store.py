@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.errors import AuditError, ConfigError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV

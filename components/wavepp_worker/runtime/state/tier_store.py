@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import CacheCorrupt, ConfigError
 from wavepp_worker.model.stage import BlockMemory

@@ -14,32 +14,22 @@ import errno
 import fcntl
 import mmap
 import os
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from wavepp_worker.cache.disk_format import (
+    PAGE_BYTES,
+    RECORD_BYTES,
+    DiskRecord,
+    describe_header,
+    pack_header,
+    pack_record,
+    unpack_record,
+)
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
-
-_MAGIC = b"WavePPkv"
-_VERSION = 1
-_PAGE = 4096
-_HEADER = struct.Struct("<8sIIQQ")
-_RECORD = struct.Struct("<QQQQQ")
-_CHECKSUM = struct.Struct("<Q")
-_RECORD_BYTES = _RECORD.size + _CHECKSUM.size
-_EMPTY, _ROOT, _CHILD = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class _Record:
-    key: int
-    parent: int | None
-    generation: int
-    checksum: int
 
 
 class DiskStore:
@@ -65,8 +55,8 @@ class DiskStore:
         self.path = path
         self.slots = slots
         self.block_bytes = block_bytes
-        self._data = -(-(_PAGE + slots * _RECORD_BYTES) // _PAGE) * _PAGE
-        header = _header(slots, block_bytes, fingerprint)
+        self._data = -(-(PAGE_BYTES + slots * RECORD_BYTES) // PAGE_BYTES) * PAGE_BYTES
+        header = pack_header(slots, block_bytes, fingerprint)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -116,9 +106,8 @@ class DiskStore:
         self.drop(slot)
         self._bytes(slot)[:] = source
         self._generation += 1
-        state, stored_parent = (_ROOT, 0) if parent is None else (_CHILD, parent)
-        fields = _RECORD.pack(key, stored_parent, state, self._generation, xxhash.xxh3_64_intdigest(source))
-        self._record_bytes(slot)[:] = fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields, slot))
+        record = DiskRecord(key, parent, self._generation, xxhash.xxh3_64_intdigest(source))
+        self._record_bytes(slot)[:] = pack_record(slot, record)
 
     def read_into(self, slot: int, key: int, out: Any) -> None:
         """Copy the block of ``key`` from ``slot`` to ``out``, a writable buffer of ``block_bytes`` bytes.
@@ -157,7 +146,7 @@ class DiskStore:
 
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. ValueError if there is no such slot."""
-        self._record_bytes(slot)[:] = bytes(_RECORD_BYTES)
+        self._record_bytes(slot)[:] = bytes(RECORD_BYTES)
 
     def check(self) -> None:
         """Raise AuditError unless every recorded block matches its checksum. Reads all of them."""
@@ -184,7 +173,7 @@ class DiskStore:
     def _create_or_verify(self, header: bytes) -> None:
         size = self._data + self.slots * self.block_bytes
         status = os.fstat(self._file)
-        found = os.pread(self._file, _PAGE, 0)
+        found = os.pread(self._file, PAGE_BYTES, 0)
         # All zeros: allocated by a process that died before it wrote the header.
         if any(found):
             self._verify(found, header, status.st_size, size)
@@ -206,36 +195,29 @@ class DiskStore:
     def _verify(self, found: bytes, header: bytes, found_size: int, size: int) -> None:
         if found == header and found_size == size:
             return
-        made_for = _describe(found)
+        made_for = describe_header(found)
         if made_for is None:
             reason = "is not an intact disk cache of this version"
         elif found != header:
-            reason = f"was made for {made_for}, this rank needs {_describe(header)}"
+            reason = f"was made for {made_for}, this rank needs {describe_header(header)}"
         else:
             reason = f"has {found_size} bytes instead of {size}; it was cut off"
         raise ConfigError(f"disk_path: {self.path} {reason}; delete the file or give another disk_path")
 
-    def _valid(self) -> Iterator[tuple[int, _Record]]:
+    def _valid(self) -> Iterator[tuple[int, DiskRecord]]:
         for slot in range(self.slots):
             record = self._record(slot)
             if record is not None:
                 yield slot, record
 
-    def _record(self, slot: int) -> _Record | None:
-        stored = self._record_bytes(slot)
-        key, parent, state, generation, checksum = _RECORD.unpack_from(stored)
-        if state == _EMPTY:
-            return None
-        (own,) = _CHECKSUM.unpack_from(stored, _RECORD.size)
-        if own != xxhash.xxh3_64_intdigest(stored[: _RECORD.size], slot):
-            return None
-        return _Record(key, None if state == _ROOT else parent, generation, checksum)
+    def _record(self, slot: int) -> DiskRecord | None:
+        return unpack_record(slot, self._record_bytes(slot))
 
     def _record_bytes(self, slot: int) -> memoryview:
         if not 0 <= slot < self.slots:
             raise ValueError(f"slot {slot} does not exist; {self.path} has {self.slots}")
-        start = _PAGE + slot * _RECORD_BYTES
-        return self._view[start : start + _RECORD_BYTES]
+        start = PAGE_BYTES + slot * RECORD_BYTES
+        return self._view[start : start + RECORD_BYTES]
 
     def _bytes(self, slot: int) -> memoryview:
         start = self._data + slot * self.block_bytes
@@ -255,33 +237,10 @@ class DiskStore:
         )
 
 
-def _header(slots: int, block_bytes: int, fingerprint: str) -> bytes:
-    """The first page of the file."""
-    text = fingerprint.encode()
-    room = _PAGE - _HEADER.size - _CHECKSUM.size
-    if len(text) > room:
-        raise ValueError(f"the fingerprint has {len(text)} bytes, there is room for {room}")
-    fields = _HEADER.pack(_MAGIC, _VERSION, len(text), block_bytes, slots) + text
-    page = fields.ljust(_PAGE - _CHECKSUM.size, b"\0")
-    return page + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(page))
-
-
-def _describe(header: bytes) -> str | None:
-    """What an intact header says, None if it is not one."""
-    if len(header) < _PAGE:
-        return None
-    magic, version, length, block_bytes, slots = _HEADER.unpack_from(header)
-    page, (checksum,) = header[: -_CHECKSUM.size], _CHECKSUM.unpack(header[-_CHECKSUM.size :])
-    if (magic, version, checksum) != (_MAGIC, _VERSION, xxhash.xxh3_64_intdigest(page)):
-        return None
-    fingerprint = header[_HEADER.size : _HEADER.size + length].decode()
-    return f"{slots} blocks of {block_bytes} bytes of '{fingerprint}'"
-
-
 def _unusable(path: Path, error: OSError) -> ConfigError:
     hint = {
-        errno.ENOSPC: "lower disk_kv_tokens or give a disk_path with more room",
-        errno.EDQUOT: "lower disk_kv_tokens or give a disk_path with more room",
+        errno.ENOSPC: "lower disk_kv_tokens or give a disk_path with more space",
+        errno.EDQUOT: "lower disk_kv_tokens or give a disk_path with more space",
         errno.EFBIG: "lower disk_kv_tokens or give a disk_path that allows larger files",
     }.get(error.errno or 0, "give a disk_path this process can create files in")
     return ConfigError(f"disk_path: cannot use {path} as disk cache: {error.strerror}; {hint}")

@@ -1,4 +1,4 @@
-"""Recounts a rank's books from their sources and compares (promises 1, 3 and 6 of DESIGN.md)."""
+"""Recounts a rank's books from their sources and compares (promises 1, 3 and 6 of docs/design.md)."""
 
 from __future__ import annotations
 

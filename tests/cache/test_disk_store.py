@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
 
 BYTES = 5000
@@ -21,7 +21,7 @@ PRINT = "tiny, float32, layers 0 to 3, blocks of 16 tokens, rank 0 of 2"
 WRITER = """
 import random, sys
 from pathlib import Path
-from wavepp_worker.cache.disk import DiskStore
+from wavepp_worker.cache.disk_store import DiskStore
 store = DiskStore(Path(sys.argv[1]), 4, 1 << 20, "killed")
 rng = random.Random(int(sys.argv[2]))
 for count in range(1, 1 << 40):
@@ -269,5 +269,5 @@ def test_wrong_slots_and_sizes(path: Path) -> None:
         store.write(0, 1, None, block(1)[1:])
     with pytest.raises(ValueError, match=r"0 slots"):
         make(path, slots=0)
-    with pytest.raises(ValueError, match=r"there is room for"):
+    with pytest.raises(ValueError, match=r"the header page takes"):
         make(path, fingerprint="x" * 5000)
