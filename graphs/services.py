@@ -7,7 +7,7 @@ from wavepp_worker.serve import PLANES, Service
 FRONTEND = Service(
     name="Frontend",
     module="wavepp_worker.dynamo.frontend",
-    arguments="wavepp_worker.dynamo.frontend:GateArgs",
+    arguments="wavepp_worker.dynamo.frontend:FrontendArgs",
     defaults={"router_mode": "kv"},
     common=(*PLANES, "model"),
     needs_model=True,

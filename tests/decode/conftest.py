@@ -17,7 +17,7 @@ import torch
 import transformers
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
-from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest
+from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
 from wavepp_worker.errors import RequestTimeout
 from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer

@@ -15,7 +15,7 @@ import pytest
 import torch
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
-from wavepp_worker.decode.messages import DecodeOutput
+from wavepp_worker.decode.engine_io import DecodeOutput
 from wavepp_worker.errors import AuditError, ConfigError, EngineDead, HandoffError, InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.model.stage import StageOutput
@@ -214,15 +214,15 @@ class TestAbort:
             b.engine.abort(f"r{b.submitted - 1}")
             assert collector.reason == "cancelled"
 
-    def test_before_the_receive_thread_knows_of_it(self, bench: Any, prompt: Any, monkeypatch: Any) -> None:
+    def test_before_kv_arrivals_knows_of_it(self, bench: Any, prompt: Any, monkeypatch: Any) -> None:
         b = bench()
-        submit = b.engine._receive.submit
+        submit = b.engine._arrivals.submit
 
         def abort_then_submit(live: Any) -> None:
             b.engine.abort(live.request.request_id)
             submit(live)
 
-        monkeypatch.setattr(b.engine._receive, "submit", abort_then_submit)
+        monkeypatch.setattr(b.engine._arrivals, "submit", abort_then_submit)
         collector = b.submit(prompt(4), b.prefill.room(prompt(4), held=True))
         assert collector.reason == "cancelled"
 
@@ -323,7 +323,7 @@ def test_max_batch_is_kept(bench: Any, prompt: Any) -> None:
         ({"error": HandoffError("rank 1 is gone")}, "HandoffError", "rank 1 is gone"),
         ({"error": OSError("broken")}, "HandoffError", "OSError: broken"),
         ({"first": 300}, "HandoffError", "first token 300 of request r1 is outside the vocabulary"),
-        ({"prompt_tokens": 11}, "HandoffError", "prompt of 12 tokens, but room 1 offers KV of 11"),
+        ({"prompt_tokens": 11}, "HandoffError", "prompt of 12 tokens, but bootstrap_room 1 offers KV of 11"),
     ],
 )
 def test_a_failed_handoff_hurts_nobody_else(
@@ -435,7 +435,7 @@ def test_close_answers_everybody_and_is_idempotent(bench: Any, prompt: Any) -> N
         b.submit(prompt(12))
     assert b.deaths == []
     names = {thread.name for thread in threading.enumerate()}
-    assert not names & {"receive", "step loop"}
+    assert not names & {"kv arrivals", "step loop"}
 
 
 def test_audit_names_what_is_still_live(bench: Any, prompt: Any) -> None:

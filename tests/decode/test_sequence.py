@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from wavepp_worker.decode.messages import DecodeRequest
+from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.interface import BootstrapAddress
 

@@ -26,9 +26,9 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fake_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers built in this test get fake engines and a fake bootstrap server."""
-    from wavepp_worker.dynamo import decode_side, prefill_side
+    from wavepp_worker.dynamo import decode_handler, prefill_handler
 
-    monkeypatch.setattr(prefill_side, "PrefillEngine", fakes.FakePrefillEngine)
-    monkeypatch.setattr(prefill_side, "BootstrapServer", fakes.FakeBootstrap)
-    monkeypatch.setattr(decode_side, "DecodeEngine", fakes.FakeDecodeEngine)
+    monkeypatch.setattr(prefill_handler, "PrefillEngine", fakes.FakePrefillEngine)
+    monkeypatch.setattr(prefill_handler, "BootstrapServer", fakes.FakeBootstrap)
+    monkeypatch.setattr(decode_handler, "DecodeEngine", fakes.FakeDecodeEngine)
     monkeypatch.setattr(fakes.FakeBootstrap, "rooms", {})

@@ -13,9 +13,9 @@ from dynamo._core import Context
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 from prometheus_client import generate_latest
 from wavepp_worker.dynamo.agg import AggWorker
+from wavepp_worker.dynamo.bootstrap_info import HANDOFF_SCHEMA
 from wavepp_worker.dynamo.decode import DecodeWorker
 from wavepp_worker.dynamo.prefill import PrefillWorker
-from wavepp_worker.dynamo.rooms import SCHEMA
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.interface import FirstToken
@@ -191,7 +191,7 @@ def test_prefill_announces_its_room_and_what_it_reused(text_model: Path) -> None
         request["routing"] = {"cache_salt": "s"}
         (chunk,) = await collect(worker, request, Context("r1"))
         assert chunk["disaggregated_params"] == {
-            "schema": SCHEMA,
+            "schema": HANDOFF_SCHEMA,
             "host": "127.0.0.1",
             "port": 4242,
             "room": 77,
@@ -207,7 +207,7 @@ def test_prefill_announces_its_room_and_what_it_reused(text_model: Path) -> None
         assert room.offer is not None
         assert room.offer.request_id == "r1"
         assert room.first == FirstToken(first=SampledToken(4, -0.5, ((4, -0.5),)), reused_tokens=fakes.REUSED)
-        (sent,) = worker._side.engine.requests
+        (sent,) = worker._handler.engine.requests
         assert (sent.handoff, sent.salt) == (True, "s")
 
     run(check())
@@ -286,7 +286,7 @@ def test_decode_finds_the_room_in_a_prefill_result(text_model: Path) -> None:
         worker = await started("decode", text_model)
         request = prompt("decode", room=3)
         del request["bootstrap_info"]
-        params = {"schema": SCHEMA, "host": "127.0.0.1", "port": 1, "room": 3}
+        params = {"schema": HANDOFF_SCHEMA, "host": "127.0.0.1", "port": 1, "room": 3}
         chunks = await collect(
             worker, {**request, "prefill_result": {"disaggregated_params": params}}, Context("r")
         )
@@ -323,7 +323,7 @@ def test_stop_strings_are_cut_out_of_the_text(text_model: Path) -> None:
         assert tokens(chunks) == [4, 5, 6, 7]
         assert chunks[-1]["tokens"] == ["("]
         assert chunks[-1]["top_logprobs"][0][0]["token"] == "("
-        assert worker._side.engine.aborted["r"].is_set()
+        assert worker._handler.engine.aborted["r"].is_set()
 
     run(check())
 
@@ -358,7 +358,7 @@ def test_probes_need_no_other_worker(which: str, text_model: Path) -> None:
 def test_probes_fail_on_a_dead_decode_engine(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("decode", text_model)
-        worker._side.engine.alive = False
+        worker._handler.engine.alive = False
         with pytest.raises(EngineShutdown):
             await collect(worker, await worker.health_check_payload(), Context("probe"))
 
@@ -382,12 +382,12 @@ def test_a_client_that_goes_away_takes_its_request_along(
             await stream.aclose()
             await asyncio.sleep(0.05)
             if which != "decode":
-                side = worker._side if which == "prefill" else worker._prefill
-                assert "r" in side.engine.aborted
-                assert side.engine.live == {}
+                handler = worker._handler if which == "prefill" else worker._prefill
+                assert "r" in handler.engine.aborted
+                assert handler.engine.live == {}
             if which != "prefill":
-                side = worker._side if which == "decode" else worker._decode
-                assert side.engine.aborted["r"].is_set()
+                handler = worker._handler if which == "decode" else worker._decode
+                assert handler.engine.aborted["r"].is_set()
 
     run(check())
 
@@ -415,7 +415,7 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
         work = asyncio.create_task(collect(worker, prompt("prefill"), Context("r")))
         await asyncio.sleep(0.05)
         begin = time.monotonic()
-        await asyncio.to_thread(worker._side.engine.die, "rank 1 exited with code -9")
+        await asyncio.to_thread(worker._handler.engine.die, "rank 1 exited with code -9")
         with pytest.raises(EngineShutdown, match="rank 1"):
             await work
         with pytest.raises(EngineShutdown, match="rank 1"):
@@ -423,7 +423,7 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
         await asyncio.wait_for(left.wait(), 5)
         assert time.monotonic() - begin < 5
         assert endpoint.unregistered == 1
-        assert worker._side.engine.closed == 1
+        assert worker._handler.engine.closed == 1
 
     run(check())
     assert "FATAL: the engine died: rank 1 exited with code -9" in capsys.readouterr().err
@@ -439,12 +439,12 @@ def test_controls(kind: str, text_model: Path) -> None:
         assert len(timings["timings"]) == (0 if kind == "decode" else 1)
         assert (await worker.engine_control("timings", {"last": "x"}))["status"] == "error"
         assert (await worker.engine_control("other", {}))["status"] == "error"
-        side = worker._side if kind != "agg" else worker._prefill
+        handler = worker._handler if kind != "agg" else worker._prefill
 
         def leak(timeout: float = 30.0) -> None:
             raise HandoffError("block 3 is held")
 
-        side.engine.audit = leak
+        handler.engine.audit = leak
         assert await worker.engine_control("audit", {}) == {
             "status": "error",
             "message": "HandoffError: block 3 is held",

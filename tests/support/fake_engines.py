@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from wavepp_worker.decode.messages import DecodeOutput, DecodeRequest, DecodeStats
+from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStats
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.interface import FirstToken, Offer, RankAddress
 from wavepp_worker.model.sampling import SampledToken

@@ -14,10 +14,11 @@ import torch
 
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.config import DecodeConfig
-from wavepp_worker.decode.loop import StepLoop
-from wavepp_worker.decode.messages import DecodeRequest, DecodeStats
-from wavepp_worker.decode.receive import ReceiveThread
-from wavepp_worker.decode.requests import LiveRequest, OnOutput, Requests
+from wavepp_worker.decode.decoding_request import DecodingRequest, OnOutput
+from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats
+from wavepp_worker.decode.kv_arrivals import KvArrivals
+from wavepp_worker.decode.scheduler import Scheduler
+from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.model.info import ModelInfo, read_model_info
@@ -29,7 +30,7 @@ CLOSE_SECONDS = 10.0
 
 
 class DecodeEngine:
-    """Continuous batching over KV that arrives by hand-off; two threads, *receive* and *step loop*.
+    """Continuous batching over KV that arrives by hand-off; two threads, *KV arrivals* and *step loop*.
 
     Use it as a context manager, or call ``start`` and ``close``. All methods are thread-safe. Callbacks come
     from the engine's own threads, for one request never two at a time, and must not block.
@@ -50,12 +51,12 @@ class DecodeEngine:
         self.max_model_len = _longest_request(config, self.info)
         self.total_blocks = config.kv_tokens // config.block
         self._on_death = on_death
-        self._requests = Requests(Batch(self.total_blocks, config.max_batch))
+        self._scheduler = Scheduler(Batch(self.total_blocks, config.max_batch))
         self._lock = threading.Lock()
         self._closing = False
         self._started = False
         self._death: str | None = None
-        self._receive: ReceiveThread | None = None
+        self._arrivals: KvArrivals | None = None
         self._loop: StepLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -79,16 +80,16 @@ class DecodeEngine:
         """
         try:
             stage, kv = self._load()
-            self._loop = StepLoop(stage, kv, self._requests, self.config.request_timeout)
-            self._receive = ReceiveThread(
+            self._loop = StepLoop(stage, kv, self._scheduler, self.config.request_timeout)
+            self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
-                self._requests,
+                self._scheduler,
                 block=self.config.block,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
                 on_failure=self._die,
             )
-            self._receive.start()
+            self._arrivals.start()
             self._thread = threading.Thread(
                 target=self._run, args=(self._loop,), name="step loop", daemon=True
             )
@@ -104,9 +105,9 @@ class DecodeEngine:
             if self._closing:
                 return
             self._closing = True
-        self._requests.close(EngineDead("the engine was closed while the request was in flight"))
-        if self._receive is not None:
-            self._receive.close(CLOSE_SECONDS)
+        self._scheduler.close(EngineDead("the engine was closed while the request was in flight"))
+        if self._arrivals is not None:
+            self._arrivals.close(CLOSE_SECONDS)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 
@@ -120,17 +121,17 @@ class DecodeEngine:
             EngineDead: the engine is not running.
         """
         request = self._validated(request)
-        live = LiveRequest(request, on_output, time.monotonic() + self.config.request_timeout)
-        if not self.alive or self._receive is None:
+        decoding = DecodingRequest(request, on_output, time.monotonic() + self.config.request_timeout)
+        if not self.alive or self._arrivals is None:
             raise EngineDead(self._death or "the engine is not running; call start() first")
-        self._requests.add(live)
-        self._receive.submit(live)
+        self._scheduler.add(decoding)
+        self._arrivals.submit(decoding)
 
     def abort(self, request_id: str) -> None:
         """Let go of a request in whatever state it is; it ends as ``cancelled``. Unknown ids are ignored."""
-        self._requests.abort(request_id)
-        if self._receive is not None:
-            self._receive.cancel(request_id)
+        self._scheduler.abort(request_id)
+        if self._arrivals is not None:
+            self._arrivals.cancel(request_id)
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check the books.
@@ -144,18 +145,18 @@ class DecodeEngine:
         """
         if not self.alive:
             raise EngineDead(self._death or "the engine is not running")
-        self._requests.check_at_rest(timeout)
-        counts = self._requests.counts()
+        self._scheduler.check_at_rest(timeout)
+        counts = self._scheduler.counts()
         return {"capacity": self.total_blocks, "free": self.total_blocks - counts["used_blocks"]}
 
     def stats(self) -> DecodeStats:
         """Load at this instant, and totals since the start."""
-        loop, receive = self._loop, self._receive
+        loop, arrivals = self._loop, self._arrivals
         return DecodeStats(
-            **self._requests.counts(),
+            **self._scheduler.counts(),
             prompt_tokens_computed=loop.prompt_tokens_computed if loop is not None else 0,
-            kv_bytes_received=receive.bytes_received if receive is not None else 0,
-            tokens_generated=self._requests.tokens_generated,
+            kv_bytes_received=arrivals.bytes_received if arrivals is not None else 0,
+            tokens_generated=self._scheduler.tokens_generated,
             steps=loop.steps if loop is not None else 0,
         )
 
@@ -211,9 +212,9 @@ class DecodeEngine:
                 return
             reason = self._death = f"the decode engine failed: {type(error).__name__}: {error}"
         traceback.print_exception(error)
-        self._requests.close(EngineDead(reason))
-        if self._receive is not None:
-            self._receive.stop()
+        self._scheduler.close(EngineDead(reason))
+        if self._arrivals is not None:
+            self._arrivals.stop()
         if self._on_death is not None:
             self._on_death(reason)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from wavepp_worker.decode.messages import DecodeRequest
+from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.model.stage import Chunk
 
 

@@ -17,15 +17,15 @@ from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import AggArgs
-from wavepp_worker.dynamo.chunks import Chunk, cancelled_chunk
+from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
 from wavepp_worker.dynamo.decode import decode_limits
-from wavepp_worker.dynamo.decode_side import DecodeSide
-from wavepp_worker.dynamo.faults import to_dynamo
+from wavepp_worker.dynamo.decode_handler import DecodeHandler
+from wavepp_worker.dynamo.exceptions import to_dynamo_exception
+from wavepp_worker.dynamo.generate_chunks import Chunk, cancelled_chunk
 from wavepp_worker.dynamo.kv_events import KvEvents
 from wavepp_worker.dynamo.prefill import prefill_chunk, prefill_limits, prefill_snapshot, registered_limits
-from wavepp_worker.dynamo.prefill_side import PrefillSide
-from wavepp_worker.dynamo.rooms import fresh_room
-from wavepp_worker.dynamo.translate import Asked, Limits, default_sampling, read_request
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler
+from wavepp_worker.dynamo.request_parser import Limits, ParsedRequest, default_sampling, parse_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import RequestAborted, WaveppError
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
@@ -43,13 +43,13 @@ class AggWorker(WaveppWorker):
         super().__init__(args.runtime)
         self._args = args
         self._events = KvEvents(args.engine.block)
-        self._prefill = PrefillSide(
+        self._prefill = PrefillHandler(
             args.engine,
             bootstrap_port=args.runtime.bootstrap_port,
             on_index=self._events.on_index,
             on_death=self.engine_died,
         )
-        self._decode = DecodeSide(args.decode, on_death=self.engine_died)
+        self._decode = DecodeHandler(args.decode, on_death=self.engine_died)
         self._defaults = default_sampling(args.engine.model)
 
     @classmethod
@@ -80,7 +80,7 @@ class AggWorker(WaveppWorker):
     async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
         """Answer one prompt."""
         try:
-            asked = read_request(request, self._limits(), self._defaults)
+            asked = parse_request(request, self._limits(), self._defaults)
             if is_probe(request):
                 probe = _prefill_request(str(context.id()), asked, handoff=False)
                 yield prefill_chunk(await self._prefill.probe(probe, context.is_stopped), {}, logprobs=False)
@@ -91,10 +91,12 @@ class AggWorker(WaveppWorker):
         except RequestAborted:
             yield cancelled_chunk(len(request["token_ids"]), 0)
         except WaveppError as error:
-            raise to_dynamo(error) from error
+            raise to_dynamo_exception(error) from error
 
-    async def _answer(self, request_id: str, asked: Asked, context: Context) -> AsyncGenerator[Chunk, None]:
-        address = self._prefill.address(fresh_room())
+    async def _answer(
+        self, request_id: str, asked: ParsedRequest, context: Context
+    ) -> AsyncGenerator[Chunk, None]:
+        address = self._prefill.address(fresh_bootstrap_room())
         prefill = asyncio.create_task(
             self._prefill.prefill(
                 _prefill_request(request_id, asked, handoff=True), address.room, context.is_stopped
@@ -141,7 +143,7 @@ class AggWorker(WaveppWorker):
         )
 
 
-def _prefill_request(request_id: str, asked: Asked, *, handoff: bool) -> PrefillRequest:
+def _prefill_request(request_id: str, asked: ParsedRequest, *, handoff: bool) -> PrefillRequest:
     return PrefillRequest(
         request_id=request_id,
         tokens=asked.tokens,

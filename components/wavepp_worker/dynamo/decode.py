@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry
 
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.dynamo.args import DecodeArgs
-from wavepp_worker.dynamo.chunks import Chunk, usage
-from wavepp_worker.dynamo.decode_side import DecodeSide
-from wavepp_worker.dynamo.faults import to_dynamo
-from wavepp_worker.dynamo.rooms import find
-from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
+from wavepp_worker.dynamo.bootstrap_info import bootstrap_address
+from wavepp_worker.dynamo.decode_handler import DecodeHandler
+from wavepp_worker.dynamo.exceptions import to_dynamo_exception
+from wavepp_worker.dynamo.generate_chunks import Chunk, usage
+from wavepp_worker.dynamo.request_parser import Limits, default_sampling, parse_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import EngineDead, WaveppError
 
@@ -37,7 +37,7 @@ class DecodeWorker(WaveppWorker):
         """
         super().__init__(args.runtime)
         self._config = args.decode
-        self._side = DecodeSide(args.decode, on_death=self.engine_died)
+        self._handler = DecodeHandler(args.decode, on_death=self.engine_died)
         self._defaults = default_sampling(args.decode.model)
 
     @classmethod
@@ -47,8 +47,8 @@ class DecodeWorker(WaveppWorker):
         return cls(args), config
 
     def open(self) -> Registration:
-        self._side.start()
-        engine = self._side.engine
+        self._handler.start()
+        engine = self._handler.engine
         return Registration(
             model=str(self._config.model),
             served_model_name=self._runtime.served_model_name,
@@ -62,37 +62,39 @@ class DecodeWorker(WaveppWorker):
         )
 
     def close(self) -> None:
-        self._side.close()
+        self._handler.close()
 
     async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
         """Answer one prompt."""
         try:
-            asked = read_request(request, decode_limits(self._side, self._config), self._defaults)
+            asked = parse_request(request, decode_limits(self._handler, self._config), self._defaults)
             if is_probe(request):
-                yield probe_chunk(self._side, asked.prompt_tokens)
+                yield probe_chunk(self._handler, asked.prompt_tokens)
                 return
-            stream = self._side.stream(str(context.id()), asked, find(request), context.is_stopped)
+            stream = self._handler.stream(
+                str(context.id()), asked, bootstrap_address(request), context.is_stopped
+            )
             async with aclosing(stream):
                 async for chunk in stream:
                     yield chunk
         except WaveppError as error:
-            raise to_dynamo(error) from error
+            raise to_dynamo_exception(error) from error
 
     async def abort(self, context: Context) -> None:
-        self._side.engine.abort(str(context.id()))
+        self._handler.engine.abort(str(context.id()))
 
     def registries(self) -> list[CollectorRegistry]:
-        return [self._side.metrics.registry]
+        return [self._handler.metrics.registry]
 
     def audit(self) -> dict[str, Any]:
-        return dict(self._side.engine.audit())
+        return dict(self._handler.engine.audit())
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         del last
         return []
 
     def snapshot(self) -> ComponentSnapshot:
-        stats = self._side.engine.stats()
+        stats = self._handler.engine.stats()
         return ComponentSnapshot(
             kv_used_blocks=stats.used_blocks,
             kv_total_blocks=stats.total_blocks,
@@ -101,19 +103,19 @@ class DecodeWorker(WaveppWorker):
         )
 
 
-def decode_limits(side: DecodeSide, config: DecodeConfig) -> Limits:
+def decode_limits(handler: DecodeHandler, config: DecodeConfig) -> Limits:
     """What a decode request is measured against."""
-    engine = side.engine
+    engine = handler.engine
     return Limits(engine.max_model_len, engine.info.vocab_size, config.top_logprobs)
 
 
-def probe_chunk(side: DecodeSide, prompt_tokens: int) -> Chunk:
+def probe_chunk(handler: DecodeHandler, prompt_tokens: int) -> Chunk:
     """The answer to a health probe, which has no prefill to continue from.
 
     Raises:
         EngineDead: the engine died.
     """
-    if not side.engine.alive:
+    if not handler.engine.alive:
         raise EngineDead("the decode engine died")
     return {
         "token_ids": [0],

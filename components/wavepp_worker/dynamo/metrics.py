@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from wavepp_worker.decode.messages import DecodeStats
+from wavepp_worker.decode.engine_io import DecodeStats
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.runtime.client.engine import EngineStats
 from wavepp_worker.runtime.protocol.requests import PrefillResult, Timings
@@ -46,7 +46,7 @@ class PrefillMetrics:
 
         Args:
             stats: of the engine.
-            pending_rooms: rooms announced and not yet settled.
+            pending_rooms: how many bootstrap rooms are announced and not yet settled.
             keep: of how many of the last requests to keep the timings.
         """
         self._stats = stats
@@ -111,7 +111,10 @@ class PrefillMetrics:
                 "Finished requests whose KV is held for a decode worker.",
                 stats.holding,
             ),
-            "pending_rooms": ("Rooms announced to decode workers and not settled.", self._pending_rooms()),
+            "pending_rooms": (
+                "Bootstrap rooms announced to decode workers and not settled.",
+                self._pending_rooms(),
+            ),
             "used_blocks": ("KV blocks in use on the fullest rank.", stats.used_blocks),
             "total_blocks": ("KV blocks of the smallest rank.", stats.total_blocks),
             "last_wave_age_seconds": (
@@ -151,7 +154,7 @@ class DecodeMetrics:
         stats = self._stats()
         gauges = {
             "decode_running_requests": ("Requests in the running batch.", stats.running),
-            "decode_waiting_requests": ("Requests waiting for KV or room.", stats.waiting),
+            "decode_waiting_requests": ("Requests waiting for KV or for blocks.", stats.waiting),
             "decode_receiving_requests": ("Requests whose KV is arriving.", stats.receiving),
             "decode_used_blocks": ("KV blocks in use.", stats.used_blocks),
             "decode_total_blocks": ("KV blocks of the pool.", stats.total_blocks),

@@ -15,13 +15,17 @@ from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import PrefillArgs
-from wavepp_worker.dynamo.chunks import Chunk, cancelled_chunk, tokens_chunk, usage
-from wavepp_worker.dynamo.faults import to_dynamo
+from wavepp_worker.dynamo.bootstrap_info import (
+    chosen_bootstrap_room,
+    disaggregated_params,
+    fresh_bootstrap_room,
+)
+from wavepp_worker.dynamo.exceptions import to_dynamo_exception
+from wavepp_worker.dynamo.generate_chunks import Chunk, cancelled_chunk, tokens_chunk, usage
 from wavepp_worker.dynamo.kv_events import KvEvents
 from wavepp_worker.dynamo.metrics import hit_rate
-from wavepp_worker.dynamo.prefill_side import PrefillSide
-from wavepp_worker.dynamo.rooms import asked_room, fresh_room, to_params
-from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler
+from wavepp_worker.dynamo.request_parser import Limits, default_sampling, parse_request
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -40,13 +44,13 @@ class PrefillWorker(WaveppWorker):
         super().__init__(args.runtime)
         self._config = args.engine
         self._events = KvEvents(args.engine.block)
-        self._side = PrefillSide(
+        self._handler = PrefillHandler(
             args.engine,
             bootstrap_port=args.runtime.bootstrap_port,
             on_index=self._events.on_index,
             on_death=self.engine_died,
         )
-        self._limits = prefill_limits(self._side, args.engine)
+        self._limits = prefill_limits(self._handler, args.engine)
         self._defaults = default_sampling(args.engine.model)
 
     @classmethod
@@ -56,38 +60,38 @@ class PrefillWorker(WaveppWorker):
         return cls(args), config
 
     def open(self) -> Registration:
-        self._side.start()
-        address = self._side.address(0)
+        self._handler.start()
+        address = self._handler.address(0)
         return Registration(
             model=str(self._config.model),
             served_model_name=self._runtime.served_model_name,
             llm=LlmRegistration(
                 bootstrap_host=address.host,
                 bootstrap_port=address.port,
-                **registered_limits(self._side, self._config),
+                **registered_limits(self._handler, self._config),
             ),
         )
 
     def close(self) -> None:
         self._events.close()
-        self._side.close()
+        self._handler.close()
 
     async def kv_event_sources(self) -> list[KvEventSource]:
         return [PushSource(on_ready=self._events.start, dp_rank=0)]
 
     async def is_quiescent(self) -> bool | None:
-        return self._side.is_quiescent()
+        return self._handler.is_quiescent()
 
     async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
         """Prefill one prompt; its only chunk has the first token and where its KV is."""
-        room = asked_room(request)
+        bootstrap_room = chosen_bootstrap_room(request)
         try:
-            asked = read_request(request, self._limits, self._defaults, first_only=True)
+            asked = parse_request(request, self._limits, self._defaults, first_only=True)
         except InvalidRequest as error:
-            self._side.metrics.failed(error)
-            if room is not None:
-                self._side.fail(room, error)
-            raise to_dynamo(error) from error
+            self._handler.metrics.failed(error)
+            if bootstrap_room is not None:
+                self._handler.fail(bootstrap_room, error)
+            raise to_dynamo_exception(error) from error
         prefill = PrefillRequest(
             request_id=str(context.id()),
             tokens=asked.tokens,
@@ -99,32 +103,34 @@ class PrefillWorker(WaveppWorker):
         params: dict[str, Any] = {}
         try:
             if prefill.handoff:
-                address = self._side.address(fresh_room() if room is None else room)
-                params = to_params(address)
-                result = await self._side.prefill(prefill, address.room, context.is_stopped)
+                address = self._handler.address(
+                    fresh_bootstrap_room() if bootstrap_room is None else bootstrap_room
+                )
+                params = disaggregated_params(address)
+                result = await self._handler.prefill(prefill, address.room, context.is_stopped)
             else:
-                result = await self._side.probe(prefill, context.is_stopped)
+                result = await self._handler.probe(prefill, context.is_stopped)
         except RequestAborted:
             yield cancelled_chunk(asked.prompt_tokens, 0)
             return
         except WaveppError as error:
-            raise to_dynamo(error) from error
+            raise to_dynamo_exception(error) from error
         yield prefill_chunk(result, params, logprobs=asked.sampling.logprobs is not None)
 
     async def abort(self, context: Context) -> None:
-        self._side.engine.abort(str(context.id()))
+        self._handler.engine.abort(str(context.id()))
 
     def registries(self) -> list[CollectorRegistry]:
-        return [self._side.metrics.registry]
+        return [self._handler.metrics.registry]
 
     def audit(self) -> dict[str, Any]:
-        return self._side.engine.audit()
+        return self._handler.engine.audit()
 
     def timings(self, last: int) -> list[dict[str, Any]]:
-        return self._side.metrics.timings(last)
+        return self._handler.metrics.timings(last)
 
     def snapshot(self) -> ComponentSnapshot:
-        return prefill_snapshot(self._side)
+        return prefill_snapshot(self._handler)
 
 
 def prefill_chunk(result: PrefillResult, params: dict[str, Any], *, logprobs: bool) -> Chunk:
@@ -143,26 +149,26 @@ def prefill_chunk(result: PrefillResult, params: dict[str, Any], *, logprobs: bo
     }
 
 
-def prefill_limits(side: PrefillSide, config: EngineConfig) -> Limits:
+def prefill_limits(handler: PrefillHandler, config: EngineConfig) -> Limits:
     """What a prefill request is measured against."""
-    engine = side.engine
+    engine = handler.engine
     return Limits(engine.max_model_len, engine.info.vocab_size, config.top_logprobs)
 
 
-def registered_limits(side: PrefillSide, config: EngineConfig) -> dict[str, int]:
+def registered_limits(handler: PrefillHandler, config: EngineConfig) -> dict[str, int]:
     """What Dynamo's router and frontend are told of a replica: its smallest rank bounds it."""
     return {
-        "context_length": side.engine.max_model_len,
+        "context_length": handler.engine.max_model_len,
         "kv_cache_block_size": config.block,
-        "total_kv_blocks": side.engine.total_blocks,
+        "total_kv_blocks": handler.engine.total_blocks,
         "max_num_seqs": config.max_batch,
         "max_num_batched_tokens": config.chunk,
     }
 
 
-def prefill_snapshot(side: PrefillSide) -> ComponentSnapshot:
+def prefill_snapshot(handler: PrefillHandler) -> ComponentSnapshot:
     """A replica's load."""
-    stats = side.engine.stats()
+    stats = handler.engine.stats()
     return ComponentSnapshot(
         kv_used_blocks=stats.used_blocks,
         kv_total_blocks=stats.total_blocks,

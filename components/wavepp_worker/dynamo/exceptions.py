@@ -7,7 +7,7 @@ from dynamo.llm.exceptions import Cancelled, EngineShutdown, InvalidArgument, Un
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted, WaveppError
 
 
-def to_dynamo(error: WaveppError) -> Exception:
+def to_dynamo_exception(error: WaveppError) -> Exception:
     """The Dynamo exception to raise for one of ours.
 
     EngineShutdown makes newer frontends stop using the worker, so only a dead engine may raise it.

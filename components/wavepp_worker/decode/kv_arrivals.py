@@ -1,4 +1,4 @@
-"""The receive thread: takes each request's KV into the request's blocks and passes it on to the step loop."""
+"""The KV arrivals thread: has each request's KV pulled into its blocks, then passes it on to the step loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 
 from wavepp_worker.decode.batch import blocks_needed
-from wavepp_worker.decode.requests import LiveRequest, Requests
+from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.interface import Offer
@@ -18,12 +19,12 @@ from wavepp_worker.handoff.interface import Offer
 logger = logging.getLogger(__name__)
 
 
-class ReceiveThread:
+class KvArrivals:
     """One asyncio loop in a thread of its own, one task per request that has no KV yet.
 
     Args:
         receiver: what transfers KV.
-        requests: the engine's requests.
+        scheduler: of the engine.
         block: tokens per block.
         vocab_size: first tokens must be below it.
         timeout: seconds a request may take until its KV and first token are here.
@@ -33,7 +34,7 @@ class ReceiveThread:
     def __init__(
         self,
         receiver: KVReceiver,
-        requests: Requests,
+        scheduler: Scheduler,
         *,
         block: int,
         vocab_size: int,
@@ -41,22 +42,22 @@ class ReceiveThread:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._receiver = receiver
-        self._requests = requests
+        self._scheduler = scheduler
         self._block = block
         self._vocab_size = vocab_size
         self._timeout = timeout
         self._on_failure = on_failure
         self._tasks: dict[str, asyncio.Task[Received]] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="receive", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kv arrivals", daemon=True)
         self.bytes_received = 0
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, live: LiveRequest) -> None:
+    def submit(self, decoding: DecodingRequest) -> None:
         """Begin with a request, which this thread owns from now on."""
-        self._call(lambda: self._begin(live))
+        self._call(lambda: self._begin(decoding))
 
     def cancel(self, request_id: str) -> None:
         """Stop receiving a request, so that the prefill worker lets go of it; it finishes as cancelled."""
@@ -77,32 +78,32 @@ class ReceiveThread:
             self.stop()
             self._thread.join(timeout)
             if self._thread.is_alive():
-                logger.error("the receive thread did not stop within %.1f s", timeout)
+                logger.error("the KV arrivals thread did not stop within %.1f s", timeout)
 
-    def _begin(self, live: LiveRequest) -> None:
-        task = self._loop.create_task(self._receive(live))
-        self._tasks[live.request.request_id] = task
-        task.add_done_callback(lambda done: self._ended(live, done))
-        if live.aborted:
+    def _begin(self, decoding: DecodingRequest) -> None:
+        task = self._loop.create_task(self._receive(decoding))
+        self._tasks[decoding.request_id] = task
+        task.add_done_callback(lambda done: self._ended(decoding, done))
+        if decoding.aborted:
             task.cancel()
 
-    async def _receive(self, live: LiveRequest) -> Received:
-        request = live.request
+    async def _receive(self, decoding: DecodingRequest) -> Received:
+        request = decoding.request
 
         async def allocate(offer: Offer) -> torch.Tensor:
             if offer.prompt_tokens != request.prompt_tokens:
                 raise HandoffError(
-                    f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but room "
+                    f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but bootstrap_room "
                     f"{request.handoff.room} offers KV of {offer.prompt_tokens}"
                 )
-            live.table = torch.tensor(await self._room(live), dtype=torch.int64)
-            return live.table
+            decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
+            return decoding.table
 
         at = request.handoff
         return await self._receiver.receive(at.host, at.port, at.room, allocate, self._timeout)
 
-    async def _room(self, live: LiveRequest) -> list[int]:
-        request = live.request
+    async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
+        request = decoding.request
         granted: asyncio.Future[list[int]] = self._loop.create_future()
 
         def settle(blocks: list[int]) -> None:
@@ -110,46 +111,46 @@ class ReceiveThread:
                 granted.set_result(blocks)
 
         wanted = blocks_needed(request.prompt_tokens, request.max_tokens, self._block)
-        self._requests.ask_for_room(live, wanted, lambda blocks: self._call(lambda: settle(blocks)))
+        self._scheduler.ask_for_blocks(decoding, wanted, lambda blocks: self._call(lambda: settle(blocks)))
         return await granted
 
-    def _ended(self, live: LiveRequest, task: asyncio.Task[Received]) -> None:
+    def _ended(self, decoding: DecodingRequest, task: asyncio.Task[Received]) -> None:
         """Whatever way the task ended, even before it began: pass the request on or finish it."""
-        del self._tasks[live.request.request_id]
+        del self._tasks[decoding.request_id]
         try:
             if task.cancelled():
-                self._requests.finish(live, "cancelled")
+                self._scheduler.finish(decoding, "cancelled")
             elif (error := task.exception()) is not None:
-                self._requests.fail(live, self._explained(live, error))
+                self._scheduler.fail(decoding, self._explained(decoding, error))
             else:
-                self._hand_over(live, task.result())
+                self._start(decoding, task.result())
         except Exception as error:
             self._on_failure(error)
 
-    def _hand_over(self, live: LiveRequest, received: Received) -> None:
+    def _start(self, decoding: DecodingRequest, received: Received) -> None:
         self.bytes_received += received.bytes_received
         first = received.first.first
         if not 0 <= first.token < self._vocab_size:
-            self._requests.fail(
-                live,
+            self._scheduler.fail(
+                decoding,
                 HandoffError(
-                    f"the prefill worker's first token {first.token} of request {live.request.request_id} is "
+                    f"the prefill worker's first token {first.token} of request {decoding.request_id} is "
                     f"outside the vocabulary of {self._vocab_size}"
                 ),
             )
             return
-        live.reused_tokens = received.first.reused_tokens
-        reason = live.sequence.accept(first.token)
+        decoding.reused_tokens = received.first.reused_tokens
+        reason = decoding.sequence.accept(first.token)
         if reason is not None:
-            self._requests.finish(live, reason, tokens=(first,))
+            self._scheduler.finish(decoding, reason, tokens=(first,))
         else:
-            self._requests.emit(live, (first,))
-            self._requests.start(live)
+            self._scheduler.emit(decoding, (first,))
+            self._scheduler.start(decoding)
 
-    def _explained(self, live: LiveRequest, error: BaseException) -> WaveppError:
+    def _explained(self, decoding: DecodingRequest, error: BaseException) -> WaveppError:
         if isinstance(error, WaveppError):
             return error
-        name = live.request.request_id
+        name = decoding.request_id
         logger.error("receiving request %s failed", name, exc_info=error)
         return HandoffError(
             f"the KV of request {name} could not be received: {type(error).__name__}: {error}"

@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from wavepp_worker.decode.messages import BootstrapAddress
+from wavepp_worker.dynamo.bootstrap_info import INVALID_REQUEST
 from wavepp_worker.dynamo.metrics import PrefillMetrics
-from wavepp_worker.dynamo.rooms import INVALID
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.interface import FirstToken
+from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken
 from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -24,8 +23,8 @@ CLAIM_SECONDS = 20.0
 """How long KV waits for a claim: where the client left before decode was asked, none ever comes."""
 
 
-class PrefillSide:
-    """Prefills requests and tells whoever claims their rooms what came of it."""
+class PrefillHandler:
+    """Prefills requests and tells whoever claims their bootstrap rooms what came of it."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class PrefillSide:
         self._config = config
         self._port = bootstrap_port
         self._lock = threading.Lock()
-        self._rooms: set[int] = set()
+        self._bootstrap_rooms: set[int] = set()
         self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_rooms)
         self.bootstrap: BootstrapServer | None = None
@@ -63,19 +62,19 @@ class PrefillSide:
             raise ConfigError(f"--bootstrap-port and --host: {error}") from error
         self.engine.start()
 
-    def address(self, room: int) -> BootstrapAddress:
-        """Where ``room`` can be claimed."""
+    def address(self, bootstrap_room: int) -> BootstrapAddress:
+        """Where ``bootstrap_room`` can be claimed."""
         assert self.bootstrap is not None
-        return BootstrapAddress(host=self._config.host, port=self.bootstrap.port, room=room)
+        return BootstrapAddress(host=self._config.host, port=self.bootstrap.port, room=bootstrap_room)
 
     async def prefill(
-        self, request: PrefillRequest, room: int, is_stopped: Callable[[], bool]
+        self, request: PrefillRequest, bootstrap_room: int, is_stopped: Callable[[], bool]
     ) -> PrefillResult:
-        """Prefill a request and announce it in its room, the result or the failure too.
+        """Prefill a request and announce it in its bootstrap room, the result or the failure too.
 
         Args:
             request: submitted with ``handoff``.
-            room: where the decode worker will ask.
+            bootstrap_room: where the decode worker will ask.
             is_stopped: whether the caller gave up; looked at while waiting.
 
         Raises:
@@ -84,47 +83,51 @@ class PrefillSide:
         assert self.bootstrap is not None
         bootstrap = self.bootstrap
         with self._lock:
-            if room in self._rooms:
+            if bootstrap_room in self._bootstrap_rooms:
                 # A router that replays a request must not disturb the one that runs.
-                raise InvalidRequest(f"room {room} of request {request.request_id} is in use already")
-            self._rooms.add(room)
+                raise InvalidRequest(
+                    f"bootstrap_room {bootstrap_room} of request {request.request_id} is in use already"
+                )
+            self._bootstrap_rooms.add(bootstrap_room)
         try:
             admitted = threading.Event()
 
-            def open_room() -> None:
+            def let_decode_allocate() -> None:
                 admitted.set()
-                bootstrap.open(room)
+                bootstrap.open(bootstrap_room)
 
-            future = self.engine.submit(request, open_room)
+            future = self.engine.submit(request, let_decode_allocate)
             try:
                 offer = self.engine.offer(request.request_id)
-                bootstrap.register(room, offer, hold=True)
+                bootstrap.register(bootstrap_room, offer, hold=True)
                 if admitted.is_set():
-                    bootstrap.open(room)
+                    bootstrap.open(bootstrap_room)
                 result = await self._wait(future, request.request_id, is_stopped)
             except BaseException:
                 self.engine.abort(request.request_id)
                 raise
-            bootstrap.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+            bootstrap.finish(
+                bootstrap_room, FirstToken(first=result.first, reused_tokens=result.reused_tokens)
+            )
         except WaveppError as error:
-            self.fail(room, error)
+            self.fail(bootstrap_room, error)
             self.metrics.failed(error)
             raise
         except BaseException:
-            bootstrap.fail(room, "the prefill worker gave the request up")
+            bootstrap.fail(bootstrap_room, "the prefill worker gave the request up")
             raise
         finally:
             with self._lock:
-                self._rooms.discard(room)
+                self._bootstrap_rooms.discard(bootstrap_room)
         bytes_per_token = sum(rank.bytes_per_token for rank in offer.ranks)
         self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
         return result
 
-    def fail(self, room: int, error: WaveppError) -> None:
-        """Tell whoever claims ``room`` why there will be no first token."""
+    def fail(self, bootstrap_room: int, error: WaveppError) -> None:
+        """Tell whoever claims ``bootstrap_room`` why there will be no first token."""
         if self.bootstrap is not None:
-            prefix = INVALID if isinstance(error, InvalidRequest) else ""
-            self.bootstrap.fail(room, f"{prefix}{error}")
+            prefix = INVALID_REQUEST if isinstance(error, InvalidRequest) else ""
+            self.bootstrap.fail(bootstrap_room, f"{prefix}{error}")
 
     async def probe(self, request: PrefillRequest, is_stopped: Callable[[], bool]) -> PrefillResult:
         """Prefill without a hand-off: proves that the ranks run.

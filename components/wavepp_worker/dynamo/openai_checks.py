@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-GUARDED = ("/v1/completions", "/v1/chat/completions")
+CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions")
 
 _EMPTY: tuple[Any, ...] = (None, False, "", [], {})
 
 
-def problem(path: str, body: Any, vocab_size: int | None) -> str | None:
+def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
     """Why a request cannot be honoured, as a sentence; None if nothing speaks against it.
 
     Args:
-        path: the URL path; only those of ``GUARDED`` are looked at.
+        path: the URL path; only those of ``CHECKED_PATHS`` are looked at.
         body: the decoded JSON body.
         vocab_size: token ids are below it; None if unknown.
     """
-    if path not in GUARDED or not isinstance(body, Mapping):
+    if path not in CHECKED_PATHS or not isinstance(body, Mapping):
         return None
     checks = (_choices, _unsupported, _constrained, _prompt(vocab_size), _messages)
     return next((sentence for check in checks if (sentence := check(body)) is not None), None)

@@ -67,7 +67,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """A request as the frontend sent it, checked and in our words.
 
     Attributes:
@@ -125,9 +125,9 @@ def default_sampling(model: Path) -> SamplingParams:
     )
 
 
-def read_request(
+def parse_request(
     request: Mapping[str, Any], limits: Limits, defaults: SamplingParams, *, first_only: bool = False
-) -> Asked:
+) -> ParsedRequest:
     """Translate one request.
 
     Args:
@@ -150,18 +150,18 @@ def read_request(
     visible = tuple(dict.fromkeys(stop.get("stop_token_ids_visible") or ()))
     hidden = dict.fromkeys((*eos, *(stop.get("stop_token_ids") or ())))
     routing = request.get("routing") or {}
-    room = max(1, limits.max_model_len - len(tokens) // 4)
-    max_tokens, min_tokens = _count(stop, "max_tokens", room), _count(stop, "min_tokens", 0)
+    context_left = max(1, limits.max_model_len - len(tokens) // 4)
+    max_tokens, min_tokens = _count(stop, "max_tokens", context_left), _count(stop, "min_tokens", 0)
     if max_tokens < 1:
         raise InvalidRequest("max_tokens=0 leaves nothing to generate; ask for at least 1")
     if min_tokens > max_tokens and not first_only:
         raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
-    return Asked(
+    return ParsedRequest(
         tokens=tokens,
         salt=str(_either(routing.get("cache_salt"), "")),
         sampling=_sampling(options, _count(output, "logprobs", None), limits, defaults),
-        max_tokens=min(max_tokens, room),
-        min_tokens=min(min_tokens, room),
+        max_tokens=min(max_tokens, context_left),
+        min_tokens=min(min_tokens, context_left),
         stop_hidden=tuple(token for token in hidden if token not in visible),
         stop_visible=visible,
         stop_strings=tuple(dict.fromkeys(text for text in stop.get("stop") or () if text)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wavepp_worker.dynamo.translate import Limits, default_sampling, read_request
+from wavepp_worker.dynamo.request_parser import Limits, default_sampling, parse_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
 
@@ -14,7 +14,7 @@ LIMITS = Limits(max_model_len=20, vocab_size=100, top_logprobs=5)
 
 
 def read(defaults: SamplingParams | None = None, **fields: Any) -> Any:
-    return read_request({"token_ids": [1, 2, 3], **fields}, LIMITS, defaults or SamplingParams())
+    return parse_request({"token_ids": [1, 2, 3], **fields}, LIMITS, defaults or SamplingParams())
 
 
 def as_the_frontend_sends(**changes: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_stops_are_told_apart() -> None:
 
 def test_max_tokens_is_cut_to_the_room_left() -> None:
     assert read(stop_conditions={"max_tokens": 10**6}).max_tokens == 17
-    assert read_request({"token_ids": [1] * 20}, LIMITS, SamplingParams()).max_tokens == 1
+    assert parse_request({"token_ids": [1] * 20}, LIMITS, SamplingParams()).max_tokens == 1
 
 
 def test_the_salt_comes_with_the_routing() -> None:
@@ -158,7 +158,7 @@ def test_a_prefill_bans_stop_tokens_of_an_answer_that_must_not_end_yet() -> None
         "eos_token_ids": [9],
     }
     limits = Limits(max_model_len=100, vocab_size=300, top_logprobs=5)
-    asked = read_request(request, limits, SamplingParams(), first_only=True)
+    asked = parse_request(request, limits, SamplingParams(), first_only=True)
     assert set(asked.banned_first) == {7, 9}
     request["stop_conditions"]["min_tokens"] = 0
-    assert read_request(request, limits, SamplingParams(), first_only=True).banned_first == ()
+    assert parse_request(request, limits, SamplingParams(), first_only=True).banned_first == ()

@@ -1,4 +1,4 @@
-"""Rooms: where a decode worker finds the prefill of its request."""
+"""How decode finds the prefill of a request: Dynamo's ``bootstrap_info``, or our ``disaggregated_params``."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from wavepp_worker.decode.messages import BootstrapAddress
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.handoff.interface import BootstrapAddress
 
-SCHEMA = "wavepp.handoff.v1"
+HANDOFF_SCHEMA = "wavepp.handoff.v1"
 """Version of what ``disaggregated_params`` holds; a decode worker refuses others."""
 
-INVALID = "invalid request: "
-"""What the reason of a failed room starts with if the request itself was wrong."""
+INVALID_REQUEST = "invalid request: "
+"""What the reason of a failed bootstrap room starts with if the request itself was wrong."""
 
 
-def fresh_room() -> int:
-    """A room number no one else uses, of 63 bits as the frontend's own."""
+def fresh_bootstrap_room() -> int:
+    """A bootstrap room that no one else uses, of 63 bits as the frontend's own."""
     return secrets.randbits(63)
 
 
-def asked_room(request: Mapping[str, Any]) -> int | None:
-    """The room the frontend chose, or None where it leaves that to the prefill worker."""
+def chosen_bootstrap_room(request: Mapping[str, Any]) -> int | None:
+    """The bootstrap room the frontend chose, or None where it leaves that to the prefill worker."""
     room = (request.get("bootstrap_info") or {}).get("bootstrap_room")
     return None if room is None else int(room)
 
 
-def to_params(address: BootstrapAddress) -> dict[str, Any]:
+def disaggregated_params(address: BootstrapAddress) -> dict[str, Any]:
     """An address as a prefill worker's ``disaggregated_params``."""
-    return {"schema": SCHEMA, "host": address.host, "port": address.port, "room": address.room}
+    return {"schema": HANDOFF_SCHEMA, "host": address.host, "port": address.port, "room": address.room}
 
 
-def find(request: Mapping[str, Any]) -> BootstrapAddress:
+def bootstrap_address(request: Mapping[str, Any]) -> BootstrapAddress:
     """Where the prefill of a decode request is.
 
     Raises:
@@ -51,9 +51,9 @@ def find(request: Mapping[str, Any]) -> BootstrapAddress:
             "this decode worker got a request that no prefill worker has seen: it does not prefill itself. "
             "Start a WavePP prefill worker in the same namespace, or use the agg worker"
         )
-    if params.get("schema") != SCHEMA:
+    if params.get("schema") != HANDOFF_SCHEMA:
         raise InvalidRequest(
             f"the prefill worker's hand-off has schema {params.get('schema')!r}, this decode worker "
-            f"understands {SCHEMA!r}; run the same WavePP version on both"
+            f"understands {HANDOFF_SCHEMA!r}; run the same WavePP version on both"
         )
     return BootstrapAddress(host=str(params["host"]), port=int(params["port"]), room=int(params["room"]))

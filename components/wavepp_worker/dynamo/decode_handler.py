@@ -10,20 +10,21 @@ from tokenizers import Tokenizer
 from wavepp_worker import errors
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
-from wavepp_worker.decode.messages import BootstrapAddress, DecodeOutput, DecodeRequest
-from wavepp_worker.dynamo.chunks import Chunk, cancelled_chunk, tokens_chunk, usage
+from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
+from wavepp_worker.dynamo.bootstrap_info import INVALID_REQUEST
+from wavepp_worker.dynamo.generate_chunks import Chunk, cancelled_chunk, tokens_chunk, usage
 from wavepp_worker.dynamo.metrics import DecodeMetrics
-from wavepp_worker.dynamo.rooms import INVALID
+from wavepp_worker.dynamo.request_parser import ParsedRequest
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
-from wavepp_worker.dynamo.translate import Asked
 from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
+from wavepp_worker.handoff.interface import BootstrapAddress
 from wavepp_worker.model.sampling import SampledToken
 
 POLL_SECONDS = 0.05
 """How often a waiting stream looks whether its caller gave up."""
 
 
-class DecodeSide:
+class DecodeHandler:
     """Generates answers from prompts whose KV a prefill worker hands over."""
 
     def __init__(self, config: DecodeConfig, *, on_death: Callable[[str], None]) -> None:
@@ -51,14 +52,14 @@ class DecodeSide:
         self.engine.close()
 
     async def stream(
-        self, request_id: str, asked: Asked, address: BootstrapAddress, is_stopped: Callable[[], bool]
+        self, request_id: str, asked: ParsedRequest, address: BootstrapAddress, is_stopped: Callable[[], bool]
     ) -> AsyncGenerator[Chunk, None]:
         """The answer, as chunks of which exactly the last has a finish reason.
 
         Args:
             request_id: unique among live requests.
             asked: the request.
-            address: the room of its prefill.
+            address: of its prefill.
             is_stopped: whether the caller gave up; looked at while waiting.
 
         Raises:
@@ -114,7 +115,7 @@ class DecodeSide:
                     aborted = True
                     self.engine.abort(request_id)
 
-    def _stop_text(self, asked: Asked) -> StopText | None:
+    def _stop_text(self, asked: ParsedRequest) -> StopText | None:
         if not asked.stop_strings:
             return None
         if self._tokenizer is None:
@@ -130,7 +131,7 @@ class DecodeSide:
 
     def _error(self, output: DecodeOutput) -> WaveppError:
         text = output.error or "the decode engine gave no reason"
-        _, invalid, reason = text.partition(INVALID)
+        _, invalid, reason = text.partition(INVALID_REQUEST)
         if invalid:
             return InvalidRequest(reason)
         kind = getattr(errors, output.error_kind or "", HandoffError)
@@ -144,7 +145,7 @@ def _put(loop: asyncio.AbstractEventLoop, outputs: asyncio.Queue[DecodeOutput], 
 class _Answer:
     """One answer on its way out: engine outputs in, chunks out."""
 
-    def __init__(self, asked: Asked, text: StopText | None) -> None:
+    def __init__(self, asked: ParsedRequest, text: StopText | None) -> None:
         self._asked = asked
         self._text = text
         self._hidden = frozenset(asked.stop_hidden)

@@ -1,0 +1,90 @@
+"""The step loop: each step runs the newest token of every running request as one wave and samples more."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+
+from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.scheduler import Scheduler
+from wavepp_worker.errors import RequestTimeout, WaveppError
+from wavepp_worker.model.sampling import sample
+from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
+
+logger = logging.getLogger(__name__)
+
+
+class StepLoop:
+    """Runs a whole model over the KV of running requests.
+
+    Attributes:
+        steps: forward passes so far.
+        prompt_tokens_computed: prompt tokens among what they ran.
+    """
+
+    def __init__(self, stage: StageModel, kv: PagedKV, scheduler: Scheduler, timeout: float) -> None:
+        self._stage = stage
+        self._kv = kv
+        self._scheduler = scheduler
+        self._timeout = timeout
+        self.steps = 0
+        self.prompt_tokens_computed = 0
+
+    def run(self) -> None:
+        """Step until the scheduler is closed. Any error that is not one request's own ends it."""
+        while (running := self._scheduler.next_step()) is not None:
+            self._step([decoding for decoding in running if self._wanted(decoding)])
+
+    def _wanted(self, decoding: DecodingRequest) -> bool:
+        if decoding.aborted:
+            self._scheduler.finish(decoding, "cancelled")
+            return False
+        if time.monotonic() > decoding.deadline:
+            name = decoding.request_id
+            text = f"request {name} did not finish within request_timeout={self._timeout:.0f} s"
+            self._scheduler.fail(decoding, RequestTimeout(text))
+            return False
+        return True
+
+    def _step(self, running: list[DecodingRequest]) -> None:
+        if not running:
+            return
+        newest = torch.tensor([decoding.sequence.generated[-1] for decoding in running], dtype=torch.int64)
+        chunks = [self._chunk(decoding) for decoding in running]
+        logits = self._stage.forward(newest, chunks, self._kv).logits
+        if logits is None:
+            raise WaveppError("the model gave no logits; a decode worker needs all of its layers")
+        self.steps += 1
+        for decoding, row in zip(running, logits.cpu(), strict=True):
+            self._sample_next(decoding, row)
+
+    def _chunk(self, decoding: DecodingRequest) -> Chunk:
+        assert decoding.table is not None
+        chunk = decoding.sequence.next_chunk(decoding.table)
+        self.prompt_tokens_computed += decoding.sequence.prompt_tokens_in(chunk)
+        return chunk
+
+    def _sample_next(self, decoding: DecodingRequest, logits: torch.Tensor) -> None:
+        sequence, params = decoding.sequence, decoding.request.sampling
+        try:
+            chosen = sample(
+                logits,
+                params,
+                len(sequence.generated),
+                sequence.prompt,
+                sequence.generated,
+                banned=sequence.banned,
+            )
+        except Exception as error:
+            if not isinstance(error, WaveppError):
+                logger.exception("sampling for request %s failed", decoding.request_id)
+                error = WaveppError(f"sampling failed: {type(error).__name__}: {error}")
+            self._scheduler.fail(decoding, error)
+            return
+        reason = sequence.accept(chosen.token)
+        if reason is not None:
+            self._scheduler.finish(decoding, reason, tokens=(chosen,))
+        else:
+            self._scheduler.emit(decoding, (chosen,))

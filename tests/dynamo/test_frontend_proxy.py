@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
+from wavepp_worker.errors import ConfigError
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class Upstream:
+    """A frontend that streams two pieces, a second apart if told to, and notices clients that leave."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, bytes, str]] = []
+        self.pause = 0.0
+        self.left = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.requests.append((request.method, request.path_qs, body, request.headers.get("x-mark", "")))
+        response = web.StreamResponse(status=207, headers={"x-answer": "yes"})
+        await response.prepare(request)
+        try:
+            await response.write(b"data: one\n\n")
+            await asyncio.sleep(self.pause)
+            await response.write(b"data: two\n\n")
+        except (asyncio.CancelledError, ConnectionError):
+            self.left.set()
+            raise
+        return response
+
+
+def through_the_proxy(check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]]) -> None:
+    async def main() -> None:
+        upstream = Upstream()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", upstream.handle)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        ports = _ports(2)
+        await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
+        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100)
+        await proxy.start("127.0.0.1", ports[1])
+        try:
+            async with aiohttp.ClientSession() as session:
+                await asyncio.wait_for(check(f"http://127.0.0.1:{ports[1]}", upstream, session), 20)
+        finally:
+            await proxy.close()
+            await proxy.close()
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def _ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(server.getsockname()[1]) for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def test_requests_and_answers_pass_unchanged() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        body = b'{"prompt": "h\\u00e4", "n": 1}'
+        async with session.post(f"{url}{COMPLETIONS}?a=1", data=body, headers={"x-mark": "m"}) as answer:
+            assert (answer.status, answer.headers["x-answer"]) == (207, "yes")
+            assert await answer.read() == b"data: one\n\ndata: two\n\n"
+        async with session.post(f"{url}{COMPLETIONS}", data=b"{not json") as answer:
+            assert answer.status == 207
+        async with session.get(f"{url}/v1/models") as answer:
+            assert answer.status == 207
+        assert upstream.requests[0] == ("POST", f"{COMPLETIONS}?a=1", body, "m")
+        assert upstream.requests[1][2] == b"{not json"
+        assert upstream.requests[2][:2] == ("GET", "/v1/models")
+
+    through_the_proxy(check)
+
+
+def test_a_refusal_never_reaches_the_frontend() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{url}{COMPLETIONS}", json={"prompt": [100], "stream": True}) as answer:
+            assert answer.status == 400
+            told = await answer.json()
+        assert told["code"] == 400
+        assert "token id 100" in told["message"]
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+def test_pieces_are_passed_on_as_they_come_and_a_client_that_leaves_is_noticed() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.pause = 10.0
+        async with session.post(f"{url}{CHAT}", json=HELLO) as answer:
+            piece = await asyncio.wait_for(answer.content.readany(), 2)
+            assert piece == b"data: one\n\n"
+        await asyncio.wait_for(upstream.left.wait(), 3)
+
+    through_the_proxy(check)
+
+
+def test_a_frontend_that_is_not_up_is_503_and_a_taken_port_is_named() -> None:
+    async def main() -> None:
+        nowhere, port = _ports(2)
+        proxy, second = (
+            FrontendProxy(f"http://127.0.0.1:{nowhere}", None),
+            FrontendProxy("http://127.0.0.1:1", None),
+        )
+        await proxy.start("127.0.0.1", port)
+        try:
+            with pytest.raises(ConfigError, match=f"--http-port: cannot listen on 127.0.0.1:{port}"):
+                await second.start("127.0.0.1", port)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{port}/health") as answer,
+            ):
+                assert answer.status == 503
+        finally:
+            await proxy.close()
+            await second.close()
+
+    asyncio.run(main())

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wavepp_worker.dynamo.openai_checks import refusal
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        (COMPLETIONS, {"prompt": [1, 2, 100]}, "token id 100 is outside the vocabulary; ids are 0 to 99"),
+        (COMPLETIONS, {"prompt": [[1], [2, -5]]}, "token id -5"),
+        (COMPLETIONS, {"prompt": "x", "n": 2}, "n=2"),
+        (COMPLETIONS, {"prompt": "x", "best_of": 3}, "best_of=3"),
+        (COMPLETIONS, {"prompt": "x", "echo": True}, "echo"),
+        (COMPLETIONS, {"prompt": "x", "suffix": "y"}, "suffix"),
+        (COMPLETIONS, {"prompt": "x", "logit_bias": {"5": 1}}, "logit_bias"),
+        (COMPLETIONS, {"prompt": "x", "prompt_logprobs": 1}, "prompt_logprobs"),
+        (COMPLETIONS, {"prompt": "x", "guided_regex": "a"}, "guided_regex asks for constrained output"),
+        (CHAT, {**HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+        (CHAT, {**HELLO, "tool_choice": "required"}, "tool_choice"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(path: str, body: dict[str, Any], sentence: str) -> None:
+    assert sentence in (refusal(path, body, 100) or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (COMPLETIONS, {"prompt": [0, 99], "n": 1, "echo": False, "logit_bias": {}, "suffix": None}),
+        (COMPLETIONS, {"prompt": ["a", "b"], "stop": ["x"], "nonsense": 1}),
+        (CHAT, {**HELLO, "response_format": {"type": "text"}, "tool_choice": "auto", "tools": []}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}),
+        (CHAT, {"messages": "odd"}),
+        (CHAT, [1, 2]),
+        ("/v1/models", {"n": 7}),
+    ],
+)
+def test_everything_else_is_left_to_the_frontend(path: str, body: Any) -> None:
+    assert refusal(path, body, 100) is None
+
+
+def test_token_ids_pass_if_the_vocabulary_is_unknown() -> None:
+    assert refusal(COMPLETIONS, {"prompt": [10**9]}, None) is None
