@@ -20,7 +20,7 @@ from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
 from wavepp_worker.errors import RequestTimeout
 from wavepp_worker.handoff.decode.receiver import Received
-from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.info import read_model_info
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample

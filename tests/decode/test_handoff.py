@@ -14,8 +14,8 @@ import torch
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
-from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
-from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
+from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SamplingParams, sample
 

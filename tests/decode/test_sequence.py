@@ -5,7 +5,7 @@ import pytest
 import torch
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.sequence import Sequence
-from wavepp_worker.handoff.interface import BootstrapAddress
+from wavepp_worker.handoff.offer import BootstrapAddress
 
 
 def sequence(**values: object) -> Sequence:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.decode.receiver import Received
 
-from tests.handoff.conftest import FIRST, Decode, Prefill
+from tests.support.handoff_sides import FIRST, Decode, Prefill
 
 TOKENS = 23
 STEPS = st.lists(

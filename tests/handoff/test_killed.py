@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.handoff.conftest import FIRST
+from tests.support.handoff_sides import FIRST
 
 DECODE = """
 import asyncio, sys
-from tests.handoff.conftest import Decode, HOST
+from tests.support.handoff_sides import Decode, HOST
 
 async def main():
     target = Decode()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from wavepp_worker.errors import HandoffError, RequestTimeout
 
-from tests.handoff.conftest import FIRST
+from tests.support.handoff_sides import FIRST
 
 UNEVEN = {"parts": ((0, 1), (1, 4), (4, 5)), "blocks": (4, 7, 2)}
 

@@ -10,7 +10,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.nixl import library
 from wavepp_worker.handoff.transport import make_source, resolve_transport
 
-from tests.handoff.conftest import HOST, FakeKV
+from tests.support.handoff_sides import HOST, FakeKV
 
 
 @pytest.mark.parametrize("installed", [True, False])

@@ -10,7 +10,7 @@ from typing import Any
 
 from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStats
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
-from wavepp_worker.handoff.interface import FirstToken, Offer, RankAddress
+from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.client.engine import EngineStats
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, StageTiming, Timings

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from wavepp_worker.handoff.interface import BootstrapAddress
+from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]

@@ -14,7 +14,7 @@ from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
-from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.handoff.offer import Offer
 
 logger = logging.getLogger(__name__)
 

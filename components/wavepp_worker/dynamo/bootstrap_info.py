@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.handoff.interface import BootstrapAddress
+from wavepp_worker.handoff.offer import BootstrapAddress
 
 HANDOFF_SCHEMA = "wavepp.handoff.v1"
 """Version of what ``disaggregated_params`` holds; a decode worker refuses others."""

@@ -17,7 +17,7 @@ from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.request_parser import ParsedRequest
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.interface import BootstrapAddress
+from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.model.sampling import SampledToken
 
 POLL_SECONDS = 0.05

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from wavepp_worker.dynamo.bootstrap_info import INVALID_REQUEST
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken
-from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
+from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult

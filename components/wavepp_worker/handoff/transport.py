@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.handoff.interface import KVSource, MakeSource, OnSettled
+from wavepp_worker.handoff.kv_source import KVSource, OnSettled
 from wavepp_worker.handoff.nixl.library import nixl_installed
-from wavepp_worker.handoff.prefill.source import SocketSource
+from wavepp_worker.handoff.prefill.rank_source import RankSource
+from wavepp_worker.handoff.prefill.socket_source import SocketSource
 from wavepp_worker.model.stage import PagedKV
 
 
@@ -54,9 +55,9 @@ def make_source(
         ConfigError: NIXL cannot be loaded.
         HandoffError: ``host`` is not an address of this machine, or the KV memory cannot be registered.
     """
-    make: MakeSource = SocketSource
+    source: type[RankSource] = SocketSource
     if transport == "nixl":
-        from wavepp_worker.handoff.nixl.source import NixlSource
+        from wavepp_worker.handoff.prefill.nixl_source import NixlSource
 
-        make = NixlSource
-    return make(rank=rank, host=host, kv=kv, dtype=dtype, timeout=timeout, on_settled=on_settled)
+        source = NixlSource
+    return source(rank=rank, host=host, kv=kv, dtype=dtype, timeout=timeout, on_settled=on_settled)

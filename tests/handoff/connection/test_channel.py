@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.claim_messages import ClaimRoom, check_room
 from wavepp_worker.handoff.connection.channel import FRAME_LIMIT, Channel, PeerLost
-from wavepp_worker.handoff.wire import Claim, Codec, Piece, Pull, check_request, check_room, encode
+from wavepp_worker.handoff.connection.message import encode
+from wavepp_worker.handoff.pull_messages import FROM_PULLER, TO_PULLER, KvPiece, Pull, check_request
 
 HOST = "127.0.0.1"
 
@@ -38,7 +40,7 @@ def frame(body: bytes) -> bytes:
 
 
 def test_messages_and_raw_bytes_arrive_as_sent() -> None:
-    piece = Piece(request_id="a", start=3, end=5, size=1 << 20)
+    piece = KvPiece(request_id="a", start=3, end=5, size=1 << 20)
     data = os.urandom(1 << 20)
 
     async def conversation(channel: Channel, peer: socket.socket) -> None:
@@ -50,7 +52,7 @@ def test_messages_and_raw_bytes_arrive_as_sent() -> None:
             await other.send_raw(memoryview(data))
 
         sending = asyncio.ensure_future(send())
-        assert await channel.receive(Codec.to_puller) == piece
+        assert await channel.receive(TO_PULLER) == piece
         await channel.receive_into(memoryview(buffer))
         await sending
         assert buffer == data
@@ -63,7 +65,7 @@ def test_messages_and_raw_bytes_arrive_as_sent() -> None:
     [
         (struct.pack("<I", FRAME_LIMIT + 1), r"announced a message of \d+ bytes; at most \d+ are allowed"),
         (frame(b"\xc1"), "does not belong here"),
-        (frame(encode(Claim(room=1, wait=1.0))), "does not belong here"),
+        (frame(encode(ClaimRoom(room=1, wait=1.0))), "does not belong here"),
         (frame(b"\x82\xa4type\xa4Pull\xaarequest_id\x05"), "does not belong here"),
     ],
     ids=["too large", "no msgpack", "of another connection", "of another type"],
@@ -72,7 +74,7 @@ def test_refused(sent: bytes, sentence: str) -> None:
     async def conversation(channel: Channel, peer: socket.socket) -> None:
         peer.sendall(sent)
         with pytest.raises(HandoffError, match=sentence):
-            await channel.receive(Codec.from_puller)
+            await channel.receive(FROM_PULLER)
 
     talk(conversation)
 
@@ -82,7 +84,7 @@ def test_an_end_in_the_middle_of_a_frame_is_a_lost_peer() -> None:
         peer.sendall(frame(encode(Pull(request_id="a", wait=1.0)))[:-1])
         peer.close()
         with pytest.raises(PeerLost, match="the peer closed the connection"):
-            await channel.receive(Codec.from_puller)
+            await channel.receive(FROM_PULLER)
 
     talk(conversation)
 
@@ -114,9 +116,9 @@ def test_nobody_listens() -> None:
 
 
 def test_messages_of_other_rooms_and_requests_are_refused() -> None:
-    check_room(Claim(room=1, wait=0.0), 1)
-    with pytest.raises(HandoffError, match="a Claim for room 1 arrived on the connection of room 2"):
-        check_room(Claim(room=1, wait=0.0), 2)
+    check_room(ClaimRoom(room=1, wait=0.0), 1)
+    with pytest.raises(HandoffError, match="a ClaimRoom for room 1 arrived on the connection of room 2"):
+        check_room(ClaimRoom(room=1, wait=0.0), 2)
     check_request(Pull(request_id="a", wait=0.0), "a")
     with pytest.raises(HandoffError, match="a Pull for request 'a' arrived on the connection of request 'b'"):
         check_request(Pull(request_id="a", wait=0.0), "b")

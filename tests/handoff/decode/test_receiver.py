@@ -9,13 +9,14 @@ import msgspec
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.claim_messages import FROM_CLAIMANT, CancelClaim, ClaimRoom, Offered
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
-from wavepp_worker.handoff.interface import Offer, RankAddress
-from wavepp_worker.handoff.wire import CancelClaim, CancelPull, Claim, Codec, Offered
+from wavepp_worker.handoff.offer import Offer, RankAddress
+from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 
-from tests.handoff.conftest import FIRST, HOST, MODEL, FakeKV
+from tests.support.handoff_sides import FIRST, HOST, MODEL, FakeKV
 
 
 def changed(offer: Offer, rank: int, **values: Any) -> Offer:
@@ -171,13 +172,13 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
     target, said = decode(), []
 
     async def rank(channel: Channel) -> None:
-        said.append(await channel.receive(Codec.from_puller))
-        said.append(await channel.receive(Codec.from_puller))
+        said.append(await channel.receive(FROM_PULLER))
+        said.append(await channel.receive(FROM_PULLER))
 
     async def bootstrap(channel: Channel) -> None:
-        said.append(await channel.receive(Codec.from_claimant))
+        said.append(await channel.receive(FROM_CLAIMANT))
         await channel.send(Offered(room=8, offer=offer))
-        said.append(await channel.receive(Codec.from_claimant))
+        said.append(await channel.receive(FROM_CLAIMANT))
 
     ranks, server = [Listener(HOST, 0, f"rank {index}") for index in range(2)], Listener(HOST, 0, "bootstrap")
     addresses = [
@@ -201,7 +202,7 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
     async def run() -> None:
         receiving = asyncio.ensure_future(target.receiver.receive(HOST, server.port, 8, target.allocate, 9.0))
         await until(lambda: len(said) == 3)
-        assert said[0] == Claim(room=8, wait=9.0)
+        assert said[0] == ClaimRoom(room=8, wait=9.0)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
@@ -218,7 +219,7 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
 def test_the_real_paged_kv(transport: str, until: Any, dtype: torch.dtype) -> None:
     """The torch pools of the stages: other blocks on each side, keys and values of other shapes."""
     from wavepp_worker.handoff.decode.receiver import KVReceiver
-    from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
+    from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
     from wavepp_worker.handoff.transport import make_source
 
     shape, cpu = LayerShape((2, 8), (2, 6)), torch.device("cpu")

@@ -11,7 +11,7 @@ import msgspec
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection import deadline
-from wavepp_worker.handoff.wire import Message, encode
+from wavepp_worker.handoff.connection.message import HandoffMessage, encode
 
 FRAME_LIMIT = 4 << 20
 """Bytes of the largest message accepted; KV bytes do not count, they are not part of a message."""
@@ -73,7 +73,7 @@ class Channel:
             raise
         return cls(sock, peer)
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: HandoffMessage) -> None:
         """Send one message; returns once the kernel has taken all of it.
 
         Raises:
@@ -161,7 +161,7 @@ class Channel:
         finally:
             self.close()
 
-    async def say_last(self, message: Message, timeout: float) -> None:
+    async def say_last(self, message: HandoffMessage, timeout: float) -> None:
         """Send a last message and ``finish``, each within ``timeout``; a peer that is gone needs no telling."""
         try:
             async with deadline.timeout(timeout):

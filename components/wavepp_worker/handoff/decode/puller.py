@@ -14,21 +14,21 @@ import torch
 from wavepp_worker.errors import ConfigError, HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.tasks import all_done
-from wavepp_worker.handoff.interface import Offer, RankAddress
-from wavepp_worker.handoff.nixl.reader import NixlReader
-from wavepp_worker.handoff.wire import (
+from wavepp_worker.handoff.decode.nixl_reader import NixlReader
+from wavepp_worker.handoff.offer import Offer, RankAddress
+from wavepp_worker.handoff.pull_messages import (
     PIECE_BYTES,
-    Agent,
+    TO_PULLER,
+    AllSent,
     CancelPull,
-    Codec,
-    End,
-    Piece,
+    KvPiece,
+    KvRegions,
+    NixlAgent,
     Pull,
     PullFailed,
-    Read,
-    Received,
-    Regions,
-    Released,
+    PullReceived,
+    PullValid,
+    RegionsRead,
     check_request,
 )
 from wavepp_worker.model.stage import PagedKV
@@ -99,29 +99,29 @@ class Puller:
         request_id = offer.request_id
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
         unwanted = False
-        agent: Agent | None = None
+        agent: NixlAgent | None = None
         position = size = 0
         try:
             await channel.send(Pull(request_id=request_id, wait=max(0.0, latest - time.monotonic())))
             while True:
-                message = await channel.receive(Codec.to_puller)
+                message = await channel.receive(TO_PULLER)
                 check_request(message, request_id)
                 if isinstance(message, PullFailed):
                     raise PullRefused(message.message)
-                if isinstance(message, Agent):
+                if isinstance(message, NixlAgent):
                     agent = message
                     continue
-                if isinstance(message, End):
+                if isinstance(message, AllSent):
                     break
                 if (
-                    isinstance(message, Released)
+                    isinstance(message, PullValid)
                     or not position == message.start < message.end <= offer.prompt_tokens
                 ):
                     raise HandoffError(
                         f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
                         f"at token {position} of {offer.prompt_tokens}"
                     )
-                if isinstance(message, Piece):
+                if isinstance(message, KvPiece):
                     await self._take_piece(channel, message, rank, table)
                 else:
                     await self._take_regions(channel, message, agent, rank, table)
@@ -137,10 +137,10 @@ class Puller:
                     f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
                     f"{expected} were due"
                 )
-            await channel.send(Received(request_id=request_id, tokens=position, size=size))
-            answer = await channel.receive(Codec.to_puller)
+            await channel.send(PullReceived(request_id=request_id, tokens=position, size=size))
+            answer = await channel.receive(TO_PULLER)
             check_request(answer, request_id)
-            if not isinstance(answer, Released):
+            if not isinstance(answer, PullValid):
                 reason = answer.message if isinstance(answer, PullFailed) else type(answer).__name__
                 raise PullRefused(f"rank {rank.rank} did not take the confirmation: {reason}")
             return size
@@ -155,7 +155,7 @@ class Puller:
             channel.close()
 
     async def _take_piece(
-        self, channel: Channel, piece: Piece, rank: RankAddress, table: torch.Tensor
+        self, channel: Channel, piece: KvPiece, rank: RankAddress, table: torch.Tensor
     ) -> None:
         expected = rank.bytes_per_token * (piece.end - piece.start)
         if piece.size != expected or expected > max(PIECE_BYTES, rank.bytes_per_token):
@@ -171,7 +171,12 @@ class Puller:
         )
 
     async def _take_regions(
-        self, channel: Channel, regions: Regions, agent: Agent | None, rank: RankAddress, table: torch.Tensor
+        self,
+        channel: Channel,
+        regions: KvRegions,
+        agent: NixlAgent | None,
+        rank: RankAddress,
+        table: torch.Tensor,
     ) -> None:
         if agent is None:
             raise HandoffError(
@@ -179,7 +184,7 @@ class Puller:
             )
         stop = threading.Event()
         await self._in_thread(lambda: self._reader().read(agent, regions, rank, table, stop), stop)
-        await channel.send(Read(request_id=regions.request_id, end=regions.end))
+        await channel.send(RegionsRead(request_id=regions.request_id, end=regions.end))
 
     async def _in_thread(self, work: Callable[[], T], stop: threading.Event | None) -> T:
         """Run ``work`` in a thread; if cancelled, set ``stop`` and wait until it has ended.

@@ -10,13 +10,21 @@ import msgspec
 import torch
 
 from wavepp_worker.errors import HandoffError, RequestTimeout
+from wavepp_worker.handoff.claim_messages import (
+    TO_CLAIMANT,
+    CancelClaim,
+    ClaimFailed,
+    ClaimRoom,
+    Offered,
+    Prefilled,
+    check_room,
+)
 from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.tasks import results, stop_all
 from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
-from wavepp_worker.handoff.interface import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.nixl.library import nixl_installed
-from wavepp_worker.handoff.wire import CancelClaim, Claim, ClaimFailed, Codec, Offered, Prefilled, check_room
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
 
 __all__ = ["BootstrapAddress", "KVReceiver", "Received"]
@@ -104,7 +112,7 @@ class KVReceiver:
         channel = await Channel.connect(host, port, self._host, CONNECT_SECONDS)
         unwanted = False
         try:
-            await channel.send(Claim(room=room, wait=timeout))
+            await channel.send(ClaimRoom(room=room, wait=timeout))
             offered = await self._claimed(channel, room)
             if not isinstance(offered, Offered):
                 raise HandoffError(f"room {room} was answered with {type(offered).__name__} before any offer")
@@ -132,7 +140,7 @@ class KVReceiver:
             channel.close()
 
     async def _claimed(self, channel: Channel, room: int) -> Offered | Prefilled:
-        message = await channel.receive(Codec.to_claimant)
+        message = await channel.receive(TO_CLAIMANT)
         check_room(message, room)
         if isinstance(message, ClaimFailed):
             raise _Refused(message.message)

@@ -1,1 +1,1 @@
-"""The hand-off over NIXL: the decode worker reads the ranks' registered memory."""
+"""The NIXL library, and one worker's KV memory registered with it."""

@@ -9,8 +9,8 @@ from collections import OrderedDict
 
 import torch
 
-from wavepp_worker.handoff.connection.pulse import Pulse
-from wavepp_worker.handoff.interface import OnSettled, Settled
+from wavepp_worker.handoff.connection.change_signal import ChangeSignal
+from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.prefill.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
@@ -29,13 +29,13 @@ class Holdings:
         on_settled: told every settlement when the request is no longer held.
 
     Attributes:
-        pulse: fires when a request is offered, advances or begins to end. Who serves it fires it, too, when a
+        changed: fires when a request is offered, advances or begins to end; whoever serves it fires it when a
             receiver starts or stops reading.
     """
 
     def __init__(self, timeout: float, on_settled: OnSettled) -> None:
         self.timeout = timeout
-        self.pulse = Pulse()
+        self.changed = ChangeSignal()
         self._on_settled = on_settled
         self._ledger = Ledger(timeout)
         self._past: OrderedDict[str, Settled] = OrderedDict()
@@ -51,12 +51,12 @@ class Holdings:
         """Hold a request's blocks (``table``: int64); raises as ``Ledger.offer``."""
         self._ledger.offer(request_id, table, prompt_tokens, ready, time.monotonic())
         self._past.pop(request_id, None)
-        self.pulse.fire()
+        self.changed.fire()
 
     def advance(self, request_id: str, ready: int) -> None:
         """Tokens ``[0, ready)`` are computed. Requests that are not held any more are ignored."""
         self._ledger.advance(request_id, ready, time.monotonic())
-        self.pulse.fire()
+        self.changed.fire()
 
     def start_pull(self, held: Held) -> None:
         self._ledger.start_pull(held)
@@ -69,7 +69,7 @@ class Holdings:
 
         Bounded by the ledger: without progress the request expires, which is an ending.
         """
-        await self.pulse.wait_for(
+        await self.changed.wait_for(
             lambda: held.ending or held.ready > held.sent or held.sent == held.prompt_tokens
         )
         return held.ending is None and held.sent < held.prompt_tokens
@@ -92,7 +92,7 @@ class Holdings:
     def end(self, request_id: str, outcome: Settled) -> None:
         """Let go of a request once nobody reads it. The first outcome stays; unknown ids are ignored."""
         self._report(self._ledger.end(request_id, outcome))
-        self.pulse.fire()
+        self.changed.fire()
 
     def end_all(self) -> None:
         """Withdraw every request."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from wavepp_worker.errors import AuditError, HandoffError
-from wavepp_worker.handoff.interface import Settled
+from wavepp_worker.handoff.kv_source import Settled
 
 
 @dataclass

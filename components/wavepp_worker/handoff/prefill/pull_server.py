@@ -12,15 +12,15 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.prefill.ledger import Held
-from wavepp_worker.handoff.wire import (
+from wavepp_worker.handoff.pull_messages import (
+    FROM_PULLER,
+    AllSent,
     CancelPull,
-    Codec,
-    End,
     Pull,
     PullFailed,
-    Read,
-    Received,
-    Released,
+    PullReceived,
+    PullValid,
+    RegionsRead,
     check_request,
 )
 
@@ -34,7 +34,7 @@ REOFFER_SECONDS = 5.0
 
 @dataclass
 class ServedPull:
-    """A connected receiver. ``reading``: it was told where tokens are and has not said ``Read``."""
+    """A connected receiver. ``reading``: it was told where tokens are and has not said ``RegionsRead``."""
 
     held: Held
     task: asyncio.Task[None]
@@ -71,7 +71,7 @@ class PullServer:
         Raises:
             HandoffError: the peer says what does not belong on a pull connection.
         """
-        hello = await channel.receive_hello(Codec.from_puller, Pull)
+        hello = await channel.receive_hello(FROM_PULLER, Pull)
         if hello is None:
             return
         listening = asyncio.create_task(self._listen(channel, hello.request_id))
@@ -92,7 +92,7 @@ class PullServer:
                 return
             held = pull.held
             feeding = asyncio.create_task(self._feed_and_end(channel, pull))
-            ending = asyncio.create_task(self._holdings.pulse.wait_for(lambda: held.ending))
+            ending = asyncio.create_task(self._holdings.changed.wait_for(lambda: held.ending))
             tasks += [feeding, ending]
             await asyncio.wait({listening, feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({listening}, timeout=STOP_SECONDS)
@@ -114,7 +114,7 @@ class PullServer:
         wait = max(0.0, hello.wait)
         if self._holdings.past(hello.request_id) is not None:
             wait = min(wait, REOFFER_SECONDS)
-        if not await self._holdings.pulse.wait_for(lambda: self._holdings.get(hello.request_id), wait):
+        if not await self._holdings.changed.wait_for(lambda: self._holdings.get(hello.request_id), wait):
             return None
         before = self._pulls.get(hello.request_id)
         if before is not None:
@@ -131,29 +131,29 @@ class PullServer:
     def _detach(self, pull: ServedPull) -> None:
         if pull.reading:
             # The connection is gone and with it the reader, or it did not stop in time: either way it gets no
-            # ``Released``, so what it read later will not be used.
+            # ``PullValid``, so what it read later will not be used.
             pull.reading = False
             self._holdings.end_read(pull.held)
         if self._pulls.get(pull.held.request_id) is pull:
             del self._pulls[pull.held.request_id]
             self._holdings.stop_pull(pull.held)
 
-    async def _listen(self, channel: Channel, request_id: str) -> Received | CancelPull | None:
+    async def _listen(self, channel: Channel, request_id: str) -> PullReceived | CancelPull | None:
         """What the receiver says at the end; None if its connection ends first."""
         while True:
             try:
-                message = await channel.receive(Codec.from_puller)
+                message = await channel.receive(FROM_PULLER)
             except PeerLost:
                 return None
             check_request(message, request_id)
-            if isinstance(message, Read):
+            if isinstance(message, RegionsRead):
                 self._read(message)
             elif isinstance(message, Pull):
                 raise HandoffError(f"{channel.peer} pulls request {request_id} twice over one connection")
             else:
                 return message
 
-    def _read(self, message: Read) -> None:
+    def _read(self, message: RegionsRead) -> None:
         pull = self._pulls.get(message.request_id)
         if pull is None or not pull.reading or not pull.held.sent < message.end <= pull.held.ready:
             raise HandoffError(
@@ -163,7 +163,7 @@ class PullServer:
         pull.reading = False
         self._holdings.delivered(pull.held, message.end)
         self._holdings.end_read(pull.held)
-        self._holdings.pulse.fire()
+        self._holdings.changed.fire()
 
     async def _feed_and_end(self, channel: Channel, pull: ServedPull) -> None:
         """Feed, then wait for the request to end, and tell the receiver if it ended badly."""
@@ -172,8 +172,8 @@ class PullServer:
             await self._feed(channel, pull)
             if held.ending is None:
                 size = self._bytes_per_token * held.prompt_tokens
-                await channel.send(End(request_id=held.request_id, tokens=held.prompt_tokens, size=size))
-                await self._holdings.pulse.wait_for(lambda: held.ending)
+                await channel.send(AllSent(request_id=held.request_id, tokens=held.prompt_tokens, size=size))
+                await self._holdings.changed.wait_for(lambda: held.ending)
         except PeerLost:
             raise
         except Exception as error:
@@ -185,11 +185,13 @@ class PullServer:
             return
         await channel.send(PullFailed(request_id=held.request_id, message=self._trouble(held)))
 
-    async def _conclude(self, channel: Channel, pull: ServedPull, last: Received | CancelPull | None) -> None:
+    async def _conclude(
+        self, channel: Channel, pull: ServedPull, last: PullReceived | CancelPull | None
+    ) -> None:
         held = pull.held
         if isinstance(last, CancelPull):
             self._holdings.end(held.request_id, "withdrawn")
-        elif isinstance(last, Received):
+        elif isinstance(last, PullReceived):
             expected = (held.prompt_tokens, self._bytes_per_token * held.prompt_tokens)
             if held.ending is not None:
                 answer = self._trouble(held)
@@ -200,7 +202,7 @@ class PullServer:
                 )
             else:
                 self._holdings.end(held.request_id, "received")
-                await channel.send(Released(request_id=held.request_id))
+                await channel.send(PullValid(request_id=held.request_id))
                 return
             await channel.send(PullFailed(request_id=held.request_id, message=answer))
 

@@ -19,7 +19,7 @@ from wavepp_worker.errors import (
     RequestAborted,
     RequestTimeout,
 )
-from wavepp_worker.handoff.interface import Offer
+from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.model.info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, resolve_seed, validate
 from wavepp_worker.runtime.client.audit import require_sound, still_held, summary

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from wavepp_worker.handoff.interface import RankAddress, Settled
+from wavepp_worker.handoff.kv_source import Settled
+from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import StageTiming

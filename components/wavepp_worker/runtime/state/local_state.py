@@ -14,7 +14,7 @@ from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import AuditError
-from wavepp_worker.handoff.interface import KVSource, Settled
+from wavepp_worker.handoff.kv_source import KVSource, Settled
 from wavepp_worker.runtime.protocol.events import (
     AuditReport,
     CacheChanges,

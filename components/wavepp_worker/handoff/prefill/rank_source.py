@@ -1,32 +1,27 @@
-"""One rank's side of a hand-off: offers the KV of live requests to whoever pulls it, here over sockets."""
+"""One rank's side of a hand-off: offers the KV of live requests to whoever pulls it, over any transport."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
 
 import torch
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.listener import Listener
-from wavepp_worker.handoff.interface import OnSettled, RankAddress, Settled
+from wavepp_worker.handoff.kv_source import OnSettled, Settled
+from wavepp_worker.handoff.offer import RankAddress, Transport
 from wavepp_worker.handoff.prefill.holdings import Holdings
-from wavepp_worker.handoff.prefill.ledger import Held
 from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
-from wavepp_worker.handoff.wire import PIECE_BYTES, Piece
 from wavepp_worker.model.stage import PagedKV
 
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 12.0
 """What ``close`` takes at most; more than ``pull_server.STOP_SECONDS``."""
-SEND_BYTES = 128 << 10
-"""Bytes between two signs of progress."""
 
 
 class RankSource:
@@ -42,7 +37,7 @@ class RankSource:
     A receiver whose connection breaks may come back before the time limit and starts from token 0.
     """
 
-    transport: Literal["socket", "nixl"]
+    transport: Transport
 
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
@@ -151,33 +146,3 @@ class RankSource:
             logger.exception("settling request %s failed in its owner", request_id)
         with self._changed:
             self._changed.notify_all()
-
-
-class SocketSource(RankSource):
-    """KV travels over the pull connection itself, as bytes behind ``Piece`` messages."""
-
-    transport = "socket"
-
-    async def _feed(self, channel: Channel, pull: ServedPull) -> None:
-        held = pull.held
-        step = max(1, PIECE_BYTES // self._kv.bytes_per_token)
-        while await self._holdings.more(held):
-            start = held.sent
-            end = min(held.ready, start + step)
-            payload = (await self._copy(held, start, end)).numpy().data
-            if held.ending is not None:
-                return
-            await channel.send(Piece(request_id=held.request_id, start=start, end=end, size=len(payload)))
-            for offset in range(0, len(payload), SEND_BYTES):
-                await channel.send_raw(payload[offset : offset + SEND_BYTES])
-                self._holdings.moved(held)
-            self._holdings.delivered(held, end)
-
-    async def _copy(self, held: Held, start: int, end: int) -> torch.Tensor:
-        """Export in the copy thread. The read ends when the copy does, whatever becomes of this task."""
-        self._holdings.begin_read(held)
-        copying = asyncio.get_running_loop().run_in_executor(
-            self._copier, self._kv.export_tokens, held.table, start, end
-        )
-        copying.add_done_callback(lambda _: self._holdings.end_read(held))
-        return await asyncio.shield(copying)

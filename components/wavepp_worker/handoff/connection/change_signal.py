@@ -8,7 +8,7 @@ from collections.abc import Callable
 from wavepp_worker.handoff.connection import deadline
 
 
-class Pulse:
+class ChangeSignal:
     """Wakes every waiter whenever the state may have changed."""
 
     def __init__(self) -> None:

@@ -12,22 +12,22 @@ import pytest
 import torch
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
-from wavepp_worker.handoff.wire import (
+from wavepp_worker.handoff.pull_messages import (
     PIECE_BYTES,
-    Agent,
+    TO_PULLER,
+    AllSent,
     CancelPull,
-    Codec,
-    End,
-    Piece,
+    KvPiece,
+    KvRegions,
+    NixlAgent,
     Pull,
     PullFailed,
-    Read,
-    Received,
-    Regions,
-    Released,
+    PullReceived,
+    PullValid,
+    RegionsRead,
 )
 
-from tests.handoff.conftest import HOST, FakeKV, Prefill
+from tests.support.handoff_sides import HOST, FakeKV, Prefill
 
 
 class Puller:
@@ -44,19 +44,19 @@ class Puller:
         return self
 
     async def next(self) -> Any:
-        message = await asyncio.wait_for(self.channel.receive(Codec.to_puller), 5)
-        if isinstance(message, Piece):
+        message = await asyncio.wait_for(self.channel.receive(TO_PULLER), 5)
+        if isinstance(message, KvPiece):
             data = bytearray(message.size)
             await self.channel.receive_into(memoryview(data))
             self.payload += data
         return message
 
     async def rest(self) -> None:
-        while not isinstance(await self.next(), End):
+        while not isinstance(await self.next(), AllSent):
             continue
 
     async def confirm(self, tokens: int, size: int) -> Any:
-        await self.channel.send(Received(request_id=self.name, tokens=tokens, size=size))
+        await self.channel.send(PullReceived(request_id=self.name, tokens=tokens, size=size))
         return await self.next()
 
 
@@ -70,12 +70,12 @@ def test_pieces_come_in_order_and_are_bounded(prefill: Any) -> None:
         worker.offer("a", 40)
         worker.compute("a", 0, 40)
         puller, position = await Puller(worker, "a").start(), 0
-        while not isinstance(message := await puller.next(), End):
+        while not isinstance(message := await puller.next(), AllSent):
             assert message.start == position
             assert message.size == kv.bytes_per_token * (message.end - position) <= PIECE_BYTES
             position = message.end
         assert (message.tokens, message.size) == (40, 40 * kv.bytes_per_token)
-        assert isinstance(await puller.confirm(40, 40 * kv.bytes_per_token), Released)
+        assert isinstance(await puller.confirm(40, 40 * kv.bytes_per_token), PullValid)
         puller.channel.close()
 
     asyncio.run(run())
@@ -96,7 +96,7 @@ def test_expires_without_progress(transport: str, prefill: Any, until: Any, conn
         assert worker.sources[0].pending() == 0
         worker.sources[0].advance("a", 40)
         if puller is not None:
-            while isinstance(message := await puller.next(), Agent):
+            while isinstance(message := await puller.next(), NixlAgent):
                 continue
             assert isinstance(message, PullFailed)
             assert "(expired): nothing moved for 0.4 s" in message.message
@@ -220,8 +220,8 @@ def test_nixl_regions_stay_until_the_receiver_stops(prefill: Any, until: Any, mo
             worker.offer(name, 20)
             worker.compute(name, 0, 20)
             puller = await Puller(worker, name).start()
-            assert isinstance(await puller.next(), Agent)
-            assert isinstance(await puller.next(), Regions)
+            assert isinstance(await puller.next(), NixlAgent)
+            assert isinstance(await puller.next(), KvRegions)
             worker.sources[0].withdraw(name)
             assert isinstance(await puller.next(), PullFailed)
             await asyncio.sleep(0.1)
@@ -247,10 +247,10 @@ def test_nixl_a_read_that_ended_too_late_is_not_confirmed(prefill: Any, until: A
         worker.offer("a", 20)
         worker.compute("a", 0, 20)
         puller = await Puller(worker, "a").start()
-        while not isinstance(message := await puller.next(), Regions):
+        while not isinstance(message := await puller.next(), KvRegions):
             continue
         worker.sources[0].withdraw("a")
-        await puller.channel.send(Read(request_id="a", end=message.end))
+        await puller.channel.send(RegionsRead(request_id="a", end=message.end))
         answers = [await puller.confirm(20, 20 * worker.kvs[0].bytes_per_token)]
         with contextlib.suppress(PeerLost):
             while True:
@@ -282,7 +282,7 @@ def test_a_receiver_that_lost_its_connection_may_start_again(prefill: Any, until
         await third.rest()
         expected = worker.kvs[0].bytes_per_token * 60
         assert len(third.payload) == expected
-        assert isinstance(await third.confirm(60, expected), Released)
+        assert isinstance(await third.confirm(60, expected), PullValid)
         await until(lambda: worker.how("a") == ["received"])
         second.channel.close()
         third.channel.close()
@@ -372,7 +372,7 @@ def test_late_and_unknown_pulls_are_told_why(prefill: Any, monkeypatch: Any) -> 
         puller.channel.close()
         worker.offer("a", 20, ready=20)
         puller = await Puller(worker, "a").start()
-        assert isinstance(await puller.next(), Piece)
+        assert isinstance(await puller.next(), KvPiece)
         puller.channel.close()
 
     asyncio.run(run())
@@ -436,7 +436,7 @@ def test_close_settles_everything_in_bounded_time(transport: str, prefill: Any) 
 
 
 def test_an_owner_that_raises_does_not_stop_the_source(until: Any) -> None:
-    from wavepp_worker.handoff.prefill.source import SocketSource
+    from wavepp_worker.handoff.prefill.socket_source import SocketSource
 
     settled = []
 

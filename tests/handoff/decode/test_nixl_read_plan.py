@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.nixl.reader import plan_read, token_runs
-from wavepp_worker.handoff.wire import Regions
+from wavepp_worker.handoff.decode.nixl_read_plan import plan_read, token_runs
+from wavepp_worker.handoff.pull_messages import KvRegions
 
-from tests.handoff.conftest import FakeKV
+from tests.support.handoff_sides import FakeKV
 
 
 def test_runs_are_cut_at_every_block_of_either_size() -> None:
@@ -34,7 +34,7 @@ def test_a_plan_copies_exactly_the_tokens(data: st.DataObject) -> None:
     source.write(table, 0, end, 1)
     blocks = table[start // block : -(-end // block)].tolist()
     addresses = [[address for address, _ in source.block_regions(index)] for index in blocks]
-    message = Regions(
+    message = KvRegions(
         request_id="a",
         start=start,
         end=end,
@@ -63,7 +63,7 @@ def test_a_plan_copies_exactly_the_tokens(data: st.DataObject) -> None:
 def test_other_shapes_are_refused() -> None:
     source, target = FakeKV(range(1), 4, 4, width=8), FakeKV(range(1), 4, 4, width=4)
     regions = source.block_regions(0)
-    good = Regions(
+    good = KvRegions(
         request_id="a",
         start=0,
         end=4,
@@ -72,6 +72,6 @@ def test_other_shapes_are_refused() -> None:
     )
     with pytest.raises(HandoffError, match="the blocks of layers 0 to 0 have other shapes than here"):
         plan_read(good, 4, range(1), target, torch.arange(4))
-    cut = Regions(request_id="a", start=0, end=4, sizes=good.sizes, addresses=good.addresses[:-8])
+    cut = KvRegions(request_id="a", start=0, end=4, sizes=good.sizes, addresses=good.addresses[:-8])
     with pytest.raises(HandoffError, match="not one per region and block"):
         plan_read(cut, 4, range(1), source, torch.arange(4))

@@ -1,4 +1,4 @@
-"""What the runtime and the decode worker need of a KV hand-off; the transports are behind it.
+"""What a decode worker is told of a request: where to ask for it, what each rank offers, the first token.
 
 A hand-off has two kinds of connection, both opened by the decode side:
 
@@ -6,18 +6,19 @@ A hand-off has two kinds of connection, both opened by the decode side:
   first token (``FirstToken``) or a sentence why there is none;
 * to each rank's *source*: pull the KV of the rank's own layers, chunk by chunk while later chunks are still
   being computed, then confirm.
+
+A *room* is always what Dynamo calls a ``bootstrap_room``: the number under which both sides know a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
-import torch
 
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.model.stage import PagedKV
+
+Transport = Literal["socket", "nixl"]
 
 
 class BootstrapAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     block: int
     dtype: str
     bytes_per_token: int
-    transport: Literal["socket", "nixl"]
+    transport: Transport
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,39 +63,3 @@ class FirstToken(msgspec.Struct, frozen=True, kw_only=True):
 
     first: SampledToken
     reused_tokens: int
-
-
-Settled = Literal["received", "withdrawn", "expired", "failed"]
-
-
-class KVSource(Protocol):
-    """One rank's side: offers the KV of live requests. Thread-safe; no method blocks on the network."""
-
-    address: RankAddress
-
-    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
-        """Start offering a request; tokens ``[0, ready)`` can be read already (the reused prefix)."""
-
-    def advance(self, request_id: str, ready: int) -> None:
-        """Tokens ``[0, ready)`` can be read now."""
-
-    def withdraw(self, request_id: str) -> None:
-        """Stop offering (aborted or failed). Settles as ``withdrawn`` once no transfer reads the blocks."""
-
-    def pending(self) -> int:
-        """Requests offered and not yet settled."""
-
-    def close(self) -> None:
-        """Settle everything and stop, within a bounded time."""
-
-
-OnSettled = Callable[[str, Settled], None]
-"""Called once per offered request, from the source's thread, when its blocks are no longer needed."""
-
-
-class MakeSource(Protocol):
-    """Build a source over one rank's KV memory."""
-
-    def __call__(
-        self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
-    ) -> KVSource: ...

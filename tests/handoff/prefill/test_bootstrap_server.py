@@ -12,12 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.claim_messages import (
+    TO_CLAIMANT,
+    CancelClaim,
+    ClaimFailed,
+    ClaimRoom,
+    Offered,
+    Prefilled,
+)
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
-from wavepp_worker.handoff.interface import Offer
-from wavepp_worker.handoff.prefill.bootstrap import BootstrapServer
-from wavepp_worker.handoff.wire import CancelClaim, Claim, ClaimFailed, Codec, Offered, Prefilled
+from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 
-from tests.handoff.conftest import FIRST, HOST
+from tests.support.handoff_sides import FIRST, HOST
 
 OFFER = Offer(request_id="a", prompt_tokens=3, model_id="m", ranks=())
 
@@ -29,7 +36,7 @@ class Rooms:
 
     async def claim(self, room: int, wait: float = 5.0) -> Channel:
         channel = await Channel.connect(HOST, self.server.port, HOST, 2.0)
-        await channel.send(Claim(room=room, wait=wait))
+        await channel.send(ClaimRoom(room=room, wait=wait))
         return channel
 
 
@@ -46,7 +53,7 @@ def rooms() -> Iterator[Callable[..., Rooms]]:
 
 
 async def told(channel: Channel) -> Any:
-    return await asyncio.wait_for(channel.receive(Codec.to_claimant), 5)
+    return await asyncio.wait_for(channel.receive(TO_CLAIMANT), 5)
 
 
 async def sentence(channel: Channel) -> str:
@@ -307,7 +314,7 @@ def test_an_owner_that_raises_does_not_stop_the_server(until: Any) -> None:
         for room in (1, 2):
             server.register(room, OFFER)
             channel = await Channel.connect(HOST, server.port, HOST, 2.0)
-            await channel.send(Claim(room=room, wait=5.0))
+            await channel.send(ClaimRoom(room=room, wait=5.0))
             await told(channel)
             channel.close()
             await until(lambda room=room: len(calls) == room)

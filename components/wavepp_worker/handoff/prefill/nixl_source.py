@@ -8,17 +8,17 @@ import numpy as np
 import torch
 
 from wavepp_worker.handoff.connection.channel import Channel
-from wavepp_worker.handoff.interface import OnSettled
-from wavepp_worker.handoff.nixl.library import RegisteredMemory
+from wavepp_worker.handoff.kv_source import OnSettled
+from wavepp_worker.handoff.nixl.registered_memory import RegisteredMemory
 from wavepp_worker.handoff.prefill.pull_server import ServedPull
-from wavepp_worker.handoff.prefill.source import RankSource
-from wavepp_worker.handoff.wire import Agent, Regions
+from wavepp_worker.handoff.prefill.rank_source import RankSource
+from wavepp_worker.handoff.pull_messages import KvRegions, NixlAgent
 from wavepp_worker.model.stage import PagedKV
 
 REGION_BYTES = 32 << 20
-"""KV bytes that one ``Regions`` message opens for reading, unless one block alone is larger."""
+"""KV bytes that one ``KvRegions`` message opens for reading, unless one block alone is larger."""
 REGION_ADDRESSES = 1 << 16
-"""Addresses in one ``Regions`` message, which keeps it far below the frame limit."""
+"""Addresses in one ``KvRegions`` message, which keeps it far below the frame limit."""
 
 PROGRESS_SECONDS = 0.0005
 """Between two calls that drive NIXL while a receiver reads."""
@@ -27,9 +27,9 @@ PROGRESS_SECONDS = 0.0005
 class NixlSource(RankSource):
     """Control messages over the pull connection, KV by the receiver's NIXL READ.
 
-    A block counts as being read from the moment its address is sent until the receiver says ``Read`` or its
-    connection is gone. A receiver that neither stops nor goes is waited for a bounded time; it can read on
-    then, but is never told ``Released``, so what it reads is not used.
+    A block counts as being read from the moment its address is sent until the receiver says ``RegionsRead`` or
+    its connection is gone. A receiver that neither stops nor goes is waited for a bounded time; it can read on
+    then, but is never told ``PullValid``, so what it reads is not used.
     """
 
     transport = "nixl"
@@ -47,7 +47,7 @@ class NixlSource(RankSource):
 
     async def _progress(self) -> None:
         while True:
-            await self._holdings.pulse.wait_for(self._server.reading)
+            await self._holdings.changed.wait_for(self._server.reading)
             self._memory.progress()
             await asyncio.sleep(PROGRESS_SECONDS)
 
@@ -55,7 +55,7 @@ class NixlSource(RankSource):
         held, block = pull.held, self._kv.block
         memory = self._memory
         await channel.send(
-            Agent(
+            NixlAgent(
                 request_id=held.request_id,
                 metadata=memory.agent.get_agent_metadata(),
                 memory=memory.memory,
@@ -78,9 +78,9 @@ class NixlSource(RankSource):
             addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
             self._holdings.begin_read(held)
             pull.reading = True
-            self._holdings.pulse.fire()
+            self._holdings.changed.fire()
             await channel.send(
-                Regions(
+                KvRegions(
                     request_id=held.request_id,
                     start=start,
                     end=end,
@@ -88,4 +88,4 @@ class NixlSource(RankSource):
                     addresses=np.array(addresses, dtype="<u8").tobytes(),
                 )
             )
-            await self._holdings.pulse.wait_for(lambda: held.ending or not pull.reading)
+            await self._holdings.changed.wait_for(lambda: held.ending or not pull.reading)

@@ -11,11 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.claim_messages import (
+    FROM_CLAIMANT,
+    ClaimFailed,
+    ClaimRoom,
+    Offered,
+    Prefilled,
+    check_room,
+)
+from wavepp_worker.handoff.connection.change_signal import ChangeSignal
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
-from wavepp_worker.handoff.connection.pulse import Pulse
-from wavepp_worker.handoff.interface import FirstToken, Offer
-from wavepp_worker.handoff.wire import Claim, ClaimFailed, Codec, Offered, Prefilled, check_room
+from wavepp_worker.handoff.offer import FirstToken, Offer
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +90,7 @@ class BootstrapServer:
         self._claim_wait = claim_wait
         self._keep = keep
         self._lock = threading.Lock()
-        self._pulse = Pulse()
+        self._changed = ChangeSignal()
         self._rooms: dict[int, _Room] = {}
         self._over: OrderedDict[int, str] = OrderedDict()
         self._unwanted: dict[int, float] = {}
@@ -111,7 +118,7 @@ class BootstrapServer:
                 )
             entry.offer = offer
             entry.open = not hold
-        self._listener.call(self._pulse.fire)
+        self._listener.call(self._changed.fire)
 
     def open(self, room: int) -> None:
         """The prefill holds its room on every rank: its claimant may start pulling.
@@ -124,7 +131,7 @@ class BootstrapServer:
             if entry is None:
                 return
             entry.open = True
-        self._listener.call(self._pulse.fire)
+        self._listener.call(self._changed.fire)
 
     def finish(self, room: int, first: FirstToken) -> None:
         """The prefill is done. Ignored if the room is over."""
@@ -159,10 +166,10 @@ class BootstrapServer:
             if entry.outcome is None:
                 entry.outcome = outcome
                 entry.since = time.monotonic()
-        self._listener.call(self._pulse.fire)
+        self._listener.call(self._changed.fire)
 
     async def _serve(self, channel: Channel) -> None:
-        claim = await channel.receive_hello(Codec.from_claimant, Claim)
+        claim = await channel.receive_hello(FROM_CLAIMANT, ClaimRoom)
         if claim is None:
             return
         room = claim.room
@@ -192,17 +199,17 @@ class BootstrapServer:
     async def _listen(self, channel: Channel, room: int) -> bool:
         """Whether the claimant says that it does not want the room any more; False if it is gone."""
         try:
-            message = await channel.receive(Codec.from_claimant)
+            message = await channel.receive(FROM_CLAIMANT)
         except PeerLost:
             return False
         check_room(message, room)
         return True
 
-    async def _answer(self, channel: Channel, claim: Claim, entry: _Room) -> bool:
+    async def _answer(self, channel: Channel, claim: ClaimRoom, entry: _Room) -> bool:
         """Tell the claimant the offer and the outcome; whether it knows the outcome."""
         room = claim.room
         wait = min(max(0.0, claim.wait), self._claim_wait)
-        if not await self._pulse.wait_for(lambda: entry.offer or entry.outcome, wait):
+        if not await self._changed.wait_for(lambda: entry.offer or entry.outcome, wait):
             message = (
                 f"no prefill for room {room} reached this worker within {wait:.1f} s; the request was not "
                 "routed here, or is lost"
@@ -210,11 +217,11 @@ class BootstrapServer:
             await channel.send(ClaimFailed(room=room, message=message))
             return False
         latest = time.monotonic() + claim.wait
-        in_time = await self._pulse.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
+        in_time = await self._changed.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
         if in_time and entry.offer is not None and not isinstance(entry.outcome, str):
             await channel.send(Offered(room=room, offer=entry.offer))
             left = max(0.0, latest - time.monotonic())
-            in_time = await self._pulse.wait_for(lambda: entry.outcome, left)
+            in_time = await self._changed.wait_for(lambda: entry.outcome, left)
         if not in_time:
             message = f"the prefill of room {room} took more than the {claim.wait:.1f} s it was claimed for"
             await channel.send(ClaimFailed(room=room, message=message))

@@ -1,0 +1,56 @@
+"""Where one NIXL read of a rank's blocks goes: pure address arithmetic, no NIXL."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.pull_messages import KvRegions
+from wavepp_worker.model.stage import PagedKV
+
+
+def token_runs(start: int, end: int, *blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut tokens ``[start, end)`` wherever a block of one of the sizes begins: int64 starts and lengths."""
+    cuts = {start, end}
+    for block in blocks:
+        cuts.update(range((start // block + 1) * block, end, block))
+    edges = np.array(sorted(cuts), dtype=np.int64)
+    return edges[:-1], np.diff(edges)
+
+
+def plan_read(
+    message: KvRegions, block: int, layers: range, kv: PagedKV, table: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where to read from, where to, and how much: uint64 ``[n]`` addresses, addresses and bytes.
+
+    Args:
+        block: tokens per block of the rank that offers ``layers``.
+        table: int64, this worker's blocks for the request.
+
+    Raises:
+        HandoffError: the rank's regions do not fit this worker's layers.
+    """
+    first, last = message.start // block, -(-message.end // block)
+    try:
+        theirs = np.frombuffer(message.addresses, dtype="<u8").reshape(last - first, len(message.sizes))
+    except ValueError as error:
+        raise HandoffError(
+            f"request {message.request_id}: tokens {message.start} to {message.end} came with "
+            f"{len(message.addresses)} bytes of addresses, which is not one per region and block"
+        ) from error
+    own_first, own_last = message.start // kv.block, -(-message.end // kv.block)
+    skip, count = 2 * (layers.start - kv.layers.start), 2 * len(layers)
+    regions = [kv.block_regions(index)[skip : skip + count] for index in table[own_first:own_last].tolist()]
+    width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block
+    if len(message.sizes) != count or (np.array(message.sizes, dtype=np.uint64) != width * block).any():
+        raise HandoffError(
+            f"request {message.request_id}: the blocks of layers {layers.start} to {layers.stop - 1} have "
+            "other shapes than here; both sides must have the same model and dtype"
+        )
+    ours = np.array([[address for address, _ in block_regions] for block_regions in regions], dtype=np.uint64)
+    starts, lengths = token_runs(message.start, message.end, block, kv.block)
+    sources = theirs[starts // block - first] + (starts % block).astype(np.uint64)[:, None] * width
+    targets = ours[starts // kv.block - own_first] + (starts % kv.block).astype(np.uint64)[:, None] * width
+    sizes = lengths.astype(np.uint64)[:, None] * width
+    return sources.ravel(), targets.ravel(), sizes.ravel()

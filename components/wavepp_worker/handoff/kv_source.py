@@ -1,0 +1,38 @@
+"""What the runtime needs of a rank's side of the hand-off; the transports are behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import torch
+
+from wavepp_worker.handoff.offer import RankAddress
+
+Settled = Literal["received", "withdrawn", "expired", "failed"]
+"""How the hand-off of a request's KV ended on one rank."""
+
+
+class KVSource(Protocol):
+    """One rank's side: offers the KV of live requests. Thread-safe; no method blocks on the network."""
+
+    address: RankAddress
+
+    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+        """Start offering a request; tokens ``[0, ready)`` can be read already (the reused prefix)."""
+
+    def advance(self, request_id: str, ready: int) -> None:
+        """Tokens ``[0, ready)`` can be read now."""
+
+    def withdraw(self, request_id: str) -> None:
+        """Stop offering (aborted or failed). Settles as ``withdrawn`` once no transfer reads the blocks."""
+
+    def pending(self) -> int:
+        """Requests offered and not yet settled."""
+
+    def close(self) -> None:
+        """Settle everything and stop, within a bounded time."""
+
+
+OnSettled = Callable[[str, Settled], None]
+"""Called once per offered request, from the source's thread, when its blocks are no longer needed."""
