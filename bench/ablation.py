@@ -99,7 +99,7 @@ def main(
                     model=model,
                     pp=pp,
                     dtype="float32",
-                    chunk=256,
+                    max_num_batched_tokens=256,
                     kv_tokens=kv_tokens,
                     max_model_len=length + 16,
                     round_delay=round_delay,

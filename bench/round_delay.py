@@ -41,8 +41,8 @@ def main(
                 EngineConfig(
                     model=model,
                     pp=SYSTEMS[MODEL].stages,
-                    chunk=4096,
-                    block=64,
+                    max_num_batched_tokens=4096,
+                    block_size=64,
                     kv_tokens=2 * concurrency * length,
                     max_model_len=length + 16,
                     round_delay=seconds,

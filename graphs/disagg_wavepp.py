@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wavepp_worker.former_names import FORMER_NAMES
 from wavepp_worker.serve import Graph, Service
 
 from graphs.services import FRONTEND, WORKER_COMMON
@@ -15,6 +16,7 @@ disagg_wavepp = Graph(
             module="wavepp_worker.dynamo.decode",
             arguments="wavepp_worker.dynamo.args:DecodeArgs",
             common=WORKER_COMMON,
+            former=FORMER_NAMES,
             needs_model=True,
         ),
         Service(
@@ -23,6 +25,7 @@ disagg_wavepp = Graph(
             arguments="wavepp_worker.dynamo.args:PrefillArgs",
             defaults={"pp": 2},
             common=WORKER_COMMON,
+            former=FORMER_NAMES,
             replicas=2,
             needs_model=True,
         ),

@@ -83,7 +83,7 @@ class CachedRank:
         keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
         blocks = len({key for branch in keys for key in branch}) + workload.room
         self.cache = RankCache([WindowSpec("attention", "full", blocks)], workload.block)
-        config: Any = SimpleNamespace(rank=number, headroom=0, block=workload.block, model_id=MODEL)
+        config: Any = SimpleNamespace(rank=number, headroom=0, block_size=workload.block, model_id=MODEL)
         nowhere: Any = SimpleNamespace(send=lambda message: None)
         self.state = LocalState(config, nowhere, self.cache, NoTiers())
         self.hasher = hasher

@@ -51,11 +51,11 @@ def boot_config(
     return EngineConfig(
         model=directory,
         pp=system.stages,
-        chunk=M,
-        block=BLOCK,
+        max_num_batched_tokens=M,
+        block_size=BLOCK,
         kv_tokens=kv_tokens,
         max_model_len=longest,
-        max_batch=128,
+        max_num_seqs=128,
         round_delay=round_delay,
         **switches,
     )

@@ -34,7 +34,7 @@ class VirtualLoops:
     def __init__(
         self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
     ) -> None:
-        self.lanes = Lanes(Ring(2 * len(ranks)), make_planner(config), config.max_batch)
+        self.lanes = Lanes(Ring(2 * len(ranks)), make_planner(config), config.max_num_seqs)
         self.waves = 0
         self.planning: list[float] = []
         self.submitted: dict[str, float] = {}

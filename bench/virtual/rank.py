@@ -96,11 +96,11 @@ class VirtualRank:
         self.host = Host(events, charge)
         self.parking = Parking()
         layers = config.layers[1] - config.layers[0]
-        self.tiers = VirtualTiers(model, layers, config.block, events)
+        self.tiers = VirtualTiers(model, layers, config.block_size, events)
         window = WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)
         outbox: Any = Encoded()
         self.timeline = Timeline(clock=self.host.clock_ns) if timeline else OFF
-        cache = RankCache([window], config.block)
+        cache = RankCache([window], config.block_size)
         self.state = LocalState(config, outbox, cache, self.tiers, self.timeline)
         owns = LeaseOwnership(self.state) if config.leases else ImmediateOwnership(self.state)
         gate: Any = self.parking

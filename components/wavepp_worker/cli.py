@@ -10,6 +10,7 @@ import pydantic
 import typer
 
 from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.former_names import check_names
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -21,17 +22,21 @@ def wavepp() -> None:
 
 
 def engine_config(**values: Any) -> EngineConfig:
-    """An EngineConfig of flag values.
+    """An EngineConfig of flag values; None is a flag that was not given.
 
     Raises:
-        ConfigError: a value is wrong; the message names the flag.
+        ConfigError: a value is wrong, or given under two names; the message names the flag.
     """
+    given = {key: value for key, value in values.items() if value is not None}
     try:
-        return EngineConfig.model_validate(values)
+        check_names(given, lambda key: "--" + key.replace("_", "-"))
+        return EngineConfig.model_validate(given)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"][:1])
         raise ConfigError(f"{key} is {first['input']!r}: {first['msg']}") from error
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def parse_numbers(text: str, key: str) -> tuple[int, ...]:
@@ -60,19 +65,29 @@ def prefill(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="Compute threads per rank.")] = 1,
-    chunk: Annotated[int, typer.Option(help="Most tokens in a wave.")] = 512,
-    block: Annotated[int, typer.Option(help="Tokens per KV block.")] = 16,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens in a wave (default: 512; formerly --chunk).")
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens per KV block (default: 16; formerly --block).")
+    ] = None,
     kv_tokens: Annotated[
         str, typer.Option(help="Tokens of KV per rank: one number, or one per rank.")
     ] = "32768",
     max_model_len: Annotated[
         int | None, typer.Option(help="Longest prompt; default: the model's context.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Most requests admitted at once.")] = 64,
+    max_num_seqs: Annotated[
+        int | None,
+        typer.Option(help="Most requests admitted at once (default: 64; formerly --max-batch)."),
+    ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Write a trace of every rank here, for ui.perfetto.dev.")
     ] = None,
     top_logprobs: Annotated[int, typer.Option(help="Alternatives to report for the first token.")] = 20,
+    chunk: Annotated[int | None, typer.Option(hidden=True)] = None,
+    block: Annotated[int | None, typer.Option(hidden=True)] = None,
+    max_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Prefill every prompt of a file and write its first token, logprobs and reuse."""
     from wavepp_worker.model.demo import ensure_demo_model
@@ -87,13 +102,16 @@ def prefill(
             dtype=dtype,
             device=device,
             threads=threads,
-            chunk=chunk,
-            block=block,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
             kv_tokens=pools[0] if len(pools) == 1 else pools,
             max_model_len=max_model_len,
-            max_batch=max_batch,
+            max_num_seqs=max_num_seqs,
             timeline=timeline,
             top_logprobs=top_logprobs,
+            chunk=chunk,
+            block=block,
+            max_batch=max_batch,
         )
         summary = run_file(config, prompts, out)
     except ConfigError as error:

@@ -285,7 +285,7 @@ def bench(tiny_llama: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> It
     def make(**values: Any) -> Bench:
         prefill = FakePrefill(ranks)
         monkeypatch.setattr("wavepp_worker.decode.engine.KVReceiver", prefill.receiver)
-        fields = {"dtype": "float32", "kv_tokens": 1024, "max_model_len": 512, "block": 4, **values}
+        fields = {"dtype": "float32", "kv_tokens": 1024, "max_model_len": 512, "block_size": 4, **values}
         deaths: list[str] = []
         engine = DecodeEngine(DecodeConfig(model=tiny_llama, **fields), on_death=deaths.append)
         engine.start()

@@ -186,7 +186,7 @@ def test_a_duplicate_id_is_refused_and_the_first_lives(bench: Any, prompt: Any) 
     ],
 )
 def test_what_cannot_start_says_which_key(tiny_llama: Path, values: dict[str, Any], sentence: str) -> None:
-    fields = {"model": tiny_llama, "max_model_len": 512, "kv_tokens": 512, "block": 4, **values}
+    fields = {"model": tiny_llama, "max_model_len": 512, "kv_tokens": 512, "block_size": 4, **values}
     with pytest.raises(ConfigError, match=sentence):
         DecodeEngine(DecodeConfig(**fields)).start()
 
@@ -306,7 +306,7 @@ def test_full_pool_waits_and_then_runs_in_order(bench: Any, prompt: Any, referen
 
 
 def test_max_batch_is_kept(bench: Any, prompt: Any) -> None:
-    b = bench(max_batch=2)
+    b = bench(max_num_seqs=2)
     got = [b.submit(prompt(9, seed), max_tokens=30) for seed in range(6)]
     most = 0
     while not all(collector.done.is_set() for collector in got):
@@ -448,7 +448,7 @@ def test_audit_names_what_is_still_live(bench: Any, prompt: Any) -> None:
 
 
 def test_nothing_leaks_over_random_traffic(bench: Any, prompt: Any) -> None:
-    b = bench(kv_tokens=512, max_batch=6)
+    b = bench(kv_tokens=512, max_num_seqs=6)
     rng = random.Random(4)
     got = []
     for i in range(120):

@@ -96,7 +96,7 @@ def worker(ranks: Any) -> Iterator[Prefill]:
 
 @pytest.fixture
 def engine(tiny_llama: Path) -> Iterator[DecodeEngine]:
-    config = DecodeConfig(model=tiny_llama, dtype="float32", kv_tokens=1200, max_model_len=600, block=5)
+    config = DecodeConfig(model=tiny_llama, dtype="float32", kv_tokens=1200, max_model_len=600, block_size=5)
     with DecodeEngine(config) as engine:
         yield engine
 

@@ -10,14 +10,18 @@ from wavepp_worker.errors import ConfigError
 
 def test_every_kind_of_flag_reaches_the_configuration() -> None:
     flags = (
-        "--model /m/smol --pp 4 --partition 10,8,6,6 --kv-tokens 100,200,300,400 --dtype float32 --chunk 37 "
-        "--namespace n --component c --discovery-backend file --event-plane zmq --bootstrap-port 7000 "
-        "--served-model-name name --handoff socket"
+        "--model /m/smol --pp 4 --partition 10,8,6,6 --kv-tokens 100,200,300,400 --dtype float32 "
+        "--max-num-batched-tokens 37 --namespace n --component c --discovery-backend file --event-plane zmq "
+        "--bootstrap-port 7000 --served-model-name name --handoff socket"
     )
     args = PrefillArgs.parse(flags.split())
     assert args.engine.partition == (10, 8, 6, 6)
     assert args.engine.kv_tokens == (100, 200, 300, 400)
-    assert (args.engine.dtype, args.engine.chunk, args.engine.handoff) == ("float32", 37, "socket")
+    assert (args.engine.dtype, args.engine.max_num_batched_tokens, args.engine.handoff) == (
+        "float32",
+        37,
+        "socket",
+    )
     runtime = args.runtime
     assert (runtime.namespace, runtime.component, runtime.endpoint) == ("n", "c", "generate")
     assert (runtime.served_model_name, runtime.bootstrap_port) == ("name", 7000)
@@ -40,10 +44,10 @@ def test_an_endpoint_address_sets_all_three() -> None:
 
 
 def test_agg_shares_flags_and_lets_decode_differ() -> None:
-    flags = "--model /m --dtype float32 --kv-tokens 640 --block 32 --decode-kv-tokens 320 --pp 2"
+    flags = "--model /m --dtype float32 --kv-tokens 640 --block-size 32 --decode-kv-tokens 320 --pp 2"
     args = AggArgs.parse(flags.split())
     assert (args.engine.kv_tokens, args.decode.kv_tokens) == (640, 320)
-    assert args.decode.block == args.engine.block == 32
+    assert args.decode.block_size == args.engine.block_size == 32
     assert args.decode.dtype == args.engine.dtype == "float32"
     assert AggArgs.parse(["--model", "/m", "--pp", "2", "--kv-tokens", "64,96"]).engine.kv_tokens == (64, 96)
 

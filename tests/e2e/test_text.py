@@ -21,17 +21,17 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
 @pytest.fixture(
     scope="module",
     params=[
-        ("--PrefillWorker.pp=2", "--PrefillWorker.chunk=512", "--Common.block=16"),
+        ("--PrefillWorker.pp=2", "--PrefillWorker.max_num_batched_tokens=512", "--Common.block_size=16"),
         (
             "--PrefillWorker.pp=3",
-            "--PrefillWorker.chunk=130",
-            "--Common.block=7",
+            "--PrefillWorker.max_num_batched_tokens=130",
+            "--Common.block_size=7",
             "--PrefillWorker.partition=1,3,2",
         ),
         (
             "--PrefillWorker.pp=4",
-            "--PrefillWorker.chunk=61",
-            "--Common.block=5",
+            "--PrefillWorker.max_num_batched_tokens=61",
+            "--Common.block_size=5",
             "--PrefillWorker.handoff=socket",
         ),
     ],

@@ -239,7 +239,11 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
     draw = random.Random(0)
     prompts = [draw.choices(range(VOCABULARY), k=5 * step) for _ in range(count)]
     config = EngineConfig(
-        model=write_timed_model(tmp_path, model), pp=stages, chunk=step, kv_tokens=1_000_000, planner="greedy"
+        model=write_timed_model(tmp_path, model),
+        pp=stages,
+        max_num_batched_tokens=step,
+        kv_tokens=1_000_000,
+        planner="greedy",
     )
     with PrefillEngine(config) as engine:
         engine.prefill([1, 2, 3])

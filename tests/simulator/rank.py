@@ -145,7 +145,7 @@ def make_ranks(
         config: Any = SimpleNamespace(
             rank=number,
             ranks=count,
-            block=block,
+            block_size=block,
             model_id="simulated",
             first=number == 0,
             last=number == count - 1,

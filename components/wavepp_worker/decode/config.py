@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wavepp_worker.former_names import Settings
 
 
-class DecodeConfig(BaseModel):
+class DecodeConfig(Settings):
     """One decode worker: the whole model in one process.
 
     Every field is also a command-line flag of the same name with dashes, and a key of a service in
     ``configs/*.yaml``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Path
     """A Hugging Face model directory (config, tokenizer, safetensors)."""
@@ -24,11 +24,11 @@ class DecodeConfig(BaseModel):
     device: str = "cpu"
     threads: int = Field(default=1, ge=1)
     """Compute threads on the CPU."""
-    block: int = Field(default=16, ge=1)
+    block_size: int = Field(default=16, ge=1)
     """Tokens per KV block; need not be the prefill workers'."""
     kv_tokens: int = Field(default=32768, ge=1)
     """Tokens of KV this worker can hold."""
-    max_batch: int = Field(default=64, ge=1)
+    max_num_seqs: int = Field(default=64, ge=1)
     """Most requests that hold KV at once."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Most tokens of a prompt and its generation; default: the model's context length."""

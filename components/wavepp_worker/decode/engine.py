@@ -49,9 +49,9 @@ class DecodeEngine:
         self.config = config
         self.info: ModelInfo = read_model_info(config.model)
         self.max_model_len = _longest_request(config, self.info)
-        self.total_blocks = config.kv_tokens // config.block
+        self.total_blocks = config.kv_tokens // config.block_size
         self._on_death = on_death
-        self._scheduler = Scheduler(Batch(self.total_blocks, config.max_batch))
+        self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
         self._lock = threading.Lock()
         self._closing = False
         self._started = False
@@ -84,7 +84,7 @@ class DecodeEngine:
             self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
                 self._scheduler,
-                block=self.config.block,
+                block=self.config.block_size,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
                 on_failure=self._die,
@@ -165,7 +165,7 @@ class DecodeEngine:
         dtype = resolve_dtype(config.dtype, self.info, config.device)
         stage = load_stage(config.model, range(self.info.num_layers), dtype, config.device)
         try:
-            return stage, stage.make_kv(self.total_blocks, config.block)
+            return stage, stage.make_kv(self.total_blocks, config.block_size)
         except RuntimeError as error:
             raise ConfigError(
                 f"kv_tokens is {config.kv_tokens}, but {config.device} has no room for so many "
@@ -231,10 +231,10 @@ def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
             f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
             "lower max_model_len"
         )
-    room = config.kv_tokens // config.block * config.block
+    room = config.kv_tokens // config.block_size * config.block_size
     if room < longest:
         raise ConfigError(
-            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block}, too small for one "
+            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block_size}, too small for one "
             f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most {room}"
         )
     return longest

@@ -42,7 +42,7 @@ class AggWorker(WaveppWorker):
         """
         super().__init__(args.runtime)
         self._args = args
-        self._events = KvEvents(args.engine.block)
+        self._events = KvEvents(args.engine.block_size)
         self._prefill = PrefillHandler(
             args.engine,
             bootstrap_port=args.runtime.bootstrap_port,

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
-from wavepp_worker.dynamo.flags import Parser, add_fields, build, flag_of
+from wavepp_worker.dynamo.flags import Parser, add_fields, build, flag_of, take
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 Parsed = TypeVar("Parsed")
@@ -76,7 +77,7 @@ class PrefillArgs(_Args):
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
         add_fields(parser, EngineConfig)
         given = vars(parser.parse_args(argv))
-        engine = build(EngineConfig, _with_handoff(_take(given, EngineConfig)))
+        engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
         return cls(engine, _runtime(given, "prefill", engine.model.name))
 
 
@@ -92,7 +93,7 @@ class DecodeArgs(_Args):
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
         add_fields(parser, DecodeConfig)
         given = vars(parser.parse_args(argv))
-        decode = build(DecodeConfig, _take(given, DecodeConfig))
+        decode = build(DecodeConfig, take(given, DecodeConfig))
         return cls(decode, _runtime(given, "backend", decode.model.name))
 
 
@@ -115,14 +116,16 @@ class AggArgs(_Args):
         add_fields(parser, EngineConfig)
         add_fields(parser, DecodeConfig, prefix="decode_")
         given = vars(parser.parse_args(argv))
-        own = _take(given, DecodeConfig, prefix="decode_")
-        shared = _take(given, EngineConfig)
+        own = take(given, DecodeConfig, prefix="decode_")
+        shared = take(given, EngineConfig)
         engine = build(EngineConfig, _with_handoff(shared))
-        common = {name: value for name, value in shared.items() if name in DecodeConfig.model_fields}
+        common = {
+            key: value for key, value in shared.items() if present_name(key) in DecodeConfig.model_fields
+        }
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
-        decode = build(DecodeConfig, {**common, **own})
+        decode = build(DecodeConfig, overlay(common, own))
         return cls(engine, decode, _runtime(given, "backend", engine.model.name))
 
 
@@ -147,10 +150,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port number between 0 and 65535")
     return int(text)
-
-
-def _take(given: dict[str, Any], model: type[Any], *, prefix: str = "") -> dict[str, Any]:
-    return {name: given.pop(prefix + name) for name in model.model_fields if prefix + name in given}
 
 
 def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:

@@ -54,10 +54,10 @@ class DecodeWorker(WaveppWorker):
             served_model_name=self._runtime.served_model_name,
             llm=LlmRegistration(
                 context_length=engine.max_model_len,
-                kv_cache_block_size=self._config.block,
+                kv_cache_block_size=self._config.block_size,
                 total_kv_blocks=engine.total_blocks,
-                max_num_seqs=self._config.max_batch,
-                max_num_batched_tokens=self._config.max_batch,
+                max_num_seqs=self._config.max_num_seqs,
+                max_num_batched_tokens=self._config.max_num_seqs,
             ),
         )
 

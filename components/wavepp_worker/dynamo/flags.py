@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import check_names, former_name, present_name
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -34,6 +35,8 @@ def flag_of(field: str) -> str:
 def add_fields(parser: argparse.ArgumentParser, model: type[BaseModel], *, prefix: str = "") -> None:
     """Add one flag for each field of ``model``, without defaults: what was not given stays absent.
 
+    A field's former name is a flag as well, which the help shows only beside the present one.
+
     Args:
         parser: gains a group named after the model.
         model: a pydantic model; booleans become ``--x/--no-x``, lists are comma-separated.
@@ -41,15 +44,34 @@ def add_fields(parser: argparse.ArgumentParser, model: type[BaseModel], *, prefi
     """
     group = parser.add_argument_group(f"{prefix.replace('_', ' ')}{model.__name__}")
     for name, field in model.model_fields.items():
+        former = former_name(name)
         options: dict[str, Any] = {
             "dest": prefix + name,
             "default": argparse.SUPPRESS,
-            "help": _help(field).replace("%", "%%"),
+            "help": _help(field, former and flag_of(prefix + former)).replace("%", "%%"),
         }
         if bool in _leaf_types(field.annotation):
             group.add_argument(flag_of(prefix + name), action=argparse.BooleanOptionalAction, **options)
         else:
             group.add_argument(flag_of(prefix + name), metavar=name.upper(), **options)
+        if former is not None:
+            absent = argparse.SUPPRESS
+            group.add_argument(flag_of(prefix + former), dest=prefix + former, default=absent, help=absent)
+
+
+def take(given: dict[str, Any], model: type[BaseModel], *, prefix: str = "") -> dict[str, Any]:
+    """Take what ``add_fields`` added out of ``given``, without the prefix, under the names that were used.
+
+    Raises:
+        ConfigError: a flag was given under its former and its present name.
+    """
+    names = [*model.model_fields, *filter(None, map(former_name, model.model_fields))]
+    taken = {name: given.pop(prefix + name) for name in names if prefix + name in given}
+    try:
+        check_names(taken, lambda name: flag_of(prefix + name))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return taken
 
 
 def build(model: type[Model], given: Mapping[str, Any]) -> Model:
@@ -58,7 +80,7 @@ def build(model: type[Model], given: Mapping[str, Any]) -> Model:
     Raises:
         ConfigError: names every flag that is missing or wrong, and why.
     """
-    values = {name: _split(model.model_fields[name], value) for name, value in given.items()}
+    values = {name: _split(model.model_fields[present_name(name)], value) for name, value in given.items()}
     try:
         return model(**values)
     except ValidationError as error:
@@ -104,8 +126,13 @@ def _leaf_types(annotation: Any, *, into_tuples: bool = True) -> set[Any]:
     return set().union(*(_leaf_types(argument, into_tuples=into_tuples) for argument in arguments))
 
 
-def _help(field: FieldInfo) -> str:
-    text = (field.description or "").strip()
+def _help(field: FieldInfo, former: str | None) -> str:
+    text = (field.description or "").replace("``", "").replace("\n", " ").strip()
+    notes = []
     if field.is_required():
-        return f"{text} (required)".strip()
-    return f"{text} (default: {field.default})".strip()
+        notes.append("required")
+    elif field.default is not None:
+        notes.append(f"default: {field.default}")
+    if former is not None:
+        notes.append(f"formerly {former}")
+    return f"{text} ({'; '.join(notes)})".strip() if notes else text

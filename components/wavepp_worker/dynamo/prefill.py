@@ -43,7 +43,7 @@ class PrefillWorker(WaveppWorker):
         """
         super().__init__(args.runtime)
         self._config = args.engine
-        self._events = KvEvents(args.engine.block)
+        self._events = KvEvents(args.engine.block_size)
         self._handler = PrefillHandler(
             args.engine,
             bootstrap_port=args.runtime.bootstrap_port,
@@ -159,10 +159,10 @@ def registered_limits(handler: PrefillHandler, config: EngineConfig) -> dict[str
     """What Dynamo's router and frontend are told of a replica: its smallest rank bounds it."""
     return {
         "context_length": handler.engine.max_model_len,
-        "kv_cache_block_size": config.block,
+        "kv_cache_block_size": config.block_size,
         "total_kv_blocks": handler.engine.total_blocks,
-        "max_num_seqs": config.max_batch,
-        "max_num_batched_tokens": config.chunk,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
     }
 
 

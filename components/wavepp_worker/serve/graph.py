@@ -30,6 +30,7 @@ class Service:
         module: what ``python -m`` runs.
         defaults: flags it gets unless configured otherwise, by key (``kv_tokens`` is ``--kv-tokens``).
         common: keys of the ``Common`` section it understands.
+        former: keys that are called otherwise now: former name to present name.
         replicas: processes, unless ``ServiceArgs.workers`` says otherwise.
         kind: a frontend answers HTTP clients; a worker answers ``/health`` on ``DYN_SYSTEM_PORT``.
         arguments: ``module:Class`` whose ``parse(argv)`` raises ConfigError for flags the process would
@@ -42,6 +43,7 @@ class Service:
     module: str
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     common: tuple[str, ...] = PLANES
+    former: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     replicas: int = 1
     kind: Literal["frontend", "worker"] = "worker"
     arguments: str | None = None

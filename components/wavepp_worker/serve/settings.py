@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import check_names
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 
 _LAUNCHER = "ServiceArgs"
@@ -46,6 +47,35 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         merged[key] = deep_merge(below, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def merge(graph: Graph, *sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Configurations put one over the other, every key under the name that it has now.
+
+    Args:
+        sources: a section per service and ``Common`` each; the later ones win.
+
+    Raises:
+        ConfigError: a source gives a key under its former and its present name.
+    """
+    former = {service.name: service.former for service in graph.services}
+    former[COMMON] = {old: new for names in former.values() for old, new in names.items()}
+    merged: dict[str, Any] = {}
+    for source in sources:
+        renamed = {name: _renamed(name, section, former.get(name, {})) for name, section in source.items()}
+        merged = deep_merge(merged, renamed)
+    return merged
+
+
+def _renamed(service: str, section: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        check_names(section, lambda key: f"{service}.{key}", former)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    renamed = {former.get(key, key): value for key, value in section.items()}
+    if isinstance(taken := renamed.get(_TAKEN), list):
+        renamed[_TAKEN] = [former.get(_key(str(key)), key) for key in taken]
+    return renamed
 
 
 def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -42,7 +42,14 @@ def model(tmp_path: Path) -> Path:
 
 
 def replica(model: Path, **values: Any) -> Replica:
-    values = {"pp": 4, "chunk": CHUNK, "block": BLOCK, "kv_tokens": 40_000, "planner": "greedy", **values}
+    values = {
+        "pp": 4,
+        "max_num_batched_tokens": CHUNK,
+        "block_size": BLOCK,
+        "kv_tokens": 40_000,
+        "planner": "greedy",
+        **values,
+    }
     return Replica(EngineConfig(model=model, **values), charge=0.0, latency=0.0)
 
 
@@ -110,7 +117,7 @@ def test_arrivals_do_not_wait_for_answers(model: Path) -> None:
 
 
 def test_the_timeline_has_every_wave_on_every_rank(model: Path) -> None:
-    config = EngineConfig(model=model, pp=4, chunk=CHUNK, block=BLOCK, kv_tokens=4000)
+    config = EngineConfig(model=model, pp=4, max_num_batched_tokens=CHUNK, block_size=BLOCK, kv_tokens=4000)
     there = Replica(config, timeline=True)
     there.closed_loop(prompts(300, 300), 2)
     for timeline in there.timelines():

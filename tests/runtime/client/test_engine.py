@@ -46,29 +46,31 @@ def running(pid: int) -> bool:
 @pytest.fixture(
     scope="module",
     params=[
-        {"pp": 1, "chunk": 33, "block": 5, "host_kv_tokens": 300},
-        {"pp": 2, "chunk": 16, "block": 16, "admission": "lockstep"},
+        {"pp": 1, "max_num_batched_tokens": 33, "block_size": 5, "host_kv_tokens": 300},
+        {"pp": 2, "max_num_batched_tokens": 16, "block_size": 16, "admission": "lockstep"},
         {
             "pp": 3,
             "partition": (1, 3, 2),
-            "chunk": 7,
-            "block": 3,
+            "max_num_batched_tokens": 7,
+            "block_size": 3,
             "kv_tokens": (1200, 1000, 1500),
             "host_kv_tokens": (0, 400, 900),
             "planner": "throttle",
         },
-        {"pp": 2, "chunk": 512, "block": 1, "planner": "mpu-paper"},
+        {"pp": 2, "max_num_batched_tokens": 512, "block_size": 1, "planner": "mpu-paper"},
         {
             "pp": 4,
-            "chunk": 64,
-            "block": 8,
+            "max_num_batched_tokens": 64,
+            "block_size": 8,
             "ownership": "none",
             "planner": "mpu",
-            "chunk_cost": (0.002, 0.0001, 0.0),
+            "wave_cost": (0.002, 0.0001, 0.0),
         },
     ],
     ids=lambda values: "-".join(
-        f"{key}{values[key]}" for key in ("pp", "chunk", "block", "admission", "ownership") if key in values
+        f"{key}{values[key]}"
+        for key in ("pp", "max_num_batched_tokens", "block_size", "admission", "ownership")
+        if key in values
     ),
 )
 def engine(request: pytest.FixtureRequest, tiny_llama: Path) -> Iterator[PrefillEngine]:
@@ -85,7 +87,7 @@ def test_first_tokens_equal_a_plain_forward(engine: PrefillEngine, reference: Re
         cold = engine.prefill(prompt, top_logprobs=5)
         warm = engine.prefill(prompt, top_logprobs=5)
         assert cold.reused_tokens == 0
-        block = engine.config.block
+        block = engine.config.block_size
         assert warm.reused_tokens == (length - 1) // block * block
         assert_right(reference, prompt, cold)
         assert_right(reference, prompt, warm)
@@ -235,7 +237,14 @@ def test_two_requests_that_fit_only_one_after_the_other_both_finish(
 def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) -> None:
     """S27."""
     config = EngineConfig(
-        model=tiny_llama, dtype="float32", pp=3, chunk=1, block=1, kv_tokens=9, max_model_len=9, max_batch=1
+        model=tiny_llama,
+        dtype="float32",
+        pp=3,
+        max_num_batched_tokens=1,
+        block_size=1,
+        kv_tokens=9,
+        max_model_len=9,
+        max_num_seqs=1,
     )
     maker = PromptMaker(seed=4)
     with PrefillEngine(config) as engine:
@@ -254,8 +263,8 @@ def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_f
         model=tiny_llama,
         dtype="float32",
         pp=2,
-        chunk=64,
-        block=8,
+        max_num_batched_tokens=64,
+        block_size=8,
         kv_tokens=(320, 400),
         max_model_len=320,
         host_kv_tokens=(400, 200),
@@ -300,7 +309,13 @@ def damage(path: Path, slots: int) -> None:
 
 def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Path) -> None:
     config = EngineConfig(
-        model=tiny_llama, pp=2, chunk=1, block=1, kv_tokens=8192, dtype="float32", request_timeout=0.5
+        model=tiny_llama,
+        pp=2,
+        max_num_batched_tokens=1,
+        block_size=1,
+        kv_tokens=8192,
+        dtype="float32",
+        request_timeout=0.5,
     )
     with PrefillEngine(config) as engine:
         with pytest.raises(RequestTimeout, match="request_timeout=0"):
@@ -310,7 +325,13 @@ def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Pa
 
 def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(tiny_llama: Path) -> None:
     config = EngineConfig(
-        model=tiny_llama, pp=3, chunk=8, block=4, kv_tokens=2000, max_model_len=600, dtype="float32"
+        model=tiny_llama,
+        pp=3,
+        max_num_batched_tokens=8,
+        block_size=4,
+        kv_tokens=2000,
+        max_model_len=600,
+        dtype="float32",
     )
     maker = PromptMaker(seed=51)
     with PrefillEngine(config) as engine:
@@ -334,7 +355,9 @@ def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(ti
 def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_llama: Path) -> None:
     """S54, promise 18."""
     reasons: list[str] = []
-    config = EngineConfig(model=tiny_llama, pp=3, chunk=1, block=1, kv_tokens=8192, dtype="float32")
+    config = EngineConfig(
+        model=tiny_llama, pp=3, max_num_batched_tokens=1, block_size=1, kv_tokens=8192, dtype="float32"
+    )
     engine = PrefillEngine(config, on_death=reasons.append)
     engine.start()
     try:
@@ -373,7 +396,7 @@ def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_l
         ({"kv_tokens": 512}, "kv_tokens"),
         ({"pp": 2, "kv_tokens": (9000, 100)}, "kv_tokens"),
         ({"pp": 2, "kv_tokens": (9000,)}, "kv_tokens"),
-        ({"kv_tokens": 8, "block": 16}, "kv_tokens"),
+        ({"kv_tokens": 8, "block_size": 16}, "kv_tokens"),
         ({"model": Path("/nowhere")}, "model"),
         ({"device": "cuda:99", "max_model_len": 64}, "device"),
     ],

@@ -27,7 +27,7 @@ def engine(tiny_llama: Path) -> Iterator[PrefillEngine]:
         model=tiny_llama,
         dtype="float32",
         pp=3,
-        chunk=32,
+        max_num_batched_tokens=32,
         kv_tokens=2048,
         max_model_len=2048,
         handoff="socket",

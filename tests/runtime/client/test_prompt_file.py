@@ -36,7 +36,8 @@ def test_a_file_of_prompts_becomes_a_file_of_results(
         "--out",
         str(out),
     ]
-    arguments += ["--dtype", "float32", "--chunk", "16", "--block", "8", "--top-logprobs", "20"]
+    arguments += ["--dtype", "float32", "--max-num-batched-tokens", "16", "--block-size", "8"]
+    arguments += ["--top-logprobs", "20"]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0, outcome.output
     results = [json.loads(line) for line in out.read_text().splitlines()]

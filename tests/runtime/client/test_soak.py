@@ -40,7 +40,13 @@ def test_an_abort_storm_over_a_full_cache(
     print(f"seed {seed} (WAVEPP_SEED), {count} requests (WAVEPP_REQUESTS)")
     maker = PromptMaker(seed)
     config = EngineConfig(
-        model=deep_llama, dtype="float32", chunk=48, block=4, max_model_len=600, max_batch=8, **values
+        model=deep_llama,
+        dtype="float32",
+        max_num_batched_tokens=48,
+        block_size=4,
+        max_model_len=600,
+        max_num_seqs=8,
+        **values,
     )
     slots = threading.Semaphore(48)
     checked = aborted = 0

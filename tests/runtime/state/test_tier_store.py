@@ -266,7 +266,14 @@ def rank_config(disk_path: Path, **changes: object) -> RankConfig:
         name: {"int": 0, "str": "", "float": 0.0}.get(str(kind), ())
         for name, kind in RankConfig.__annotations__.items()
     }
-    fields |= {"rank": 1, "ranks": 2, "model_id": "tiny", "layers": (3, 5), "dtype": "float32", "block": 4}
+    fields |= {
+        "rank": 1,
+        "ranks": 2,
+        "model_id": "tiny",
+        "layers": (3, 5),
+        "dtype": "float32",
+        "block_size": 4,
+    }
     fields |= {"host_blocks": 2, "disk_blocks": 3, "disk_path": str(disk_path)}
     return RankConfig(**(fields | changes))  # type: ignore[arg-type]
 

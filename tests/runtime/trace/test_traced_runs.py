@@ -53,7 +53,9 @@ def timed_model(tmp_path: Path) -> Path:
 def test_a_real_run(tiny_llama: Path, tmp_path: Path) -> None:
     """Every wave is on every rank, and every request is announced, prepared and applied on every rank."""
     path = tmp_path / "trace.json"
-    config = EngineConfig(model=tiny_llama, pp=2, chunk=32, dtype="float32", kv_tokens=9000, timeline=path)
+    config = EngineConfig(
+        model=tiny_llama, pp=2, max_num_batched_tokens=32, dtype="float32", kv_tokens=9000, timeline=path
+    )
     with PrefillEngine(config) as engine:
         run(engine, 8)
         assert not path.exists()

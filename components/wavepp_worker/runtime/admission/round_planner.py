@@ -148,6 +148,6 @@ class RoundPlanner:
 
 def make_round_planner(config: RankConfig) -> RoundPlanner:
     """What rank 0 plans admission rounds with."""
-    headroom = config.headroom * config.block if config.leases else 0
-    queue = AdmissionQueue(config.max_batch, lockstep=config.lockstep, headroom=headroom)
+    headroom = config.headroom * config.block_size if config.leases else 0
+    queue = AdmissionQueue(config.max_num_seqs, lockstep=config.lockstep, headroom=headroom)
     return RoundPlanner(queue, leases=config.leases)

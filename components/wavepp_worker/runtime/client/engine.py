@@ -73,7 +73,7 @@ class PrefillEngine:
         self._on_death = on_death
         self._lock = threading.Lock()
         self._ledger = Ledger(config.pp)
-        self._index = IndexFeed(config.pp, config.block)
+        self._index = IndexFeed(config.pp, config.block_size)
         self._ready: dict[int, RankReady] = {}
         self._beats: dict[int, tuple[float, Heartbeat]] = {}
         self._reports: dict[int, list[AuditReport]] = {}

@@ -27,12 +27,12 @@ def pool_blocks(config: EngineConfig) -> list[int]:
     """
     tokens = _per_rank(config, "kv_tokens")
     for rank, amount in enumerate(tokens):
-        if amount < config.block:
+        if amount < config.block_size:
             raise ConfigError(
-                f"kv_tokens gives rank {rank} {amount} tokens, less than one block of {config.block}; "
-                "raise kv_tokens or lower block"
+                f"kv_tokens gives rank {rank} {amount} tokens, less than one block of {config.block_size}; "
+                "raise kv_tokens or lower block_size"
             )
-    return [amount // config.block for amount in tokens]
+    return [amount // config.block_size for amount in tokens]
 
 
 def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
         tokens = _per_rank(config, key)
         if min(tokens) < 0:
             raise ConfigError(f"{key} is {min(tokens)} for some rank; it is 0 or more")
-        tiers.append([amount // config.block for amount in tokens])
+        tiers.append([amount // config.block_size for amount in tokens])
     if any(tiers[1]) and config.disk_path is None:
         raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")
     return list(zip(*tiers, strict=True))
@@ -84,7 +84,7 @@ def headroom_blocks(config: EngineConfig, blocks: int) -> int:
     At most a 32nd of the pool: a committed escrow keeps its room whatever others do, so no victim has to be
     substituted out of the headroom, and a small pool is better used than kept free.
     """
-    return min(-(-2 * config.pp * config.chunk // config.block), blocks // 32)
+    return min(-(-2 * config.pp * config.max_num_batched_tokens // config.block_size), blocks // 32)
 
 
 def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
@@ -101,11 +101,11 @@ def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
             "lower max_model_len"
         )
     for rank, blocks in enumerate(pool_blocks(config)):
-        if blocks * config.block < longest:
+        if blocks * config.block_size < longest:
             raise ConfigError(
-                f"kv_tokens gives rank {rank} a pool of {blocks * config.block} tokens, too small for one "
+                f"kv_tokens gives rank {rank} a pool of {blocks * config.block_size} tokens, too small for one "
                 f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most "
-                f"{blocks * config.block}"
+                f"{blocks * config.block_size}"
             )
     return longest
 
@@ -149,7 +149,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             dtype=dtype,
             device=config.device,
             threads=config.threads,
-            block=config.block,
+            block_size=config.block_size,
             blocks=blocks[rank],
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],
@@ -158,11 +158,11 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             ownership=ownership,
             headroom=headroom_blocks(config, blocks[rank]),
             round_delay=config.round_delay,
-            chunk=config.chunk,
-            min_chunk=config.min_chunk,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            min_num_batched_tokens=config.min_num_batched_tokens,
             planner=config.planner,
-            chunk_cost=config.chunk_cost,
-            max_batch=config.max_batch,
+            wave_cost=config.wave_cost,
+            max_num_seqs=config.max_num_seqs,
             host=config.host,
             handoff=transport,
             handoff_timeout=config.handoff_timeout,

@@ -18,17 +18,19 @@ def make_planner(config: RankConfig) -> Planner:
     Raises:
         ConfigError: ``chunk``, ``min_chunk`` or ``chunk_cost`` does not suit it.
     """
-    block, chunk, lanes = config.block, config.chunk, config.max_batch
+    block, chunk, lanes = config.block_size, config.max_num_batched_tokens, config.max_num_seqs
     if config.planner == "greedy":
         return GreedyPlanner(chunk)
-    least = config.min_chunk or max(block, chunk // (32 if config.planner == "mpu" else 2) // block * block)
+    least = config.min_num_batched_tokens or max(
+        block, chunk // (32 if config.planner == "mpu" else 2) // block * block
+    )
     if config.planner == "throttle":
         return ThrottlePlanner(T=2 * config.ranks, max_p=chunk, min_p=least, B=block, max_batch=lanes)
     if config.planner == "two-budget":
         return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
     if config.planner == "mpu-paper":
         return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
-    cost = None if config.chunk_cost is None else WaveCost(*config.chunk_cost)
+    cost = None if config.wave_cost is None else WaveCost(*config.wave_cost)
     # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
     whole = chunk // block * block or chunk
     return Mpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from wavepp_worker.former_names import Settings
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Settings):
     """One WavePP prefill replica.
 
     Every field is also a command-line flag of the same name with dashes, and a key of a service in
     ``configs/*.yaml``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Path
     """A Hugging Face model directory (config, tokenizer, safetensors)."""
@@ -28,9 +28,9 @@ class EngineConfig(BaseModel):
     """``cpu`` or ``cuda``; rank ``r`` takes ``cuda:(r mod device count)``."""
     threads: int = Field(default=1, ge=1)
     """Compute threads per rank on the CPU."""
-    chunk: int = Field(default=512, ge=1)
+    max_num_batched_tokens: int = Field(default=512, ge=1)
     """M, the maximum number of tokens in a wave."""
-    block: int = Field(default=16, ge=1)
+    block_size: int = Field(default=16, ge=1)
     """B, tokens per KV block."""
     kv_tokens: int | tuple[int, ...] = 32768
     """Tokens of KV each rank can hold on its device (one number, or one per rank)."""
@@ -42,7 +42,7 @@ class EngineConfig(BaseModel):
     """Directory of the disk tier; its contents survive a restart. Not shared between replicas."""
     max_model_len: int | None = None
     """Longest prompt accepted; default: the model's context length."""
-    max_batch: int = Field(default=64, ge=1)
+    max_num_seqs: int = Field(default=64, ge=1)
     """Most requests that share waves, and most that hold a lease ahead of them."""
     admission: Literal["lockstep", "wave"] = "wave"
     """``wave`` prepares requests beside execution; ``lockstep`` pauses it meanwhile (for comparison)."""
@@ -53,11 +53,12 @@ class EngineConfig(BaseModel):
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
     planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"
     """``mpu`` sizes waves by time, so that every stage has work. For comparison: ``mpu-paper`` does it by tokens,
-    ``two-budget`` chooses between ``chunk`` and half of it, ``greedy`` fills every wave up to ``chunk``,
+    ``two-budget`` chooses between ``max_num_batched_tokens`` and half of it, ``greedy`` fills every wave up to that,
     ``throttle`` is gLLM's formula."""
-    min_chunk: int | None = Field(default=None, ge=1)
-    """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``chunk``, a 32nd for ``mpu``."""
-    chunk_cost: tuple[float, float, float] | None = None
+    min_num_batched_tokens: int | None = Field(default=None, ge=1)
+    """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``max_num_batched_tokens``, a
+    32nd for ``mpu``."""
+    wave_cost: tuple[float, float, float] | None = None
     """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``; default:
     learned from the waves as they are executed."""
     timeline: Path | None = None

@@ -17,9 +17,9 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
         headroom: blocks that preparing a request must leave to others.
-        min_chunk: fewest tokens a wave's budget shrinks to; None for the planner's default.
+        min_num_batched_tokens: fewest tokens a wave's budget shrinks to; None for the planner's default.
         planner: see ``EngineConfig``.
-        chunk_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
+        wave_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
         round_delay: seconds added to every round, to measure that admission does not block execution.
         commands: address rank 0 takes commands from.
         events: address all ranks send events to.
@@ -37,7 +37,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     device: str
     threads: int
-    block: int
+    block_size: int
     blocks: int
     host_blocks: int
     disk_blocks: int
@@ -46,11 +46,11 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     ownership: str
     headroom: int
     round_delay: float
-    chunk: int
-    min_chunk: int | None
+    max_num_batched_tokens: int
+    min_num_batched_tokens: int | None
     planner: str
-    chunk_cost: tuple[float, float, float] | None
-    max_batch: int
+    wave_cost: tuple[float, float, float] | None
+    max_num_seqs: int
     host: str
     handoff: str
     handoff_timeout: float

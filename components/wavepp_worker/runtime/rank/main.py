@@ -91,11 +91,11 @@ def _serve(
     if device == "cuda":
         device = f"cuda:{config.rank % torch.cuda.device_count()}"
     stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), device)
-    kv = stage.make_kv(config.blocks, config.block)
+    kv = stage.make_kv(config.blocks, config.block_size)
     window = WindowSpec(
         "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
     )
-    cache = RankCache([window], config.block)
+    cache = RankCache([window], config.block_size)
     tiers = open_tiers(config, kv)
     cache.restore(tiers.records(0))
     state = LocalState(config, events, cache, tiers, timeline)
@@ -124,7 +124,7 @@ def _serve(
         leader_rounds = LeaderRounds(context, list(config.rounds), config.wait, config.round_delay)
         round_planner = make_round_planner(config)
         leader = Leader(state, leader_rounds, actions, round_planner, commands, to_wave, to_loop)
-        lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_batch)
+        lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_num_seqs)
         loop = LeaderLoop(
             state, executor, plane, gate, lanes, to_loop, to_wave, lambda: round_planner.waiting
         )

@@ -57,7 +57,7 @@ class LocalState:
         self.cache = cache
         self.tiers = tiers
         self.requests = RequestTable()
-        self._hasher = BlockHasher(config.block)
+        self._hasher = BlockHasher(config.block_size)
         self.source: KVSource | None = None
         self.waves = 0
         self.rounds = 0
@@ -202,7 +202,7 @@ class LocalState:
 
     def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
         """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
-        request, width, at = local.request, 4 * self.config.block, 0
+        request, width, at = local.request, 4 * self.config.block_size, 0
         while keys:
             at = local.keys.index(keys[0], at)
             pairs = zip(keys, islice(local.keys, at, None), strict=False)

@@ -53,7 +53,7 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
         first, end = config.layers
         fingerprint = (
             f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
-            f"blocks of {config.block} tokens, rank {config.rank} of {config.ranks}"
+            f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}"
         )
         path = Path(config.disk_path) / f"rank{config.rank}.blocks"
         disk = DiskStore(path, config.disk_blocks, memory.block_bytes, fingerprint)

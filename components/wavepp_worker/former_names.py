@@ -1,0 +1,96 @@
+"""Settings that had another name once: the old ones keep working, and are told the new one, once a process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, model_validator
+
+logger = logging.getLogger(__name__)
+
+FORMER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "chunk": "max_num_batched_tokens",
+        "block": "block_size",
+        "max_batch": "max_num_seqs",
+        "min_chunk": "min_num_batched_tokens",
+        "chunk_cost": "wave_cost",
+    }
+)
+"""Former name to present name."""
+
+_told: set[str] = set()
+
+
+def former_name(key: str) -> str | None:
+    """What ``key`` was called before, if it was."""
+    return next((former for former, present in FORMER_NAMES.items() if present == key), None)
+
+
+def present_name(key: str) -> str:
+    """What ``key`` is called now."""
+    return FORMER_NAMES.get(key, key)
+
+
+def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the settings of ``over`` in place of its own, whichever names either uses."""
+    replaced = set(map(present_name, over))
+    return {**{key: value for key, value in base.items() if present_name(key) not in replaced}, **over}
+
+
+def check_names(
+    keys: Iterable[str], spell: Callable[[str], str] = str, names: Mapping[str, str] = FORMER_NAMES
+) -> None:
+    """Tell whoever used a former name the present one.
+
+    Args:
+        keys: names of settings that were given together.
+        spell: how they are written where they were given, such as ``--key``.
+        names: former name to present name.
+
+    Raises:
+        ValueError: a setting was given under both of its names.
+    """
+    given = set(keys)
+    for former, present in names.items():
+        if former not in given:
+            continue
+        if present in given:
+            raise ValueError(
+                f"{spell(former)} and {spell(present)} are the former and the present name of one setting; "
+                f"give {spell(present)} alone"
+            )
+        if former not in _told:
+            _told.add(former)
+            logger.warning(
+                "%s is now called %s; the former name keeps working", spell(former), spell(present)
+            )
+
+
+def _either_name(field: str) -> str | AliasChoices:
+    former = former_name(field)
+    return field if former is None else AliasChoices(field, former)
+
+
+class Settings(BaseModel):
+    """Base of a configuration: frozen, without unknown keys, and taking fields under their former names too.
+
+    Errors name a field as it was given.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        alias_generator=AliasGenerator(validation_alias=_either_name),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            check_names(given)
+        return given
