@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from tests.support import tiny_models
+from tests.support.reference import Reference
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -47,6 +48,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def tiny_llama(tiny_model: Callable[[str], Path]) -> Path:
     """6 layers, hidden 64, 4 query and 2 key heads, 300 tokens, 8192 positions, untied."""
     return tiny_model("llama")
+
+
+@pytest.fixture(scope="session")
+def reference(tiny_llama: Path) -> Reference:
+    """transformers' ``tiny_llama``."""
+    return Reference(tiny_llama)
 
 
 @pytest.fixture(scope="session")

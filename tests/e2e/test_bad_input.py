@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .conftest import Graph
+from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., Graph], ascii_model: Path) -> Graph:
+def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
     return start(
         "graphs:agg_wavepp", f"--Common.model={ascii_model}", "--Common.dtype=float32", "--Worker.pp=2"
     )
@@ -34,13 +34,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "complaint"), BAD)
-def test_a_bad_request_is_refused_with_a_sentence(graph: Graph, body: dict, complaint: str) -> None:
+def test_a_bad_request_is_refused_with_a_sentence(graph: ServedGraph, body: dict, complaint: str) -> None:
     answer = graph.post("/v1/completions", max_tokens=2, **body)
     assert 400 <= answer.status_code < 500, answer.text
     assert complaint in answer.text
 
 
-def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: Graph) -> None:
+def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: ServedGraph) -> None:
     """S36, S37: clients that leave during prefill, hand-off or decode included."""
     seed = random.randrange(2**32)
     draw = random.Random(seed)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from .conftest import ROOT
+from tests.support.graph_process import REPOSITORY, start_graph
 
 pytestmark = pytest.mark.e2e
 
@@ -25,10 +24,10 @@ BAD_SETTINGS = {
 }
 
 
-def test_a_bad_setting_fails_the_start(graph_process: ModuleType, ascii_model: Path) -> None:
+def test_a_bad_setting_fails_the_start(ascii_model: Path) -> None:
     def start(setting: str) -> None:
         words = [f"--Common.model={ascii_model}", "--PrefillWorker.ServiceArgs.workers=1", setting]
-        with graph_process.start_graph("graphs:disagg_wavepp", *words, cwd=ROOT) as running:
+        with start_graph("graphs:disagg_wavepp", *words, cwd=REPOSITORY) as running:
             assert running.wait_exit(90) == 2, running.log()
             assert BAD_SETTINGS[setting] in running.log().replace("\n", " ")
             assert "Traceback" not in running.log()
@@ -37,10 +36,10 @@ def test_a_bad_setting_fails_the_start(graph_process: ModuleType, ascii_model: P
         list(pool.map(start, BAD_SETTINGS))
 
 
-def test_a_port_in_use_fails_the_start(graph_process: ModuleType, ascii_model: Path) -> None:
+def test_a_port_in_use_fails_the_start(ascii_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = [f"--Common.model={ascii_model}", "--port", str(port)]
-        with graph_process.start_graph("graphs:disagg_wavepp", *words, cwd=ROOT) as running:
+        with start_graph("graphs:disagg_wavepp", *words, cwd=REPOSITORY) as running:
             assert running.wait_exit(60) == 2, running.log()
             assert f"port {port}" in running.log() or f"--port={port}" in running.log()

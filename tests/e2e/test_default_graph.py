@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Graph
+from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., Graph], ascii_model: Path) -> Graph:
+def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
     return start("graphs:disagg_wavepp", f"--Common.model={ascii_model}", "--Common.dtype=float32")
 
 
@@ -43,11 +43,11 @@ def ranks_of(pid: int) -> list[int]:
     return found
 
 
-def ask(graph: Graph, prompt: list[int]) -> dict[str, Any]:
+def ask(graph: ServedGraph, prompt: list[int]) -> dict[str, Any]:
     return graph.complete(prompt, max_tokens=2, nvext={"extra_fields": ["worker_id", "timing"]})
 
 
-def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(graph: Graph) -> None:
+def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(graph: ServedGraph) -> None:
     """S63: only consumed KV events can tell a new frontend where a prefix is."""
     draw = random.Random(11)
     prefixes = [[draw.randrange(256) for _ in range(400)] for _ in range(10)]
@@ -71,7 +71,7 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
 
 
-def test_a_killed_rank_costs_one_replica_for_a_while(graph: Graph) -> None:
+def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None:
     """Promise 18, S54: errors within 5 s, the other replica serves, the launcher brings the replica back."""
     before = {worker["pid"] for worker in graph.workers("PrefillWorker")}
     victim = graph.workers("PrefillWorker")[0]
@@ -125,7 +125,7 @@ def test_a_killed_rank_costs_one_replica_for_a_while(graph: Graph) -> None:
     graph.audit()
 
 
-def test_a_dead_worker_is_unhealthy(graph: Graph) -> None:
+def test_a_dead_worker_is_unhealthy(graph: ServedGraph) -> None:
     """S53: health is not 200 while the engine is dead."""
     victim = graph.workers("PrefillWorker")[0]
     url = f"http://127.0.0.1:{victim['port']}/health"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Graph, Reference
+from tests.support.reference import Reference
+from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +38,9 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
     ],
     ids=["pp2", "pp3", "pp4"],
 )
-def graph(request: pytest.FixtureRequest, start: Callable[..., Graph], ascii_model: Path) -> Graph:
+def graph(
+    request: pytest.FixtureRequest, start: Callable[..., ServedGraph], ascii_model: Path
+) -> ServedGraph:
     return start(
         "graphs:disagg_wavepp",
         "--PrefillWorker.ServiceArgs.workers=1",
@@ -56,7 +59,9 @@ def cached(answer: dict) -> int:
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def test_greedy_text_equals_generate_cold_warm_and_concurrently(graph: Graph, reference: Reference) -> None:
+def test_greedy_text_equals_generate_cold_warm_and_concurrently(
+    graph: ServedGraph, reference: Reference
+) -> None:
     """Promise 13 end to end: 21 prompts of 1 to 6,000 tokens, cold, with a reused prefix, and 8 at once."""
     cases = [(prompt, reference.text(prompt, 12)) for prompt in prompts(seed=5)]
     for prompt, expected in cases:
@@ -76,7 +81,7 @@ def test_greedy_text_equals_generate_cold_warm_and_concurrently(graph: Graph, re
     graph.audit()
 
 
-def test_decode_computed_no_prompt_token_and_got_exactly_the_prompts_kv(graph: Graph) -> None:
+def test_decode_computed_no_prompt_token_and_got_exactly_the_prompts_kv(graph: ServedGraph) -> None:
     (decode,) = graph.workers("DecodeWorker")
     before = graph.metric(decode, "wavepp_decode_kv_received_bytes_total")
     lengths = (1, 40, 333)
@@ -87,7 +92,7 @@ def test_decode_computed_no_prompt_token_and_got_exactly_the_prompts_kv(graph: G
     assert graph.metric(decode, "wavepp_decode_prompt_tokens_computed_total") == 0
 
 
-def test_streaming_and_first_token_logprobs(graph: Graph, reference: Reference) -> None:
+def test_streaming_and_first_token_logprobs(graph: ServedGraph, reference: Reference) -> None:
     prompt = [9, 8, 7, 6, 5]
     expected = reference.text(prompt, 6)
     body = {"model": graph.running.model, "prompt": prompt, "max_tokens": 6, "temperature": 0, "stream": True}
@@ -104,7 +109,7 @@ def test_streaming_and_first_token_logprobs(graph: Graph, reference: Reference) 
     assert all(value <= 0 for value in logprobs)
 
 
-def test_stop_strings_seeds_and_limits(graph: Graph, reference: Reference) -> None:
+def test_stop_strings_seeds_and_limits(graph: ServedGraph, reference: Reference) -> None:
     prompt = [3, 1, 4, 1, 5]
     text = reference.text(prompt, 12)
     stop = text[5:7]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import tiny_models
+from tests.support.pipeline import Pipeline
 
 FAMILIES = (
     "llama",
@@ -68,14 +69,13 @@ def test_logits_equal_plain_forward(
     block: int,
     tiny_model: Callable,
     stages: Callable,
-    pipeline: Callable,
     plain: Callable,
 ) -> None:
     directory = tiny_model(family)
     lengths, waves = schedule
     prompts = [prompt(n, seed) for seed, n in enumerate(lengths)]
     wanted = [plain(directory, tokens) for tokens in prompts]
-    pipe = pipeline(stages(directory, ends), block, blocks=sum(-(-n // block) for n in lengths) + 2)
+    pipe = Pipeline(stages(directory, ends), block, blocks=sum(-(-n // block) for n in lengths) + 2)
     for request, n in enumerate(lengths):
         pipe.admit(request, n)
     for parts in waves:

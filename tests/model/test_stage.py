@@ -11,6 +11,8 @@ from wavepp_worker.model import attention
 from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.stage import Chunk
 
+from tests.support.pipeline import Pipeline
+
 
 def prompt(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 297, (length,), generator=torch.Generator().manual_seed(seed))
@@ -88,12 +90,12 @@ def test_only_wanted_rows_get_logits(tiny_llama: Path, stages: Callable, plain: 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gpt_oss", "gemma2", "mistral"])
 def test_decode_in_one_batch_equals_plain_forward(
-    family: str, tiny_model: Callable, stages: Callable, pipeline: Callable, plain: Callable
+    family: str, tiny_model: Callable, stages: Callable, plain: Callable
 ) -> None:
     directory = tiny_model(family)
     lengths = (40, 3, 61)
     prompts = [prompt(n, n) for n in lengths]
-    pipe = pipeline(stages(directory, (2, 6)), 4, blocks=40)
+    pipe = Pipeline(stages(directory, (2, 6)), 4, blocks=40)
     for request, tokens in enumerate(prompts):
         pipe.admit(request, len(tokens))
         pipe.run([(request, 0, tokens[: len(tokens) - 2], False)])
@@ -104,9 +106,9 @@ def test_decode_in_one_batch_equals_plain_forward(
 
 
 def test_decode_is_one_attention_call_a_layer(
-    tiny_llama: Path, stages: Callable, pipeline: Callable, monkeypatch: pytest.MonkeyPatch
+    tiny_llama: Path, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
+    pipe = Pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
     tokens = prompt(9)
     for request in range(3):
         pipe.admit(request, 9)
@@ -123,9 +125,9 @@ def test_decode_is_one_attention_call_a_layer(
 
 
 def test_what_is_not_a_number_elsewhere_in_the_pool_stays_there(
-    tiny_llama: Path, stages: Callable, pipeline: Callable, plain: Callable
+    tiny_llama: Path, stages: Callable, plain: Callable
 ) -> None:
-    pipe = pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
+    pipe = Pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
     good, bad = prompt(6), prompt(20)
     pipe.admit(0, 6)
     pipe.admit(1, 20)
@@ -140,12 +142,12 @@ def test_what_is_not_a_number_elsewhere_in_the_pool_stays_there(
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3_moe", "deepseek_v3"])
 def test_bfloat16_stays_near_float32(
-    family: str, tiny_model: Callable, stages: Callable, pipeline: Callable, plain: Callable
+    family: str, tiny_model: Callable, stages: Callable, plain: Callable
 ) -> None:
     """No further from the float32 truth than a plain bfloat16 forward is, up to a factor of two."""
     directory = tiny_model(family)
     tokens = prompt(60)
-    pipe = pipeline(stages(directory, (2, 4, 6), torch.bfloat16), 16, blocks=8)
+    pipe = Pipeline(stages(directory, (2, 4, 6), torch.bfloat16), 16, blocks=8)
     pipe.admit(0, 60)
     rows = []
     for start, end in ((0, 7), (7, 40), (40, 59), (59, 60)):
@@ -157,13 +159,11 @@ def test_bfloat16_stays_near_float32(
     assert (torch.stack(rows) - truth).abs().mean() < 2 * reference
 
 
-def test_handing_kv_on_continues_the_generation(
-    tiny_llama: Path, stages: Callable, pipeline: Callable, plain: Callable
-) -> None:
+def test_handing_kv_on_continues_the_generation(tiny_llama: Path, stages: Callable, plain: Callable) -> None:
     """Prefilled in three stages with one block size, decoded in one stage with another."""
     tokens = prompt(50)
-    there = pipeline(stages(tiny_llama, (1, 4, 6)), 16, blocks=6)
-    here = pipeline(stages(tiny_llama, (6,)), 3, blocks=20, seed=5)
+    there = Pipeline(stages(tiny_llama, (1, 4, 6)), 16, blocks=6)
+    here = Pipeline(stages(tiny_llama, (6,)), 3, blocks=20, seed=5)
     there.admit(0, 49)
     here.admit(0, 50)
     there.run([(0, 0, tokens[:49], False)])

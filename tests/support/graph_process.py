@@ -18,6 +18,7 @@ from typing import Any
 
 from wavepp_worker.serve.guard import processes_of
 
+REPOSITORY = Path(__file__).parents[2]
 SERVE = (sys.executable, "-m", "wavepp_worker.serve.cli", "serve")
 
 

@@ -19,11 +19,12 @@ from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
-from tests.runtime.conftest import PromptMaker, Reference
+from tests.support.prompts import PromptMaker
+from tests.support.reference import Reference
 
 
 def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
-    expected = reference(prompt)
+    expected = reference.next_logprobs(prompt)
     assert result.first_token == int(expected.argmax())
     for token, logprob in result.top_logprobs:
         assert abs(logprob - float(expected[token])) < 1e-3
@@ -202,7 +203,7 @@ def test_s38_a_replayed_request_is_refused_until_all_ranks_have_let_go_of_the_fi
 
 def test_a_banned_first_token_is_not_chosen(engine: PrefillEngine, reference: Reference) -> None:
     prompt = [4, 5, 6, 7]
-    best, second = reference(prompt).topk(2).indices.tolist()
+    best, second = reference.next_logprobs(prompt).topk(2).indices.tolist()
     request = PrefillRequest(request_id="banned", tokens=pack_tokens(prompt), banned=(best,))
     assert engine.submit(request).result(60).first_token == second
 
@@ -230,7 +231,7 @@ def test_two_requests_that_fit_only_one_after_the_other_both_finish(
     prompts = [maker.tokens(600), maker.tokens(590), maker.tokens(10)]
     futures = [submit(engine, f"big-{index}", prompt) for index, prompt in enumerate(prompts)]
     for prompt, future in zip(prompts, futures, strict=True):
-        assert future.result(120).first_token == int(reference(prompt).argmax())
+        assert future.result(120).first_token == int(reference.next_logprobs(prompt).argmax())
     engine.audit()
 
 
@@ -251,7 +252,7 @@ def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) 
         prompts = [maker.tokens(9), maker.tokens(5), maker.tokens(1)]
         futures = [submit(engine, f"one-{index}", prompt) for index, prompt in enumerate(prompts)]
         for prompt, future in zip(prompts, futures, strict=True):
-            assert future.result(60).first_token == int(reference(prompt).argmax())
+            assert future.result(60).first_token == int(reference.next_logprobs(prompt).argmax())
         engine.audit()
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 
-from tests.runtime.conftest import Reference
+from tests.support.reference import Reference
 
 
 def test_a_file_of_prompts_becomes_a_file_of_results(
@@ -44,7 +44,7 @@ def test_a_file_of_prompts_becomes_a_file_of_results(
     assert [result["id"] for result in results] == ["cold", 2, "empty", "alien", "neither", None]
     cold = results[0]
     assert set(cold) == {"id", "first_token", "top_logprobs", "reused_tokens", "prompt_tokens", "seconds"}
-    expected = reference(shared)
+    expected = reference.next_logprobs(shared)
     assert cold["first_token"] == int(expected.argmax())
     assert len(cold["top_logprobs"]) == 20
     values = [logprob for _, logprob in cold["top_logprobs"]]
