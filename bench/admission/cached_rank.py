@@ -148,8 +148,8 @@ def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
     """The look-up of the two-walk baseline: block by block down the tree, under its mutex; tokens."""
     depth = 0
     limit = min(len(keys), (prompt_tokens - 1) // cache.block)
-    with cache._mutex:
-        nodes = cache._windows[0].tree.nodes
+    with cache.windows() as windows:
+        nodes = windows[0].tree.nodes
         parent = None
         while depth < limit:
             node = nodes.get(keys[depth])

@@ -75,7 +75,7 @@ class VirtualRounds:
         advances, self._advances = self._advances, []
         for advance in advances:
             planner.advance(advance)
-        plan = planner.next_plan(now, self._ranks[0].state.cache.room())
+        plan = planner.next_plan(now, self._ranks[0].state.cache.unreserved_tokens())
         if plan is None:
             due = planner.due(now)
             if due != self._timer and math.isfinite(due):

@@ -101,7 +101,7 @@ class CacheMachine(RuleBasedStateMachine):
         name, bench = self._pick(data, "lease", "escrow", "committed"), self.bench
         before = self._ownership(name)
         was = bench.cache.holds(name)
-        usable = bench.cache._records[name].end >= endpoint and all(
+        usable = bench.reservation(name).end >= endpoint and all(
             bench.prompts[name].keys[at] in bench.tree(window).nodes
             for window in range(len(bench.specs))
             for at in bench._needed(window, endpoint)
@@ -122,16 +122,16 @@ class CacheMachine(RuleBasedStateMachine):
         elif prepared.endpoint == endpoint * BLOCK:
             assert self._ownership(name) == before, "a commit that failed changed something"
         else:
-            assert bench.cache._records[name].end * BLOCK == prepared.endpoint
+            assert bench.reservation(name).end * BLOCK == prepared.endpoint
             assert bench.cache.holds(name) == (
-                was if before[0] == bench.cache._records[name].end else {"committed": "escrow"}.get(was, was)
+                was if before[0] == bench.reservation(name).end else {"committed": "escrow"}.get(was, was)
             )
 
     def _ownership(self, name: str) -> tuple[object, ...]:
-        record = self.bench.cache._records[name]
-        shares = [(share.first, [node.key for node in share.pinned]) for share in record.shares]
+        reservation = self.bench.reservation(name)
+        shares = [(share.first, [node.key for node in share.pinned]) for share in reservation.shares]
         escrows = [self.bench.ledger(at).get(name) for at in range(len(self.bench.specs))]
-        return record.end, record.state, shares, escrows
+        return reservation.end, reservation.state, shares, escrows
 
     @precondition(lambda self: self._any("escrow", "committed"))
     @rule(data=st.data())
@@ -182,8 +182,8 @@ class CacheMachine(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(nodes))
         holders = [
             name
-            for name, record in bench.cache._records.items()
-            if any(not below_or_at(node).isdisjoint(share.pinned) for share in record.shares)
+            for name in bench.cache._reservations
+            if any(not below_or_at(node).isdisjoint(share.pinned) for share in bench.reservation(name).shares)
         ]
         copy = Copy(window, node.key, node.tier, node.slot)
         assert sorted(bench.cache.lose([copy])) == sorted(holders)

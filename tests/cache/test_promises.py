@@ -87,7 +87,7 @@ def test_promise_2_a_leased_block_below_the_device_stays_in_reach() -> None:
     bench.run("first", prompt(1, 4))
     bench.run("pushes it down", prompt(2, 8))
     assert bench.lease("keeper", [*prompt(1, 4), 9]) == 4
-    assert {node.tier for node in bench.cache._records["keeper"].shares[0].pinned} == {Tier.HOST}
+    assert {node.tier for node in bench.reservation("keeper").shares[0].pinned} == {Tier.HOST}
     for number in range(4):
         bench.run(f"pressure{number}", prompt(10 + number, 8))
     assert bench.cache.reserve("keeper")
@@ -154,18 +154,23 @@ def test_promise_4_a_commit_without_room_leaves_lease_and_escrow_as_they_were() 
     others = bench.prepare("b", prompt(2, 6))
     assert others is not None
     assert others.committed
-    record, ledger = bench.cache._records["a"], bench.ledger()
-    before = (record.end, record.state, [node.key for node in record.shares[0].pinned], ledger.get("a"))
-    assert record.end == 4
+    reservation, ledger = bench.reservation("a"), bench.ledger()
+    before = (
+        reservation.end,
+        reservation.state,
+        [node.key for node in reservation.shares[0].pinned],
+        ledger.get("a"),
+    )
+    assert reservation.end == 4
     # At 4 tokens the request needs 3 blocks. 4 are free, but 3 of them committed to b, and what its own lease
     # would let go of is held by c.
     bench.lease("c", [*prompt(1, 8), 9])
     prepared = bench.cache.commit("a", 4)
     assert (prepared.endpoint, prepared.committed) == (4, False)
     assert before == (
-        record.end,
-        record.state,
-        [node.key for node in record.shares[0].pinned],
+        reservation.end,
+        reservation.state,
+        [node.key for node in reservation.shares[0].pinned],
         ledger.get("a"),
     )
     bench.materialise("a")
@@ -299,7 +304,7 @@ def test_promise_7_going_down_counts_the_snapshot_that_is_let_go_of() -> None:
         assert bench.prepare(name, prompt(2, 2)).committed
     prepared = bench.cache.commit("b", 4)
     assert (prepared.endpoint, prepared.committed) == (4, False)
-    assert bench.cache._records["b"].end * BLOCK == 8
+    assert bench.reservation("b").end * BLOCK == 8
 
 
 def test_a_committed_request_that_has_to_go_lower_than_asked_is_committed_no_more() -> None:
@@ -327,4 +332,4 @@ def test_lowering_is_monotone_and_recomputes_demand() -> None:
     assert demands == [1, 3, 6, 7]
     assert bench.cache.commit("a", 6) == bench.cache.commit("a", 8)
     assert all(earlier <= later for earlier, later in pairwise(demands))
-    assert (bench.cache.holds("a"), bench.cache._records["a"].end) == ("committed", 0)
+    assert (bench.cache.holds("a"), bench.reservation("a").end) == ("committed", 0)

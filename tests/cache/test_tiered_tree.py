@@ -177,7 +177,7 @@ def test_a_sliding_window_pins_what_the_next_token_sees(span: int, kept: int) ->
     bench = CacheBench(WindowSpec("sliding", "sliding", 16, span=span))
     bench.run("a", prompt(1, 10))
     assert bench.lease("b", [*prompt(1, 10), 2]) == 10
-    assert len(bench.cache._records["b"].shares[0].pinned) == kept
+    assert len(bench.reservation("b").shares[0].pinned) == kept
     assert bench.cache.reserve("b")
     assert bench.materialise("b").tables[0][: 5 - kept] == [-1] * (5 - kept)
     bench.compute("b")

@@ -188,7 +188,7 @@ class World:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
-        plan = self.planner.next_plan(self.now, self.ranks[0].state.cache.room())
+        plan = self.planner.next_plan(self.now, self.ranks[0].state.cache.unreserved_tokens())
         if plan is None:
             due = self._quiet_until = self.planner.due(self.now)
             if self.now < due < float("inf") and due != self._due:

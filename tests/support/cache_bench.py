@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wavepp_worker.cache.hashing import block_hashes, cache_seed
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.reservations import Reservation
 from wavepp_worker.cache.results import Materialised, Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
@@ -47,6 +48,11 @@ class CacheBench:
     def ledger(self, window: int = 0):
         return self.cache._windows[window].ledger
 
+    def reservation(self, name: str) -> Reservation:
+        found = self.cache._reservations.get(name)
+        assert found is not None
+        return found
+
     def lease(self, name: str, tokens: Sequence[int], candidate: int | None = None) -> int:
         keys = keys_of(tokens)
         limit = min(len(tokens) if candidate is None else candidate, len(tokens) - 1) // BLOCK
@@ -69,8 +75,8 @@ class CacheBench:
     def materialise(self, name: str) -> Materialised:
         """Materialise, execute the moves, and read everything the request resumes from."""
         prompt = self.prompts[name]
-        record = self.cache._records[name]
-        end = record.end
+        reservation = self.reservation(name)
+        end = reservation.end
         claimed = self.cache.materialise(name)
         self.execute(claimed.moves)
         prompt.claimed, prompt.position = claimed, end * BLOCK
@@ -159,7 +165,7 @@ class CacheBench:
                 )
                 continue
             table = claimed.tables[window]
-            for at in spec.needed(full, BLOCK):
+            for at in self.cache._windows[window].needed(full):
                 assert self.bytes.get((window, Tier.DEVICE, table[at])) == prompt.keys[at], (
                     f"{name} reads a wrong block {at} of window {spec.name}"
                 )
@@ -172,9 +178,8 @@ class CacheBench:
 
     def _held(self, window: int, but: str = "") -> set[int]:
         held: set[int] = set()
-        for name, record in self.cache._records.items():
+        for name, share in self.cache._reservations.shares(window).items():
             if name != but:
-                share = record.shares[window]
                 held |= share.private
                 held |= {node.slot for node in share.pinned if node.tier == Tier.DEVICE}
         return held
@@ -199,9 +204,9 @@ class CacheBench:
 
     def demand(self, window: int, name: str) -> int:
         """Blocks the request has to allocate at its lease's endpoint, counted block by block."""
-        record = self.cache._records[name]
-        onboard = sum(node.tier != Tier.DEVICE for node in record.shares[window].pinned)
-        return onboard + self._own(window, name, record.end)
+        reservation = self.reservation(name)
+        onboard = sum(node.tier != Tier.DEVICE for node in reservation.shares[window].pinned)
+        return onboard + self._own(window, name, reservation.end)
 
     def _own(self, window: int, name: str, end: int) -> int:
         tokens, spec = len(self.prompts[name].tokens), self.specs[window]

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.node import Node
-from wavepp_worker.cache.window import Share, Window
+from wavepp_worker.cache.reservations import Reservations
+from wavepp_worker.cache.windows.share import Share
+from wavepp_worker.cache.windows.window import Window
 from wavepp_worker.errors import AuditError
 
 
-def check_rank(windows: Sequence[Window], index: HintIndex, shares: Sequence[Mapping[str, Share]]) -> None:
-    """Raise AuditError at the first thing that is not as it must be. Costs O(capacity).
-
-    Args:
-        shares: per window, what each request holds of it.
-    """
-    for number, (window, held) in enumerate(zip(windows, shares, strict=True)):
+def check_books(windows: Sequence[Window], index: HintIndex, reservations: Reservations) -> None:
+    """Raise AuditError at the first thing that is not as it must be. Costs O(capacity)."""
+    for number, window in enumerate(windows):
+        shares = reservations.shares(number).values()
         try:
-            _check_slots(window, held.values())
-            _check_pins(window, held.values())
+            _check_slots(window, shares)
+            _check_pins(window, shares)
             for node in window.tree.nodes.values():
                 _check_node(window, node)
             _check_counts(window)
@@ -32,11 +31,11 @@ def check_rank(windows: Sequence[Window], index: HintIndex, shares: Sequence[Map
             raise AuditError(f"window {window.spec.name}: {error}") from error
 
 
-def check_at_rest(windows: Sequence[Window], holders: Collection[str]) -> None:
+def check_at_rest(windows: Sequence[Window], reservations: Reservations) -> None:
     """Raise AuditError if requests hold something, or blocks are neither free nor in the tree."""
-    if holders:
-        names = ", ".join(sorted(holders)[:8])
-        raise AuditError(f"{len(holders)} requests still hold blocks: {names}")
+    if reservations:
+        names = ", ".join(sorted(reservations)[:8])
+        raise AuditError(f"{len(reservations)} requests still hold blocks: {names}")
     for window in windows:
         if len(window.ledger):
             raise AuditError(f"window {window.spec.name}: {len(window.ledger)} escrows are left")
@@ -85,7 +84,7 @@ def _check_node(window: Window, node: Node) -> None:
     nodes, parent = window.tree.nodes, node.parent
     if nodes.get(node.key) is not node or not node.attached:
         raise AuditError(f"block {node.key:#x} is filed under another key")
-    if (parent is not None or node.children) and window.spec.kind != "full":
+    if (parent is not None or node.children) and not window.prefix_tree:
         raise AuditError(f"block {node.key:#x} has relatives in a window without parents")
     if parent is not None:
         if nodes.get(parent.key) is not parent or node not in parent.children:
@@ -118,9 +117,8 @@ def _check_counts(window: Window) -> None:
 def _check_escrows(window: Window) -> None:
     ledger, tree = window.ledger, window.tree
     ledger.check()
-    if ledger.promised > tree.available:
-        raise AuditError(f"{ledger.promised} blocks are committed, {tree.available} are available")
-    if ledger.destinations > tree.destinations:
-        raise AuditError(
-            f"{ledger.destinations} destinations are reserved, {tree.destinations} are available"
-        )
+    room, destinations = tree.room(Tier.DEVICE), window.allocator.destinations
+    if ledger.promised > room:
+        raise AuditError(f"{ledger.promised} blocks are committed, there is room for {room}")
+    if ledger.destinations > destinations:
+        raise AuditError(f"{ledger.destinations} destinations are reserved, there are {destinations}")

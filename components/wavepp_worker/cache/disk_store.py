@@ -35,7 +35,7 @@ from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
 class DiskStore:
     """``slots`` blocks of ``block_bytes`` bytes in the file ``path``. For one thread, but for ``damaged``.
 
-    The whole file is allocated at once: writing to a mapped page the disk has no room for would kill the
+    The whole file is allocated at once: writing to a mapped page the disk has no space for would kill the
     process instead of raising.
 
     Args:

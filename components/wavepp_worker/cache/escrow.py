@@ -2,7 +2,7 @@
 
 The paper's escrow holds references to the victims it will evict. Here it holds counts. Every block that
 nobody pins can be reclaimed and all of them are worth one unit of room, so naming victims early buys nothing:
-with counts a reservation is O(1) under the mutex, a victim claimed by another request is substituted by
+with counts a reservation is O(1) under the mutex, a victim that another request pins is substituted by
 arithmetic, the allocator picks what is least recently used when the blocks are really taken instead of when
 they were reserved, and no victim has to be exchanged because it turned from a leaf into an interior block.
 """
@@ -22,7 +22,7 @@ class Escrow:
         blocks: device blocks, free or reclaimable, whichever it turns out to be.
         destinations: blocks below the device for victims that shall keep their content; victims beyond lose
             it.
-        committed: whether ``blocks`` cannot be taken away any more by claims on reusable blocks.
+        committed: whether ``blocks`` cannot be taken away any more by pins on reusable blocks.
     """
 
     blocks: int
@@ -64,10 +64,10 @@ class EscrowLedger:
         if escrow is not None:
             self._count(escrow, -1)
 
-    def shrink_destinations(self, room: int) -> None:
-        """Make do with ``room`` destinations; the latest escrows lose theirs first. Only content is at stake."""
+    def shrink_destinations(self, limit: int) -> None:
+        """Make do with ``limit`` destinations; the latest escrows lose theirs first. Only content is at stake."""
         for request_id in reversed(self._escrows):
-            excess = self.destinations - room
+            excess = self.destinations - limit
             if excess <= 0:
                 return
             escrow = self._escrows[request_id]

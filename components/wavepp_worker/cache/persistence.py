@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.node import Node
-from wavepp_worker.cache.tree import TieredTree
+from wavepp_worker.cache.tree import BlockTree
 
 
-def restore_from_disk(tree: TieredTree, records: Iterable[tuple[int, int | None, int]]) -> None:
+def restore_from_disk(tree: BlockTree, records: Iterable[tuple[int, int | None, int]]) -> None:
     """Attach the blocks of an earlier process to an empty tree; see ``RankCache.restore``.
 
     Slots that do not exist here, and keys or slots listed twice, are dropped like orphans.
@@ -29,7 +29,7 @@ def restore_from_disk(tree: TieredTree, records: Iterable[tuple[int, int | None,
     # Grows while it is read: breadth first, so that parents come before their children.
     for key in reachable:
         reachable.extend(below.get(key, []))
-    tree.pools[Tier.DISK].claim(stored[key][0] for key in reachable)
+    tree.pools[Tier.DISK].take_these(stored[key][0] for key in reachable)
     parents = {child: parent for parent, children in below.items() for child in children}
     nodes: list[Node] = []
     for key in reachable:
@@ -46,7 +46,7 @@ def restore_from_disk(tree: TieredTree, records: Iterable[tuple[int, int | None,
             tree.victims[Tier.DISK].offer(node)
 
 
-def flush_to_disk(tree: TieredTree) -> tuple[Move, ...]:
+def flush_to_disk(tree: BlockTree) -> tuple[Move, ...]:
     """Give the blocks worth most a copy on disk; see ``RankCache.flush``.
 
     Worth most is what someone holds, then what was used last; a block is never worth more than its parent.

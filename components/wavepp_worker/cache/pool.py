@@ -32,11 +32,11 @@ class BlockPool:
             self._taken[block] = 1
         return taken
 
-    def claim(self, blocks: Iterable[int]) -> None:
+    def take_these(self, blocks: Iterable[int]) -> None:
         """Take these very blocks, all of them free; ValueError otherwise. Costs O(capacity)."""
         for block in blocks:
             if not 0 <= block < self.capacity or self._taken[block]:
-                raise ValueError(f"block {block} of {self.capacity} cannot be claimed; it is not free")
+                raise ValueError(f"block {block} of {self.capacity} cannot be taken; it is not free")
             self._taken[block] = 1
         self._free = [block for block in self._free if not self._taken[block]]
 

@@ -55,7 +55,9 @@ class Leader:
             self._take_commands()
             for event in self._inbox.take():
                 self._planner.advance(event)
-            if (plan := self._planner.next_plan(time.monotonic(), self._state.cache.room())) is not None:
+            if (
+                plan := self._planner.next_plan(time.monotonic(), self._state.cache.unreserved_tokens())
+            ) is not None:
                 self._run_round(plan)
             if time.monotonic() >= next_beat:
                 self._state.heartbeat(waiting=self._planner.waiting, running=self._planner.running)

@@ -6,7 +6,7 @@ from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wavepp_worker.cache.lookup import agree, leading
+from wavepp_worker.cache.common_endpoint import common_endpoint
 
 
 @given(st.lists(st.sets(st.integers(1, 12)), min_size=1, max_size=4), st.integers(0, 12))
@@ -15,9 +15,4 @@ def test_windows_agree_on_the_largest_endpoint_all_can_use(usable: list[set[int]
         return max((end for end in ends if end <= below), default=0)
 
     expected = max(end for end in range(limit + 1) if all(end in ends or end == 0 for ends in usable))
-    assert agree([partial(latest, ends) for ends in usable], limit) == expected
-
-
-@given(st.integers(0, 70), st.integers(0, 70))
-def test_leading_counts_a_leading_part(count: int, holding: int) -> None:
-    assert leading(count, lambda at: at < holding) == min(count, holding)
+    assert common_endpoint([partial(latest, ends) for ends in usable], limit) == expected

@@ -1,0 +1,242 @@
+"""Who holds what of a rank's cache: the life of a request from its lease to its release, in all windows at once.
+
+    nothing --lease--> lease --reserve--> escrow --commit--> committed --materialise--> sequence
+
+``commit`` may also take an endpoint below the lease's, and ``release`` goes back to nothing from anywhere. What
+each step promises its callers is said in ``RankCache``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from wavepp_worker.cache.common_endpoint import common_endpoint
+from wavepp_worker.cache.moves import Copy, Move, Tier
+from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.results import Holds, Materialised, Prepared
+from wavepp_worker.cache.windows.share import Share
+from wavepp_worker.cache.windows.window import Window
+
+
+@dataclass
+class Reservation:
+    """What one request holds.
+
+    Attributes:
+        keys: of the full blocks of its prompt.
+        prompt_tokens: length of its prompt.
+        end: its endpoint, in blocks.
+        shares: what it holds of each window.
+        state: how far it is.
+    """
+
+    keys: Sequence[int]
+    prompt_tokens: int
+    end: int
+    shares: list[Share]
+    state: Holds = "lease"
+
+
+class Reservations:
+    """The reservations of all requests of a rank. Not thread-safe: the rank's mutex is held.
+
+    Endpoints are in tokens, multiples of ``block``. Steps that need a request in another state raise ValueError.
+    """
+
+    def __init__(self, windows: Sequence[Window], block: int) -> None:
+        self._windows = windows
+        self._block = block
+        self._reservations: dict[str, Reservation] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reservations)
+
+    def __len__(self) -> int:
+        return len(self._reservations)
+
+    def get(self, request_id: str) -> Reservation | None:
+        return self._reservations.get(request_id)
+
+    def shares(self, window: int) -> dict[str, Share]:
+        """What each request holds of a window."""
+        return {
+            request_id: reservation.shares[window] for request_id, reservation in self._reservations.items()
+        }
+
+    def on_disk(self, request_id: str) -> tuple[Copy, ...]:
+        """The blocks a request holds whose bytes are on disk only."""
+        reservation = self._reservations.get(request_id)
+        shares = reservation.shares if reservation is not None else []
+        return tuple(
+            Copy(number, node.key, node.tier, node.slot)
+            for number, share in enumerate(shares)
+            for node in self._windows[number].below_device(share)
+            if node.tier == Tier.DISK
+        )
+
+    def holders(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """The requests that hold one of these blocks."""
+        held = set(nodes)
+        return tuple(
+            request_id
+            for request_id, reservation in self._reservations.items()
+            if any(not held.isdisjoint(share.pinned) for share in reservation.shares)
+        )
+
+    def usable(self, keys: Sequence[int], limit: int) -> int:
+        """The largest endpoint, in blocks up to ``limit``, that a request could lease now."""
+        return self._walk("", keys, limit)
+
+    def lease(self, request_id: str, keys: Sequence[int], prompt_tokens: int, limit: int) -> Reservation:
+        """Pin what resuming needs at the largest usable endpoint up to ``limit`` blocks."""
+        if request_id in self._reservations:
+            raise ValueError(
+                f"request {request_id} holds {self._reservations[request_id].state} already; release it first"
+            )
+        end = self._walk(request_id, keys, limit)
+        reservation = Reservation(
+            keys, prompt_tokens, end, [window.lease(keys, end) for window in self._windows]
+        )
+        self._reservations[request_id] = reservation
+        self._settle()
+        return reservation
+
+    def reserve(self, request_id: str, floor: int) -> bool:
+        """Put room for what is after the endpoint into escrow; False if it is not there."""
+        reservation = self._in_state(request_id, "lease")
+        demands = self._demands(reservation.shares, reservation.end, reservation.prompt_tokens)
+        if not all(
+            window.has_room(blocks, floor) for window, blocks in zip(self._windows, demands, strict=True)
+        ):
+            return False
+        for window, blocks in zip(self._windows, demands, strict=True):
+            window.reserve(request_id, blocks, committed=False)
+        reservation.state = "escrow"
+        return True
+
+    def commit(self, request_id: str, endpoint: int) -> Prepared:
+        """Fix a request at an endpoint up to its lease's, or lower its lease, or leave all as it was."""
+        reservation = self._in_state(request_id, "lease", "escrow", "committed")
+        end = min(reservation.end, endpoint // self._block)
+        shares = reservation.shares
+        if end < reservation.end:
+            end = self._walk(request_id, reservation.keys, end, reservation)
+            shares = [window.lease(reservation.keys, end) for window in self._windows]
+        reached = Prepared(end * self._block, False)
+        if reached.endpoint != endpoint:
+            self._go_down(request_id, reservation, end, shares)
+            return reached
+        demands = self._demands(shares, end, reservation.prompt_tokens)
+        for window, old, new, blocks in zip(self._windows, reservation.shares, shares, demands, strict=True):
+            if not window.has_committed_room(request_id, blocks, None if old is new else old):
+                self._unpin(shares, unless=reservation.shares)
+                return reached
+        self._go_down(request_id, reservation, end, shares)
+        for window, blocks in zip(self._windows, demands, strict=True):
+            window.reserve(request_id, blocks, committed=True)
+        reservation.state = "committed"
+        return Prepared(endpoint, True)
+
+    def prepare(
+        self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int, limit: int, floor: int
+    ) -> Prepared | None:
+        """Lease and reserve, and commit if the lease keeps the candidate; None and nothing without the room."""
+        reservation = self.lease(request_id, keys, prompt_tokens, limit)
+        endpoint = reservation.end * self._block
+        if not self.reserve(request_id, floor):
+            self.release(request_id)
+            return None
+        if endpoint != candidate:
+            return Prepared(endpoint, False)
+        return self.commit(request_id, endpoint)
+
+    def materialise(self, request_id: str) -> Materialised:
+        """Allocate a request's blocks, which cannot fail for want of room once committed."""
+        reservation = self._in_state(request_id, "escrow", "committed")
+        if (
+            reservation.state == "escrow"
+            and not self.commit(request_id, reservation.end * self._block).committed
+        ):
+            raise ValueError(
+                f"request {request_id} has not been committed and its room is gone; commit first"
+            )
+        moves: list[Move] = []
+        allocated = [
+            window.materialise(request_id, share, reservation.end, reservation.prompt_tokens, moves)
+            for window, share in zip(self._windows, reservation.shares, strict=True)
+        ]
+        reservation.state = "sequence"
+        return Materialised(
+            tables=tuple(part.table for part in allocated),
+            moves=tuple(moves),
+            resume=tuple(part.resume for part in allocated),
+            states=tuple(part.state for part in allocated),
+            snapshots=tuple(part.snapshots for part in allocated),
+        )
+
+    def publish(self, request_id: str, computed: int) -> None:
+        """Make what is complete among a sequence's first ``computed`` tokens reusable."""
+        reservation = self._in_state(request_id, "sequence")
+        for window, share in zip(self._windows, reservation.shares, strict=True):
+            window.publish(share, reservation.keys, computed)
+
+    def release(self, request_id: str) -> bool:
+        """Give back all a request holds; False if that is nothing."""
+        reservation = self._reservations.pop(request_id, None)
+        if reservation is None:
+            return False
+        for window, share in zip(self._windows, reservation.shares, strict=True):
+            window.release(request_id, share)
+        return True
+
+    def _in_state(self, request_id: str, *states: Holds) -> Reservation:
+        reservation = self._reservations.get(request_id)
+        if reservation is None or reservation.state not in states:
+            held = "nothing" if reservation is None else reservation.state
+            raise ValueError(f"request {request_id} holds {held}; this needs {' or '.join(states)}")
+        return reservation
+
+    def _walk(
+        self, request_id: str, keys: Sequence[int], limit: int, present: Reservation | None = None
+    ) -> int:
+        """The largest endpoint in blocks that all windows can resume at and pin.
+
+        Args:
+            present: the request's present reservation, whose lease makes room by going down.
+        """
+        usable = []
+        for number, window in enumerate(self._windows):
+            pinnable = window.pinnable(request_id)
+            if present is not None:
+                pinnable += window.freed_by_lowering(present.shares[number], limit)
+            usable.append(partial(window.usable, keys, pinnable=pinnable))
+        return common_endpoint(usable, limit)
+
+    def _go_down(self, request_id: str, reservation: Reservation, end: int, shares: list[Share]) -> None:
+        """Let a request hold the shares of a lower endpoint, pinned already, instead of its present ones."""
+        if shares is reservation.shares:
+            return
+        self._unpin(reservation.shares, unless=shares)
+        reservation.end, reservation.shares = end, shares
+        if reservation.state == "committed":
+            for window in self._windows:
+                window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)
+            reservation.state = "escrow"
+        self._settle()
+
+    def _unpin(self, shares: list[Share], unless: list[Share]) -> None:
+        if shares is not unless:
+            for window, share in zip(self._windows, shares, strict=True):
+                window.tree.unpin(share.pinned)
+
+    def _settle(self) -> None:
+        for window in self._windows:
+            window.settle()
+
+    def _demands(self, shares: list[Share], end: int, prompt_tokens: int) -> list[int]:
+        return [
+            window.demand(share, end, prompt_tokens)
+            for window, share in zip(self._windows, shares, strict=True)
+        ]

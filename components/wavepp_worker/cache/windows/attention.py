@@ -1,0 +1,39 @@
+"""Windows of attention layers: a block is the keys and values of its tokens."""
+
+from __future__ import annotations
+
+from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.windows.share import Allocation, Share
+from wavepp_worker.cache.windows.window import Window
+
+
+class AttentionWindow(Window):
+    """A request's table has one device block per block of its prompt; it holds what it published."""
+
+    def new_blocks(self, end: int, prompt_tokens: int) -> int:
+        return -(-prompt_tokens // self.block) - end
+
+    def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
+        del end, prompt_tokens
+        share.table = [-1] * share.first + [node.slot for node in share.pinned] + own
+        return Allocation(table=share.table)
+
+    def _publish_block(self, share: Share, node: Node | None, key: int, parent: Node | None, at: int) -> None:
+        """Make block ``at`` of a request's table the reusable block of ``key``, and hold it.
+
+        Args:
+            node: the block that is attached under ``key`` now, if any: on the device nobody holds it.
+            parent: the block to attach it below.
+        """
+        block = share.table[at]
+        if node is None:
+            share.pinned.append(self.tree.attach(key, parent, at, Tier.DEVICE, block, held=True))
+        else:
+            self.tree.adopt(node, block)
+            self._hold(share, node)
+        share.private.discard(block)
+
+    def _hold(self, share: Share, node: Node) -> None:
+        self.tree.pin([node])
+        share.pinned.append(node)

@@ -1,0 +1,60 @@
+"""Full attention: every token before the endpoint is needed, so the blocks form a prefix tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.windows.attention import AttentionWindow
+from wavepp_worker.cache.windows.share import Share
+
+
+class FullWindow(AttentionWindow):
+    prefix_tree = True
+
+    def needed(self, end: int) -> range:
+        return range(end)
+
+    def hint(self, keys: Sequence[int], limit: int) -> int:
+        return self._index.prefix(self._number, keys, limit)
+
+    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+        """Of a prefix, the pinned part comes first, and so does the part on the device."""
+        present = self.tree.match(keys, limit)
+        if present <= pinnable:
+            return present
+        nodes = self.tree.nodes
+        pinned = leading(present, lambda at: nodes[keys[at]].pins > 0)
+        on_device = leading(present, lambda at: nodes[keys[at]].tier == Tier.DEVICE)
+        return present if on_device - pinned <= pinnable else pinned + max(0, pinnable)
+
+    def below_device(self, share: Share) -> list[Node]:
+        pinned = share.pinned
+        return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]
+
+    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+        nodes, pinned = self.tree.nodes, share.pinned
+        for at in range(share.published, min(computed // self.block, len(keys))):
+            parent = pinned[-1] if pinned else None
+            if parent is not None and not parent.attached:
+                return
+            node = nodes.get(keys[at])
+            if node is not None and node.pins and node.tier == Tier.DEVICE:
+                # Our copy stays private. Its node is held all the same: our next block goes below it.
+                self._hold(share, node)
+            else:
+                self._publish_block(share, node, keys[at], parent, at)
+            share.published = at + 1
+
+
+def leading(count: int, holds: Callable[[int], bool]) -> int:
+    """How many of ``0 … count-1`` satisfy a condition that only a leading part satisfies."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low

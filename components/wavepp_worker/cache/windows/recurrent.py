@@ -1,0 +1,85 @@
+"""Recurrent layers: a request resumes from a snapshot at exactly its endpoint (paper, section 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wavepp_worker.cache.hint_index import HintIndex
+from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.share import Allocation, Share
+from wavepp_worker.cache.windows.window import Window
+from wavepp_worker.errors import ConfigError
+
+
+class RecurrentWindow(Window):
+    """A block is one state: a snapshot, named by the last block before its position, or a working state."""
+
+    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
+        if spec.interval is not None and (spec.interval < 1 or spec.interval % block):
+            raise ConfigError(
+                f"window {spec.name} takes a snapshot every {spec.interval} tokens; interval must be "
+                f"a multiple of the block size {block}, because only whole blocks have a key"
+            )
+        super().__init__(number, spec, block, index)
+
+    def needed(self, end: int) -> range:
+        return range(max(0, end - 1), end)
+
+    def new_blocks(self, end: int, prompt_tokens: int) -> int:
+        return 1 + len(self.snapshot_positions(end, prompt_tokens))
+
+    def snapshot_positions(self, end: int, prompt_tokens: int) -> range:
+        """Token positions at which a request that resumes after ``end`` blocks takes snapshots, ascending.
+
+        Never more than fit on the device beside the working state and the snapshot it resumes from: fewer
+        snapshots mean less reuse later, but no prompt is too long to run.
+        """
+        interval = self.spec.interval
+        if interval is None:
+            return range(0)
+        first = (end * self.block // interval + 1) * interval
+        fitting = self.spec.blocks - 1 - (end > 0)
+        count = len(range(first, prompt_tokens, interval))
+        most = count if self.spec.max_snapshots is None else self.spec.max_snapshots
+        kept = max(0, min(count, fitting, most))
+        return range(first + (count - kept) * interval, prompt_tokens, interval)
+
+    def hint(self, keys: Sequence[int], limit: int) -> int:
+        return self._index.latest(self._number, keys, limit)
+
+    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+        interval = self.spec.interval
+        step = interval // self.block if interval is not None else limit + 1
+        for end in range(limit // step * step, 0, -step):
+            cost = self.pin_cost(keys[end - 1])
+            if cost is not None and cost <= pinnable:
+                return end
+        return 0
+
+    def has_room(self, blocks: int, floor: int) -> bool:
+        """Its blocks are states: a floor of blocks of tokens asks nothing of it."""
+        del floor
+        return super().has_room(blocks, 0)
+
+    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+        for position in [at for at in share.snapshots if at <= computed]:
+            self._publish_snapshot(share, keys[position // self.block - 1], position)
+
+    def _publish_snapshot(self, share: Share, key: int, position: int) -> None:
+        """Nobody writes to a snapshot once it is taken, so the request does not go on holding it."""
+        block = share.snapshots.pop(position)
+        share.private.discard(block)
+        node = self.tree.nodes.get(key)
+        if node is None:
+            self.tree.attach(key, None, position // self.block - 1, Tier.DEVICE, block, held=False)
+        elif node.tier == Tier.DEVICE:
+            self.tree.pools[Tier.DEVICE].drop_owner(block)
+        else:
+            self.tree.adopt(node, block)
+
+    def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
+        state, *taken = own
+        share.snapshots = dict(zip(self.snapshot_positions(end, prompt_tokens), taken, strict=True))
+        resume = share.pinned[0].slot if share.pinned else None
+        return Allocation(resume=resume, state=state, snapshots=dict(share.snapshots))

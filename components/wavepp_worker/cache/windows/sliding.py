@@ -1,0 +1,59 @@
+"""Sliding-window attention: the last ``span`` tokens before the endpoint are needed; blocks have no parents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wavepp_worker.cache.hint_index import HintIndex
+from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.attention import AttentionWindow
+from wavepp_worker.cache.windows.share import Share
+from wavepp_worker.errors import ConfigError
+
+
+class SlidingWindow(AttentionWindow):
+    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
+        if spec.span < 1:
+            raise ConfigError(f"window {spec.name} slides over {spec.span} tokens; span is at least 1")
+        super().__init__(number, spec, block, index)
+
+    def needed(self, end: int) -> range:
+        return range(max(0, (end * self.block - self.spec.span) // self.block), end)
+
+    def hint(self, keys: Sequence[int], limit: int) -> int:
+        return self._latest_run(lambda at: 0 if self._index.has(self._number, keys[at]) else None, limit, 0)
+
+    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+        return self._latest_run(lambda at: self.pin_cost(keys[at]), limit, pinnable)
+
+    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+        nodes = self.tree.nodes
+        for at in range(share.published, min(computed // self.block, len(keys))):
+            node = nodes.get(keys[at])
+            # Where others hold a block already, ours stays private.
+            if node is None or not node.pins or node.tier != Tier.DEVICE:
+                self._publish_block(share, node, keys[at], None, at)
+            share.published = at + 1
+
+    def _latest_run(self, cost: Callable[[int], int | None], limit: int, affordable: int) -> int:
+        """The largest ``end <= limit`` whose span is present and costs at most ``affordable``: one scan.
+
+        Args:
+            cost: what a block costs; None if it is not present.
+        """
+        end, low, total = limit, limit, 0
+        while end:
+            first = self.needed(end).start
+            while low > first:
+                price = cost(low - 1)
+                if price is None:
+                    end, low, total = low - 1, low - 1, 0
+                    break
+                low, total = low - 1, total + price
+            else:
+                if total <= affordable:
+                    return end
+                total -= cost(end - 1) or 0
+                end -= 1
+        return 0

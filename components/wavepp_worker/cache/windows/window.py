@@ -1,0 +1,198 @@
+"""What every window of a rank can do for a request, from the hint to the release.
+
+A subclass says what is needed to resume and to run, how its blocks are looked up, and when they become
+reusable; the rest is the same for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from wavepp_worker.cache.escrow import Escrow, EscrowLedger
+from wavepp_worker.cache.hint_index import HintIndex
+from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.results import CacheUse
+from wavepp_worker.cache.tier_allocator import TierAllocator
+from wavepp_worker.cache.tree import BlockTree
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.share import Allocation, Share
+from wavepp_worker.errors import ConfigError
+
+
+class Window(ABC):
+    """One window of one rank: its reusable blocks and its escrows.
+
+    *Room* is what can be had: device blocks that are free or reusable and held by nobody. Not thread-safe:
+    the rank's mutex is held, except for ``hint``.
+
+    Args:
+        number: index of the window in the rank.
+        spec: what it is.
+        block: tokens per block.
+        index: the rank's hint index.
+
+    Attributes:
+        prefix_tree: whether its blocks have parents, so that what is present is monotone along a prefix.
+
+    Raises:
+        ConfigError: a window of this kind cannot work like that.
+    """
+
+    prefix_tree: ClassVar[bool] = False
+
+    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
+        if spec.blocks < 1 or spec.host_blocks < 0 or spec.disk_blocks < 0:
+            raise ConfigError(
+                f"window {spec.name} has {spec.blocks} blocks on the device, {spec.host_blocks} on the host "
+                f"and {spec.disk_blocks} on disk; the device needs at least 1, the others at least 0"
+            )
+        self.spec = spec
+        self.block = block
+        self.tree = BlockTree(number, (spec.blocks, spec.host_blocks, spec.disk_blocks), index)
+        self.allocator = TierAllocator(self.tree)
+        self.ledger = EscrowLedger()
+        self._number = number
+        self._index = index
+
+    @abstractmethod
+    def needed(self, end: int) -> range:
+        """The blocks whose content must be there to resume after ``end`` blocks."""
+
+    @abstractmethod
+    def new_blocks(self, end: int, prompt_tokens: int) -> int:
+        """Device blocks a request takes for itself when it resumes after ``end`` blocks."""
+
+    @abstractmethod
+    def hint(self, keys: Sequence[int], limit: int) -> int:
+        """Blocks the index believes usable, at most ``limit``; owns nothing, may be stale."""
+
+    @abstractmethod
+    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+        """The largest ``n <= limit`` blocks after which this window can resume.
+
+        Args:
+            pinnable: most device blocks held by nobody that may be pinned for it; each is room less.
+        """
+
+    @abstractmethod
+    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+        """Make what is complete among the first ``computed`` tokens reusable.
+
+        Never takes room from an escrow: where another request was faster, either its block is held already,
+        or ours takes its place.
+        """
+
+    @abstractmethod
+    def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
+        """Say what each of a request's ``own`` new device blocks is for; all it pinned is on the device."""
+
+    @property
+    def unreserved(self) -> int:
+        """Room beside all escrows, in blocks."""
+        return self.tree.room(Tier.DEVICE) - self.ledger.reserved
+
+    def lease(self, keys: Sequence[int], end: int) -> Share:
+        """Pin what resuming after ``end`` blocks needs; ``usable`` said it is there."""
+        needed = self.needed(end)
+        nodes = self.tree.nodes
+        pinned = [nodes[key] for key in keys[needed.start : needed.stop]]
+        self.tree.pin(pinned)
+        return Share(needed.start, pinned)
+
+    def pinnable(self, request_id: str) -> int:
+        """Device blocks held by nobody that the request may pin without touching what is committed to others."""
+        escrow = self.ledger.get(request_id)
+        return self.tree.room(Tier.DEVICE) - self.ledger.promised + escrow.blocks * escrow.committed
+
+    def freed_by_lowering(self, share: Share, end: int) -> int:
+        """Device blocks that become room for certain when a lease goes down to ``end`` or below."""
+        return _room_without(share.pinned[max(0, end - share.first) :])
+
+    def below_device(self, share: Share) -> list[Node]:
+        """The blocks a request holds whose bytes are not on the device."""
+        return [node for node in share.pinned if node.tier != Tier.DEVICE]
+
+    def demand(self, share: Share, end: int, prompt_tokens: int) -> int:
+        """Device blocks to allocate at the endpoint: its own, and one per held block below the device."""
+        return len(self.below_device(share)) + self.new_blocks(end, prompt_tokens)
+
+    def has_room(self, blocks: int, floor: int) -> bool:
+        """Whether there is room for ``blocks`` beside all escrows and ``floor`` blocks of tokens for others."""
+        return self.unreserved - floor >= blocks
+
+    def has_committed_room(self, request_id: str, blocks: int, giving_up: Share | None) -> bool:
+        """Whether there is room for ``blocks`` beside the others' committed escrows.
+
+        Args:
+            giving_up: a share that is about to be let go of; what only it holds counts as room.
+        """
+        escrow = self.ledger.get(request_id)
+        others = self.ledger.promised - escrow.blocks * escrow.committed
+        gained = _room_without(giving_up.pinned) if giving_up is not None else 0
+        return self.tree.room(Tier.DEVICE) + gained - others >= blocks
+
+    def settle(self) -> None:
+        """After pinning: destinations for victims that the pinned blocks have taken are gone."""
+        self.ledger.shrink_destinations(self.allocator.destinations)
+
+    def reserve(self, request_id: str, blocks: int, committed: bool) -> None:
+        """Put an escrow in place of the request's earlier one; the caller has checked the room."""
+        self.ledger.drop(request_id)
+        reclaimed = max(0, self.ledger.reserved + blocks - self.tree.pools[Tier.DEVICE].free)
+        destinations = max(0, self.allocator.destinations - self.ledger.destinations)
+        self.ledger.put(request_id, Escrow(blocks, min(blocks, reclaimed, destinations), committed))
+
+    def materialise(
+        self, request_id: str, share: Share, end: int, prompt_tokens: int, moves: list[Move]
+    ) -> Allocation:
+        """Turn lease and escrow into device blocks; adds the copies this takes to ``moves``."""
+        allocator = self.allocator
+        below = self.below_device(share)
+        others = self.ledger.destinations - self.ledger.get(request_id).destinations
+        blocks = allocator.allocate(
+            len(below) + self.new_blocks(end, prompt_tokens), max(0, allocator.destinations - others), moves
+        )
+        for node, slot in zip(below, blocks, strict=False):
+            allocator.onboard(node, slot, moves)
+        own = blocks[len(below) :]
+        share.private = set(own)
+        share.published = end
+        self.ledger.drop(request_id)
+        return self._hand_out(share, own, end, prompt_tokens)
+
+    def release(self, request_id: str, share: Share) -> None:
+        """Escrow first, then what the request holds."""
+        self.ledger.drop(request_id)
+        self.tree.unpin(share.pinned)
+        for block in share.private:
+            self.tree.pools[Tier.DEVICE].drop_owner(block)
+        share.pinned, share.private, share.snapshots = [], set(), {}
+
+    def use(self) -> CacheUse:
+        """Where its blocks are."""
+        device, host, disk = self.tree.pools
+        reusable = self.tree.unpinned[Tier.DEVICE]
+        return CacheUse(
+            capacity=device.capacity,
+            free=device.free,
+            reusable=reusable,
+            held=device.capacity - device.free - reusable,
+            escrowed=self.ledger.reserved,
+            host_used=host.capacity - host.free,
+            disk_used=disk.capacity - disk.free,
+        )
+
+    def pin_cost(self, key: int) -> int | None:
+        """Device blocks of room that pinning ``key`` takes; None if it is not attached."""
+        node = self.tree.nodes.get(key)
+        if node is None:
+            return None
+        return int(not node.pins and node.tier == Tier.DEVICE)
+
+
+def _room_without(pinned: Sequence[Node]) -> int:
+    """How many of these blocks on the device have no other holder."""
+    return sum(node.pins == 1 and node.tier == Tier.DEVICE for node in pinned)
