@@ -6,9 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import (
@@ -23,28 +21,11 @@ from wavepp_worker.handoff.connection.change_signal import ChangeSignal
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.handoff.prefill.bootstrap_rooms import BootstrapRoom, BootstrapRooms
 
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-REMEMBERED = 4096
-"""Rooms that are over, remembered to answer late claims at once and to ignore late news."""
-
-
-@dataclass
-class _Room:
-    """A room that is not over.
-
-    Attributes:
-        since: when it came up, or when its outcome was known.
-        outcome: the first token, or why there is none.
-    """
-
-    since: float
-    offer: Offer | None = None
-    open: bool = False
-    outcome: FirstToken | str | None = None
-    claimed: bool = False
 
 
 class BootstrapServer:
@@ -91,9 +72,7 @@ class BootstrapServer:
         self._keep = keep
         self._lock = threading.Lock()
         self._changed = ChangeSignal()
-        self._rooms: dict[int, _Room] = {}
-        self._over: OrderedDict[int, str] = OrderedDict()
-        self._unwanted: dict[int, float] = {}
+        self._rooms = BootstrapRooms(keep)
         self._listener.start(self._serve)
         self._listener.spawn(self._forget())
 
@@ -104,42 +83,26 @@ class BootstrapServer:
             HandoffError: the room is registered already, or over.
         """
         with self._lock:
-            if self._unwanted.pop(room, None) is not None:
-                self._listener.call(self._cancel, offer)
-                return
-            if room in self._over:
-                raise HandoffError(
-                    f"room {room} cannot be used for request {offer.request_id}: {self._over[room]}"
-                )
-            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
-            if entry.offer is not None or entry.outcome is not None:
-                raise HandoffError(
-                    f"room {room} is in use and cannot be used for request {offer.request_id} too"
-                )
-            entry.offer = offer
-            entry.open = not hold
+            wanted = self._rooms.register(room, offer, hold=hold, now=time.monotonic())
+        if not wanted:
+            self._listener.call(self._cancel, offer)
         self._listener.call(self._changed.fire)
 
     def open(self, room: int) -> None:
-        """The prefill holds its room on every rank: its claimant may start pulling.
+        """The prefill has its blocks on every rank: its claimant may start pulling.
 
         Not before, as a claimant that gets an offer holds decode blocks for it: if the prefill still waited,
         blocks of one side could wait for blocks of the other. Ignored if the room is over.
         """
         with self._lock:
-            entry = self._rooms.get(room)
-            if entry is None:
-                return
-            entry.open = True
+            self._rooms.open(room)
         self._listener.call(self._changed.fire)
 
     def finish(self, room: int, first: FirstToken) -> None:
         """The prefill is done. Ignored if the room is over."""
         with self._lock:
-            entry = self._rooms.get(room)
-            if entry is None:
-                return
-        self._settle(entry, first)
+            self._rooms.finish(room, first, time.monotonic())
+        self._listener.call(self._changed.fire)
 
     def fail(self, room: int, message: str) -> None:
         """There will be no first token; the decode side is told ``message``. Ignored if the room is over.
@@ -147,10 +110,8 @@ class BootstrapServer:
         The room need not be registered: a claim that comes later is told, too.
         """
         with self._lock:
-            if room in self._over or self._unwanted.pop(room, None) is not None:
-                return
-            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
-        self._settle(entry, message)
+            self._rooms.fail(room, message, time.monotonic())
+        self._listener.call(self._changed.fire)
 
     def pending(self) -> int:
         """Rooms that are registered or claimed, and not over."""
@@ -161,19 +122,13 @@ class BootstrapServer:
         """Stop within ``CLOSE_SECONDS``; claims that wait lose their connection. Idempotent."""
         self._listener.close(CLOSE_SECONDS)
 
-    def _settle(self, entry: _Room, outcome: FirstToken | str) -> None:
-        with self._lock:
-            if entry.outcome is None:
-                entry.outcome = outcome
-                entry.since = time.monotonic()
-        self._listener.call(self._changed.fire)
-
     async def _serve(self, channel: Channel) -> None:
         claim = await channel.receive_hello(FROM_CLAIMANT, ClaimRoom)
         if claim is None:
             return
         room = claim.room
-        entry = self._claim(room)
+        with self._lock:
+            entry = self._rooms.claim(room, time.monotonic())
         if isinstance(entry, str):
             await channel.send(ClaimFailed(room=room, message=entry))
             return
@@ -184,7 +139,7 @@ class BootstrapServer:
             await asyncio.wait({listening, answering}, return_when=asyncio.FIRST_COMPLETED)
             told = answering.done() and answering.exception() is None and answering.result()
             if told:
-                self._leave(room, entry, told=True)
+                self._leave(room, told=True)
                 # It may give up between the first token and the last KV, or have done so before it was told.
                 await asyncio.wait({listening}, timeout=claim.wait)
                 if listening.done() and listening.exception() is None and listening.result() and entry.offer:
@@ -194,7 +149,7 @@ class BootstrapServer:
                 task.cancel()
             await asyncio.gather(listening, answering, return_exceptions=True)
             if not told:
-                self._leave(room, entry, told=False)
+                self._leave(room, told=False)
 
     async def _listen(self, channel: Channel, room: int) -> bool:
         """Whether the claimant says that it does not want the room any more; False if it is gone."""
@@ -205,7 +160,7 @@ class BootstrapServer:
         check_room(message, room)
         return True
 
-    async def _answer(self, channel: Channel, claim: ClaimRoom, entry: _Room) -> bool:
+    async def _answer(self, channel: Channel, claim: ClaimRoom, entry: BootstrapRoom) -> bool:
         """Tell the claimant the offer and the outcome; whether it knows the outcome."""
         room = claim.room
         wait = min(max(0.0, claim.wait), self._claim_wait)
@@ -233,25 +188,11 @@ class BootstrapServer:
             await channel.send(ClaimFailed(room=room, message=str(outcome)))
         return True
 
-    def _claim(self, room: int) -> _Room | str:
-        """Take a room for one claimant, or a sentence why it cannot be had."""
+    def _leave(self, room: int, *, told: bool) -> None:
         with self._lock:
-            if room in self._over:
-                return f"room {room} cannot be claimed: {self._over[room]}"
-            entry = self._rooms.setdefault(room, _Room(time.monotonic()))
-            if entry.claimed:
-                return f"room {room} is claimed by another decode worker already"
-            entry.claimed = True
-            return entry
-
-    def _leave(self, room: int, entry: _Room, told: bool) -> None:
-        with self._lock:
-            del self._rooms[room]
-            self._close_room(room, "it has been answered" if told else "its claimant gave it up")
-            if entry.offer is None and entry.outcome is None:
-                self._unwanted[room] = time.monotonic()
-        if not told and entry.offer is not None:
-            self._cancel(entry.offer)
+            unwanted = self._rooms.leave(room, told=told, now=time.monotonic())
+        if unwanted is not None:
+            self._cancel(unwanted)
 
     def _cancel(self, offer: Offer) -> None:
         try:
@@ -259,24 +200,10 @@ class BootstrapServer:
         except Exception:
             logger.exception("cancelling request %s failed in its owner", offer.request_id)
 
-    def _close_room(self, room: int, why: str) -> None:
-        self._over[room] = why
-        if len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
-
     async def _forget(self) -> None:
         while True:
             await asyncio.sleep(max(0.02, min(1.0, self._keep / 4)))
-            limit = time.monotonic() - self._keep
-            unclaimed: list[Offer] = []
             with self._lock:
-                for room, entry in list(self._rooms.items()):
-                    if entry.outcome is not None and not entry.claimed and entry.since <= limit:
-                        del self._rooms[room]
-                        self._close_room(room, f"nobody claimed it within {self._keep:.1f} s")
-                        if entry.offer is not None and isinstance(entry.outcome, FirstToken):
-                            unclaimed.append(entry.offer)
-                for room in [room for room, since in self._unwanted.items() if since <= limit]:
-                    del self._unwanted[room]
+                unclaimed = self._rooms.forget(time.monotonic())
             for offer in unclaimed:
                 self._cancel(offer)

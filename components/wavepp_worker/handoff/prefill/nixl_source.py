@@ -76,7 +76,7 @@ class NixlSource(RankSource):
                     return
             blocks = held.table[first : -(-end // block)].tolist()
             addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
-            self._holdings.begin_read(held)
+            held.begin_read()
             pull.reading = True
             self._holdings.changed.fire()
             await channel.send(

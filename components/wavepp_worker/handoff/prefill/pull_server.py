@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
-from wavepp_worker.handoff.prefill.ledger import Held
 from wavepp_worker.handoff.pull_messages import (
     FROM_PULLER,
     AllSent,
@@ -36,7 +37,7 @@ REOFFER_SECONDS = 5.0
 class ServedPull:
     """A connected receiver. ``reading``: it was told where tokens are and has not said ``RegionsRead``."""
 
-    held: Held
+    held: HeldKv
     task: asyncio.Task[None]
     reading: bool = False
 
@@ -123,7 +124,7 @@ class PullServer:
         held = self._holdings.get(hello.request_id)
         if held is None:
             return None
-        self._holdings.start_pull(held)
+        held.start_pull()
         pull = ServedPull(held, task)
         self._pulls[hello.request_id] = pull
         return pull
@@ -136,7 +137,7 @@ class PullServer:
             self._holdings.end_read(pull.held)
         if self._pulls.get(pull.held.request_id) is pull:
             del self._pulls[pull.held.request_id]
-            self._holdings.stop_pull(pull.held)
+            pull.held.stop_pull()
 
     async def _listen(self, channel: Channel, request_id: str) -> PullReceived | CancelPull | None:
         """What the receiver says at the end; None if its connection ends first."""
@@ -161,7 +162,7 @@ class PullServer:
                 "it was not told to"
             )
         pull.reading = False
-        self._holdings.delivered(pull.held, message.end)
+        pull.held.delivered(message.end, time.monotonic())
         self._holdings.end_read(pull.held)
         self._holdings.changed.fire()
 
@@ -206,7 +207,7 @@ class PullServer:
                 return
             await channel.send(PullFailed(request_id=held.request_id, message=answer))
 
-    def _trouble(self, held: Held, reason: str = "") -> str:
+    def _trouble(self, held: HeldKv, reason: str = "") -> str:
         if not reason:
             reason = (
                 f"nothing moved for {self._holdings.timeout:.1f} s"

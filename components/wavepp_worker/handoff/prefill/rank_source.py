@@ -93,7 +93,7 @@ class RankSource:
             if request_id in self._live:
                 raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
             self._live[request_id] = prompt_tokens
-            self._listener.call(self._holdings.offer, request_id, block_table.clone(), prompt_tokens, ready)
+            self._listener.call(self._holdings.hold, request_id, block_table.clone(), prompt_tokens, ready)
 
     def advance(self, request_id: str, ready: int) -> None:
         """See ``KVSource``; ignored for a request that has settled.
@@ -105,7 +105,7 @@ class RankSource:
             prompt_tokens = self._live.get(request_id)
         if prompt_tokens is not None and ready > prompt_tokens:
             raise HandoffError(f"request {request_id} has {prompt_tokens} tokens but advances to {ready}")
-        self._listener.call(self._holdings.advance, request_id, ready)
+        self._listener.call(self._holdings.computed, request_id, ready)
 
     def withdraw(self, request_id: str) -> None:
         """See ``KVSource``; ignored for a request that has settled."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import torch
 
 from wavepp_worker.handoff.connection.channel import Channel
-from wavepp_worker.handoff.prefill.ledger import Held
+from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.pull_server import ServedPull
 from wavepp_worker.handoff.prefill.rank_source import RankSource
 from wavepp_worker.handoff.pull_messages import PIECE_BYTES, KvPiece
@@ -33,12 +34,12 @@ class SocketSource(RankSource):
             await channel.send(KvPiece(request_id=held.request_id, start=start, end=end, size=len(payload)))
             for offset in range(0, len(payload), SEND_BYTES):
                 await channel.send_raw(payload[offset : offset + SEND_BYTES])
-                self._holdings.moved(held)
-            self._holdings.delivered(held, end)
+                held.moved(time.monotonic())
+            held.delivered(end, time.monotonic())
 
-    async def _copy(self, held: Held, start: int, end: int) -> torch.Tensor:
+    async def _copy(self, held: HeldKv, start: int, end: int) -> torch.Tensor:
         """Export in the copy thread. The read ends when the copy does, whatever becomes of this task."""
-        self._holdings.begin_read(held)
+        held.begin_read()
         copying = asyncio.get_running_loop().run_in_executor(
             self._copier, self._kv.export_tokens, held.table, start, end
         )

@@ -1,0 +1,109 @@
+"""Rooms without sockets: what is remembered of one, how long, and whose KV nobody wants any more."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.handoff.prefill.bootstrap_rooms import ROOMS_OVER_REMEMBERED, BootstrapRoom, BootstrapRooms
+
+from tests.support.handoff_sides import FIRST
+
+OFFER = Offer(request_id="a", prompt_tokens=3, model_id="m", ranks=())
+
+
+def claimed(rooms: BootstrapRooms, room: int, now: float = 0) -> BootstrapRoom:
+    entry = rooms.claim(room, now)
+    assert isinstance(entry, BootstrapRoom)
+    return entry
+
+
+def test_claim_and_prefill_meet_in_either_order() -> None:
+    rooms = BootstrapRooms(10)
+    early = claimed(rooms, 1)
+    assert rooms.register(1, OFFER, hold=False, now=1)
+    assert rooms.register(2, OFFER, hold=True, now=1)
+    late = claimed(rooms, 2)
+    assert (early.offer, early.open) == (OFFER, True)
+    assert (late.offer, late.open) == (OFFER, False)
+    rooms.open(2)
+    assert late.open
+    assert len(rooms) == 2
+
+
+def test_the_first_outcome_stays() -> None:
+    rooms = BootstrapRooms(10)
+    rooms.register(1, OFFER, hold=False, now=0)
+    rooms.finish(1, FIRST, 5)
+    rooms.fail(1, "too late", 6)
+    entry = claimed(rooms, 1)
+    assert (entry.outcome, entry.since) == (FIRST, 5)
+
+
+def test_news_of_a_room_that_is_over_do_not_bring_it_back() -> None:
+    rooms = BootstrapRooms(10)
+    rooms.register(1, OFFER, hold=False, now=0)
+    claimed(rooms, 1)
+    assert rooms.leave(1, told=True, now=1) is None
+    rooms.open(1)
+    rooms.finish(1, FIRST, 2)
+    rooms.fail(1, "no", 2)
+    assert len(rooms) == 0
+    assert rooms.claim(1, 3) == "room 1 cannot be claimed: it has been answered"
+    with pytest.raises(HandoffError, match="room 1 cannot be used for request a: it has been answered"):
+        rooms.register(1, OFFER, hold=False, now=3)
+
+
+def test_a_claimant_that_leaves_untold_leaves_an_unwanted_prefill() -> None:
+    rooms = BootstrapRooms(10)
+    rooms.register(1, OFFER, hold=False, now=0)
+    claimed(rooms, 1)
+    assert rooms.leave(1, told=False, now=0) is OFFER
+    claimed(rooms, 2)
+    assert rooms.leave(2, told=False, now=0) is None
+    assert not rooms.register(2, OFFER, hold=False, now=1)
+    with pytest.raises(HandoffError, match="room 2 cannot be used for request a: its claimant gave it up"):
+        rooms.register(2, OFFER, hold=False, now=1)
+
+
+def test_a_failure_is_kept_for_a_claim_unless_its_claimant_left() -> None:
+    rooms = BootstrapRooms(10)
+    rooms.fail(1, "no", 0)
+    assert claimed(rooms, 1).outcome == "no"
+    claimed(rooms, 2)
+    rooms.leave(2, told=False, now=0)
+    rooms.fail(2, "no", 0)
+    assert len(rooms) == 1
+
+
+def test_what_nobody_claims_in_time_is_forgotten_and_its_kv_unwanted() -> None:
+    rooms = BootstrapRooms(10)
+    other = msgspec.structs.replace(OFFER, request_id="b")
+    rooms.register(1, OFFER, hold=False, now=0)
+    rooms.register(2, other, hold=False, now=0)
+    rooms.finish(2, FIRST, 5)
+    rooms.register(3, OFFER, hold=False, now=0)
+    rooms.fail(3, "no", 5)
+    rooms.register(4, OFFER, hold=False, now=0)
+    rooms.finish(4, FIRST, 5)
+    claimed(rooms, 4)
+    assert rooms.forget(14.9) == []
+    assert len(rooms) == 4
+    assert rooms.forget(15) == [other], "a prefill that failed holds no KV"
+    assert len(rooms) == 2, "one runs still, one is claimed"
+    assert rooms.claim(2, 16) == "room 2 cannot be claimed: nobody claimed it within 10.0 s"
+
+
+def test_memory_is_bounded() -> None:
+    rooms = BootstrapRooms(10)
+    for room in range(ROOMS_OVER_REMEMBERED + 1):
+        claimed(rooms, room)
+        rooms.leave(room, told=True, now=0)
+    assert isinstance(rooms.claim(0, 0), BootstrapRoom)
+    assert isinstance(rooms.claim(1, 0), str)
+    claimed(rooms, 10_000)
+    rooms.leave(10_000, told=False, now=0)
+    rooms.forget(10)
+    with pytest.raises(HandoffError, match="its claimant gave it up"):
+        rooms.register(10_000, OFFER, hold=False, now=11)
