@@ -32,10 +32,14 @@ B, B_MIN = 64, M // 2
 PLANNERS: dict[str, Callable[[Device], Planner]] = {
     "greedy": lambda d: GreedyPlanner(M),
     "greedy M/2": lambda d: GreedyPlanner(M // 2),
-    "throttle": lambda d: ThrottlePlanner(T=2 * d.stages, max_p=M, min_p=M // 16, B=B),
-    "two-budget": lambda d: TwoBudgetMpu(P=d.stages, M=M, B=B),
+    "throttle": lambda d: ThrottlePlanner(
+        waves=2 * d.stages, max_num_batched_tokens=M, min_num_batched_tokens=M // 16, block_size=B
+    ),
+    "two-budget": lambda d: TwoBudgetMpu(stages=d.stages, max_num_batched_tokens=M, block_size=B),
     "mpu-paper": lambda d: PaperMpu(P=d.stages, M=M, b_min=B_MIN, B=B),
-    "mpu": lambda d: Mpu(P=d.stages, M=M, b_min=M // 32, B=B, cost=d.cost),
+    "mpu": lambda d: Mpu(
+        stages=d.stages, max_num_batched_tokens=M, min_num_batched_tokens=M // 32, block_size=B, cost=d.cost
+    ),
 }
 
 

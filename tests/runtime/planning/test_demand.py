@@ -6,7 +6,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.runtime.planning.demand import WINDOW, Demand
+from wavepp_worker.runtime.planning.demand import WINDOW_WAVES, Demand
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -19,18 +19,17 @@ def view(waiting: int, flying: int = 0) -> PipelineView:
 def launch(demand: Demand, requests: int, waves: int, supply: float = 0.0) -> None:
     for _ in range(waves):
         demand.see(view(requests))
-        demand.supply(supply)
-        demand.launched(())
+        demand.launched((), supply)
 
 
 def test_requests_count_whole_until_their_last_wave_is_done() -> None:
     demand, lane = Demand(), Lane("r", 20, 100)
     demand.see(PipelineView((lane,)))
-    demand.launched(())
+    demand.launched((), 0.0)
     lane.next = 60
     demand.see(PipelineView((lane,), ((Span("r", 20, 40, False),),)))
     assert (demand.requests, demand.tokens) == (1, 80)
-    demand.launched(())
+    demand.launched((), 0.0)
     demand.see(PipelineView((Lane("s", 0, 8),), ((Span("r", 60, 40, True),),)))
     assert (demand.requests, demand.tokens) == (2, 88)
 
@@ -38,7 +37,7 @@ def test_requests_count_whole_until_their_last_wave_is_done() -> None:
 def test_the_most_of_the_window_counts() -> None:
     demand = Demand()
     launch(demand, 5, 1)
-    launch(demand, 2, WINDOW - 1)
+    launch(demand, 2, WINDOW_WAVES - 1)
     demand.see(view(1))
     assert (demand.requests, demand.tokens) == (5, 500)
     launch(demand, 2, 1)
@@ -48,7 +47,7 @@ def test_the_most_of_the_window_counts() -> None:
 
 def test_a_load_is_steady_if_it_never_halved_in_a_full_window() -> None:
     demand = Demand()
-    launch(demand, 4, WINDOW - 1)
+    launch(demand, 4, WINDOW_WAVES - 1)
     demand.see(view(4))
     assert not demand.steady, "not known for long enough"
     launch(demand, 2, 1)
@@ -57,7 +56,7 @@ def test_a_load_is_steady_if_it_never_halved_in_a_full_window() -> None:
     launch(demand, 1, 1)
     demand.see(view(4))
     assert not demand.steady
-    launch(demand, 4, WINDOW)
+    launch(demand, 4, WINDOW_WAVES)
     demand.see(view(4))
     assert demand.steady
 
@@ -65,7 +64,7 @@ def test_a_load_is_steady_if_it_never_halved_in_a_full_window() -> None:
 def test_only_a_steady_load_supplies_what_it_did_before() -> None:
     demand = Demand()
     launch(demand, 4, 1, supply=90.0)
-    launch(demand, 4, WINDOW - 2, supply=40.0)
+    launch(demand, 4, WINDOW_WAVES - 2, supply=40.0)
     demand.see(view(4))
     assert demand.supply(50.0) == 50.0
     launch(demand, 4, 1, supply=40.0)
@@ -83,7 +82,7 @@ def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
     lanes: list[Lane] = []
     flight: list[tuple[Span, ...]] = []
     whole: dict[str, int] = {}
-    waves = [(0, 0)] * WINDOW
+    waves = [(0, 0)] * WINDOW_WAVES
     for step in range(300):
         for _ in range(rng.choice((0, 0, 1, 3))):
             lane = Lane(f"r{step}.{len(lanes)}", 0, rng.randrange(1, 200))
@@ -97,7 +96,7 @@ def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
         demand.see(seen)
         present = {lane.request_id for lane in lanes} | {span.request_id for wave in flight for span in wave}
         now = len(present), sum(whole[request_id] for request_id in present)
-        recent = [*waves[-WINDOW:], now]
+        recent = [*waves[-WINDOW_WAVES:], now]
         assert demand.requests == max(requests for requests, _ in recent)
         assert demand.tokens == max(tokens for _, tokens in recent)
         if lanes and len(flight) < 6 and rng.random() < 0.7:
@@ -105,7 +104,7 @@ def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
             spans = tuple(
                 lane.span(rng.choice((lane.left, rng.randrange(1, lane.left + 1)))) for lane in carried
             )
-            demand.launched(spans)
+            demand.launched(spans, 0.0)
             waves.append(now)
             flight.append(spans)
             for span, lane in zip(spans, carried, strict=True):

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.planner import Lane
 
+from tests.support.planning import plan
+
 
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=6),
@@ -18,7 +20,7 @@ def test_greedy_waves_cover_every_prompt_once_and_in_order(
     lanes = [Lane(f"r{i}", start, start + length) for i, (start, length) in enumerate(lengths)]
     planner, position = GreedyPlanner(budget), {lane.request_id: lane.next for lane in lanes}
     waves = 0
-    while spans := planner.plan(lanes):
+    while spans := plan(planner, lanes):
         waves += 1
         tokens = sum(span.length for span in spans)
         assert tokens <= budget
@@ -34,7 +36,7 @@ def test_greedy_waves_cover_every_prompt_once_and_in_order(
 
 def test_only_the_last_span_of_a_prompt_is_marked_last() -> None:
     lane = Lane("r", 16, 50)
-    spans = [span for _ in range(4) for span in GreedyPlanner(16).plan([lane])]
+    spans = [span for _ in range(4) for span in plan(GreedyPlanner(16), [lane])]
     assert [(span.start, span.length, span.last) for span in spans] == [
         (16, 16, False),
         (32, 16, False),

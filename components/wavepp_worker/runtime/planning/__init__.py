@@ -1,1 +1,1 @@
-"""Which chunks make up the next wave (paper, section 4.6): lanes, the ring, and the planners. Pure."""
+"""Which chunks make up the next wave (paper, section 4.6): lanes, the ring, wave budgets, the planners. Pure."""

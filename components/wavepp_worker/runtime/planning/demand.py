@@ -1,4 +1,4 @@
-"""What clients ask of the pipeline, now and over the last waves. Pure."""
+"""What clients ask of the pipeline, now and over the last waves; for ``mpu``, not in the paper. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from wavepp_worker.runtime.planning.planner import PipelineView
 from wavepp_worker.runtime.protocol.waves import Span
 
-WINDOW = 32
+WINDOW_WAVES = 32
 """Waves by which the load is judged: some fills of the ring, so that a burst has ebbed away within them."""
-EBB = 0.5
-"""A load whose requests fell below this share of their most within the window comes in bursts."""
+MIN_STEADY_SHARE = 0.5
+"""Share of the most requests at a time: a load that fell below it within the window comes in bursts."""
 
 
 class Demand:
-    """The requests that wait or are in flight, and the most there were of them during the last ``WINDOW`` waves.
+    """The requests that wait or are in flight, and the most there were of them during the last ``WINDOW_WAVES`` waves.
 
     Clients that ask again when they are answered are missing for a moment, just when the next wave is planned:
     under a *steady* load the most that was seen is what there is.
@@ -25,13 +25,11 @@ class Demand:
         self._whole: dict[str, int] = {}
         self._tokens = 0
         self._ending: deque[str] = deque()
-        self._requests_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
-        self._tokens_of_waves = deque([0] * WINDOW, maxlen=WINDOW)
-        self._supply_of_waves = deque([0.0] * WINDOW, maxlen=WINDOW)
+        self._requests_of_waves = deque([0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
+        self._tokens_of_waves = deque([0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
+        self._supply_of_waves = deque([0.0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
         self.steady = False
-        """Whether there were requests all the time, never less than ``EBB`` of their most."""
-        self.supply_now = 0.0
-        """The size of a wave that the requests supplied when that was asked for last."""
+        """Whether there were requests all the time, never less than ``MIN_STEADY_SHARE`` of the most."""
         self.requests = 0
         """Most requests at a time."""
         self.tokens = 0
@@ -51,21 +49,20 @@ class Demand:
         if len(whole) != len(view.lanes) + ending:
             self._recount(view)
         most = max(self._requests_of_waves)
-        self.steady = min(self._requests_of_waves) >= EBB * most > 0
+        self.steady = min(self._requests_of_waves) >= MIN_STEADY_SHARE * most > 0
         self.requests = max(len(self._whole), most)
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
 
-    def supply(self, size: float) -> float:
-        """The size of a wave that the requests supply: what they do now, or at most did under a steady load."""
-        self.supply_now = size
-        return max(size, max(self._supply_of_waves)) if self.steady else size
+    def supply(self, now: float) -> float:
+        """Tokens of a wave that the requests supply: what they do ``now``, or at most did under a steady load."""
+        return max(now, max(self._supply_of_waves)) if self.steady else now
 
-    def launched(self, spans: Sequence[Span]) -> None:
-        """A wave was launched, planned from what was seen last."""
+    def launched(self, spans: Sequence[Span], supply: float) -> None:
+        """A wave was launched, planned from what was seen last: requests that supplied waves of ``supply`` tokens."""
         self._ending.extend(span.request_id for span in spans if span.last)
         self._requests_of_waves.append(len(self._whole))
         self._tokens_of_waves.append(self._tokens)
-        self._supply_of_waves.append(self.supply_now)
+        self._supply_of_waves.append(supply)
 
     def _recount(self, view: PipelineView) -> None:
         """Somebody left without having ended."""

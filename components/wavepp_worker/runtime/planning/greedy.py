@@ -7,13 +7,13 @@ from wavepp_worker.runtime.protocol.waves import Span
 
 
 class GreedyPlanner(Planner):
-    """Fills every wave up to a fixed budget of tokens, first come first served (chunked prefill)."""
+    """Fills every wave up to the most tokens it may have, first come first served, cut at any token."""
 
-    def __init__(self, budget: int) -> None:
-        self._budget = budget
+    def __init__(self, max_num_batched_tokens: int) -> None:
+        self._max_tokens = max_num_batched_tokens
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        left = self._budget
+        left = self._max_tokens
         spans = []
         for lane in view.lanes:
             if left == 0:

@@ -1,4 +1,4 @@
-"""Rank 0's lanes: which admitted requests share waves, and what is in flight of them. Pure."""
+"""Rank 0's lanes (paper, section 4.6): which admitted requests share waves, and what is in flight of them. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from wavepp_worker.runtime.protocol.waves import Span
 class Lanes:
     """Admitted requests in first-come order, and the ring of waves that carry their chunks.
 
-    Methods that change a lane return what the WAVE thread has to hear of it.
+    The oldest ``max_num_seqs`` requests share waves; who is behind them keeps its lease until one of those is
+    scheduled to its end. Methods that change a lane return what the WAVE thread has to hear of it.
     """
 
-    def __init__(self, ring: Ring, planner: Planner, max_batch: int) -> None:
+    def __init__(self, ring: Ring, planner: Planner, max_num_seqs: int) -> None:
         self.ring = ring
         self._planner = planner
-        self._max_batch = max_batch
+        self._max_num_seqs = max_num_seqs
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         self._leased: set[str] = set()
         self._aborted: set[str] = set()
@@ -53,7 +54,7 @@ class Lanes:
         """The first request with a place in the waves whose blocks are not its own yet."""
         if not self._leased:
             return None
-        open_lanes = islice(self._lanes, self._max_batch)
+        open_lanes = islice(self._lanes, self._max_num_seqs)
         return next((request_id for request_id in open_lanes if request_id in self._leased), None)
 
     def started(self, request_id: str) -> None:
@@ -72,7 +73,12 @@ class Lanes:
         return self._planner.propose(self._view(admitting, slack))
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneAdvance]]:
-        """Put a proposed wave in flight; returns its id."""
+        """Put a proposed wave, or less of it, in flight; returns its id.
+
+        Raises:
+            PositionMismatch: a span is not the next work of a lane.
+            ValueError: the ring is full.
+        """
         self._planner.accept(self._view(), spans)
         wave_id = self.ring.launch(spans)
         ended: list[LaneAdvance] = []
@@ -83,7 +89,11 @@ class Lanes:
         return wave_id, ended
 
     def complete(self, wave_id: int, seconds: float = 0.0) -> list[LaneAdvance]:
-        """The last rank has executed a wave; the slowest took ``seconds``, if that is known."""
+        """The last rank has executed a wave; the slowest took ``seconds``, 0 if that is not known.
+
+        Raises:
+            PositionMismatch: ``wave_id`` is not the oldest wave in flight.
+        """
         ended: list[LaneAdvance] = []
         spans = self.ring.complete(wave_id)
         self._planner.observe(spans, seconds)
@@ -106,6 +116,6 @@ class Lanes:
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
     def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
-        """What shares waves; who is behind the first ``max_batch`` keeps its lease until a lane is free."""
-        lanes = tuple(islice(self._lanes.values(), self._max_batch))
+        """What the planner may put into the next wave, and what is in flight."""
+        lanes = tuple(islice(self._lanes.values(), self._max_num_seqs))
         return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack)

@@ -1,7 +1,8 @@
-"""Our planner (``mpu``): waves of equal time instead of equal token budgets. Pure.
+"""Maximum pipeline utilisation, our way (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
-The paper's rules ask how many waves of a token budget the work makes. Here the cost model says how many
-seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the first.
+The paper's rules (section 4.6, ``mpu_paper.py``) ask how many waves of a token budget the work makes. Here the cost
+model says how many seconds a wave shall take, from six rules, each a method or an argument of that name. Of ``P``
+stages ``Q = P - 1`` lie behind the first; ``a`` is what a wave costs by itself (``WaveCost``).
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
@@ -11,9 +12,9 @@ seconds a wave shall take, from six rules; ``Q = P - 1`` stages lie behind the f
   there are half as many waves again: a burst pays ``a`` once, and those in its smaller waves are answered sooner.
   A wave that takes all there is and could take more is launched when rank 0's device is about to run dry.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
-* *turns*: clients that are answered together ask again together. A wave that took all it had room for leaves others
+* *turns*: clients that are answered together ask again together. A wave that took all it could leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
-  left behind goes first and alone, unless all have room.
+  left behind goes first and alone, unless all fit.
 * *passing*: who would be cut, and would not end a wave sooner for it, lets those behind pass that end in what is
   left of the wave. Not where a steady load fills the waves: there, who passes only makes another wait.
 * *same wait*: where the requests ask for ``x`` full waves, some take ``ceil(x)`` waves and some one less. With
@@ -27,25 +28,25 @@ from collections.abc import Sequence
 
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
-from wavepp_worker.runtime.planning.packing import PackingPlanner, require_aligned
+from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView
-from wavepp_worker.runtime.planning.wave_budget import TimedRoom
+from wavepp_worker.runtime.planning.wave_budget import TimeBudget
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
-SMALLEST_TURN = 0.2
-"""Of a wave: who was left behind shares waves with newcomers rather than go alone in less."""
-STRETCH = 1.3
-"""How much longer than it should a wave may last before a request is cut once more, if there are as many requests as
+MIN_TURN_SHARE = 0.2
+"""Share of a wave's seconds: who was left behind shares waves with newcomers rather than go alone in less."""
+MAX_STRETCH = 1.3
+"""Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again."""
-BURST = 1.5
-"""Waves a stage, where the load is not known to be steady and there are at most ``CROWD`` requests a stage."""
-CROWD = 3
-"""Requests a stage: so many are answered soonest by waves that cost little, one after the other."""
-FEW = 0.04
+BURST_WAVES_PER_STAGE = 1.5
+"""Waves a stage, where the load is not known to be steady and there are at most ``MAX_BURST_REQUESTS_PER_STAGE``."""
+MAX_BURST_REQUESTS_PER_STAGE = 3
+"""Requests a stage: more are answered soonest by waves that cost little, one after the other."""
+MAX_SHARE_WAITING_ONE_MORE_WAVE = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
-PRICE = 0.0075
-"""Most throughput that is given for equal waits."""
+MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT = 0.0075
+"""Share of the throughput, the most that is given for equal waits."""
 
 
 class Mpu(PackingPlanner):
@@ -54,30 +55,33 @@ class Mpu(PackingPlanner):
     def __init__(
         self,
         *,
-        P: int,
-        M: int,
-        b_min: int,
-        B: int,
+        stages: int,
+        max_num_batched_tokens: int,
+        min_num_batched_tokens: int,
+        block_size: int,
         cost: WaveCost | None = None,
-        max_batch: int = 128,
-        deadline: int | None = None,
+        max_num_seqs: int = 128,
     ) -> None:
-        """``cost`` is learned from executed waves unless given.
-
-        ``deadline`` is how many waves may pass a lane over, by default ``R = 2P``.
+        """``cost`` is learned from executed waves unless given; ``max_num_seqs`` lanes share waves.
 
         Raises:
-            ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
+            ConfigError: the most or fewest tokens of a wave are not whole blocks, or the fewest exceed the most.
         """
-        require_aligned(M, b_min, B)
-        super().__init__(max_batch=max_batch, block=B, deadline=2 * P if deadline is None else deadline)
-        self._P, self._M, self._b_min = P, M, b_min
+        require_whole_blocks(max_num_batched_tokens, min_num_batched_tokens, block_size)
+        # A lane may be passed over by as many waves as the ring holds.
+        super().__init__(max_num_seqs=max_num_seqs, block_size=block_size, deadline=2 * stages)
+        self._stages = stages
+        self._max_tokens, self._min_tokens = max_num_batched_tokens, min_num_batched_tokens
         self._learned = LearnedCost() if cost is None else None
         self._cost = LearnedCost().cost if cost is None else cost
-        self._head = ("", 0)
-        self._left_behind: set[str] = set()
         self._demand = Demand()
-        self.budget = b_min
+        self._supply_now = 0.0
+        """Tokens of a wave that the requests supplied in the latest decision."""
+        self._oldest, self._oldest_begun = "", 0
+        """The oldest lane's request, and the token where it began to be the oldest."""
+        self._left_behind: set[str] = set()
+        """Requests in lanes when the last wave was launched that still have tokens."""
+        self.budget = min_num_batched_tokens
         """Tokens the oldest lane could have taken in the latest decision."""
 
     def observe(self, spans: Sequence[Span], seconds: float) -> None:
@@ -87,72 +91,62 @@ class Mpu(PackingPlanner):
             self._cost = self._learned.observe(tokens, context, seconds)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        lanes = view.lanes[: self._max_batch]
+        lanes = view.lanes[: self._max_num_seqs]
         if not lanes:
             return ()
-        head = lanes[0]
-        if head.request_id != self._head[0]:
-            self._head = (head.request_id, head.next)
-        demand = self._demand
+        head, demand = lanes[0], self._demand
+        if head.request_id != self._oldest:
+            self._oldest, self._oldest_begun = head.request_id, head.next
         demand.see(view)
         seconds = self._seconds(view, lanes)
-        longest = seconds * STRETCH if demand.requests >= self._P else seconds
-        self.budget = min(max(self._even(head, longest), self._b_min), self._M)
-        room = self._cost.work(head.next, self.budget)
+        self.budget = self._even(head, seconds)
+        allowed = self._cost.work(head.next, self.budget)
         if len(lanes) > 1:
-            room = max(room, seconds)
-        full = self._cost.work(head.next, self._M)
-        plenty = demand.supply_now * self._cost.b >= full
-        tokens = self._same_wait(full) if plenty else self._M
-        wave = TimedRoom(self._cost, self._block, tokens, room, passing=not (plenty and demand.steady))
-        spans = self._pack(lanes, wave)
+            allowed = max(allowed, seconds)
+        full = self._cost.work(head.next, self._max_tokens)
+        plenty = self._supply_now * self._cost.b >= full
+        tokens = self._same_wait(full) if plenty else self._max_tokens
+        passing = not (plenty and demand.steady)
+        left = TimeBudget(self._cost, self._block_size, tokens, allowed, passing=passing)
+        spans = self._pack(lanes, left)
         if plenty:
-            spans += self._fragment(lanes, spans, wave)
+            spans += self._filling(lanes, spans, left)
         elif len(spans) < len(lanes):
-            spans = self._before_newcomers(lanes, spans, SMALLEST_TURN * seconds)
+            spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
+        # By *supply*, whoever comes before the device runs dry may share the wave.
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
-        if everything and room - wave.seconds < seconds and view.slack > LAUNCH_MARGIN_SECONDS:
+        if everything and allowed - left.seconds < seconds and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
         return spans
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
-        self._demand.launched(spans)
-
-    def _fragment(self, lanes: Sequence[Lane], spans: tuple[Span, ...], wave: TimedRoom) -> tuple[Span, ...]:
-        """What is left of a wave goes to the first lane that it does not carry."""
-        carried = {span.request_id for span in spans}
-        for lane in lanes:
-            if lane.request_id not in carried:
-                length = wave.chunk(lane)
-                return (lane.span(length),) if length else ()
-        return ()
-
-    def _same_wait(self, full: float) -> int:
-        """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""
-        waves = self._demand.tokens / self._M
-        equal = math.ceil(waves - FEW)
-        price = self._cost.a / (self._cost.a + full) * (equal / waves - 1)
-        if price > PRICE:
-            return self._M
-        return min(self._M, -(-math.ceil(self._demand.tokens / equal) // self._block) * self._block)
-
-    def _before_newcomers(
-        self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float
-    ) -> tuple[Span, ...]:
-        """Only the spans of lanes that the last wave left behind, if that ends all of those and takes ``least``."""
-        old = tuple(span for span in spans if span.request_id in self._left_behind)
-        ended = sum(span.last for span in old) == sum(lane.request_id in self._left_behind for lane in lanes)
-        if ended and sum(self._cost.work(span.start, span.length) for span in old) >= least:
-            return old
-        return spans
+        self._demand.launched(spans, self._supply_now)
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
-        """How long the next wave should occupy a stage."""
-        cost, P, head = self._cost, self._P, lanes[0]
-        burst = not self._demand.steady and self._demand.requests <= CROWD * P
-        wanted = P * BURST if burst else P
+        """How long the next wave should occupy a stage: by *supply*, and while that makes no full waves, by *alone*."""
+        now, full = self._supply(view, lanes)
+        # Kept in tokens, as the cost is learned meanwhile.
+        self._supply_now = now / self._cost.b
+        if self._stages == 1 and not full:
+            return now
+        supplied = self._demand.supply(self._supply_now) * self._cost.b
+        return supplied if full else max(self._alone(view, lanes), supplied)
+
+    def _alone(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
+        """Seconds of the waves in which the oldest request, if it were alone, would be done first."""
+        cost, begun = self._cost, self._oldest_begun
+        seconds = math.sqrt(cost.a * cost.work(begun, lanes[0].end - begun) / (self._stages - 1))
+        if len(lanes) == 1 and view.in_flight and view.slack > 0:
+            return max(seconds, sum(cost.work(span.start, span.length) for span in view.in_flight[-1]))
+        return seconds
+
+    def _supply(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[float, bool]:
+        """Seconds of a wave that the requests supply now, and whether all stages can have full waves."""
+        cost, stages, head = self._cost, self._stages, lanes[0]
+        burst = not self._demand.steady and self._demand.requests <= MAX_BURST_REQUESTS_PER_STAGE * stages
+        waves = stages * BURST_WAVES_PER_STAGE if burst else stages
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
         first = cost.work(head.next, head.left)
@@ -161,11 +155,13 @@ class Mpu(PackingPlanner):
             total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
             longest = max(longest, lane.end)
             # Enough for full waves everywhere: what else there is does not matter.
-            if total - first > wanted * (full := self._M * (b + cost.c * (longest + self._M))):
-                return self._supplied(full)
-        if P == 1:
-            self._supplied(total)
-            return total
+            if total - first > waves * (
+                full := self._max_tokens * (b + cost.c * (longest + self._max_tokens))
+            ):
+                return full, True
+        if stages == 1:
+            # No other stage to keep busy: whatever there is makes a wave.
+            return total, False
         others = total - first
         for wave in view.in_flight:
             for span in wave:
@@ -173,23 +169,47 @@ class Mpu(PackingPlanner):
                 total += work
                 if span.request_id != head.request_id:
                     others += work
-        begun = self._head[1]
-        alone = math.sqrt(cost.a * cost.work(begun, head.end - begun) / (P - 1))
-        if len(lanes) == 1 and view.in_flight and view.slack > 0:
-            alone = max(alone, sum(cost.work(span.start, span.length) for span in view.in_flight[-1]))
-        return max(alone, self._supplied(min(others / (P - 1), total / wanted)))
-
-    def _supplied(self, seconds: float) -> float:
-        """The most that was supplied, under a steady load; in tokens, as the cost is learned meanwhile."""
-        return self._demand.supply(seconds / self._cost.b) * self._cost.b
+        return min(others / (stages - 1), total / waves), False
 
     def _even(self, lane: Lane, seconds: float) -> int:
-        """Tokens of the lane's next chunk, if all its chunks take the same and at most ``seconds``."""
+        """Tokens of the lane's next chunk, if all its chunks take the same and about ``seconds`` at most."""
+        if self._demand.requests >= self._stages:
+            seconds *= MAX_STRETCH
         work = self._cost.work(lane.next, lane.left)
         cut = math.ceil(work / seconds) if seconds > 0 else lane.left
-        chunks = max(cut, -(-lane.left // self._M))
-        if chunks == 1:
-            return lane.left
-        # Rounded up to a block, so that rounding never leaves a rest that needs one more chunk.
-        end = lane.next + self._cost.tokens_within(work / chunks, lane.next)
-        return -(-end // self._block) * self._block - lane.next
+        chunks = max(cut, -(-lane.left // self._max_tokens))
+        tokens = lane.left
+        if chunks > 1:
+            # Rounded up to a block, so that rounding never leaves a rest that needs one more chunk.
+            end = lane.next + self._cost.tokens_within(work / chunks, lane.next)
+            tokens = -(-end // self._block_size) * self._block_size - lane.next
+        return min(max(tokens, self._min_tokens), self._max_tokens)
+
+    def _turns(self, lanes: Sequence[Lane], spans: tuple[Span, ...], least: float) -> tuple[Span, ...]:
+        """Only the spans of lanes that the last wave left behind, if that ends all of those and takes ``least``."""
+        old = tuple(span for span in spans if span.request_id in self._left_behind)
+        ended = sum(span.last for span in old) == sum(lane.request_id in self._left_behind for lane in lanes)
+        if ended and sum(self._cost.work(span.start, span.length) for span in old) >= least:
+            return old
+        return spans
+
+    def _filling(self, lanes: Sequence[Lane], spans: tuple[Span, ...], left: TimeBudget) -> tuple[Span, ...]:
+        """After *passing*, what is left of a wave goes to the first lane that it does not carry."""
+        carried = {span.request_id for span in spans}
+        for lane in lanes:
+            if lane.request_id not in carried:
+                length = left.chunk(lane)
+                return (lane.span(length),) if length else ()
+        return ()
+
+    def _same_wait(self, full: float) -> int:
+        """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""
+        waves = self._demand.tokens / self._max_tokens
+        equal = math.ceil(waves - MAX_SHARE_WAITING_ONE_MORE_WAVE)
+        given = self._cost.a / (self._cost.a + full) * (equal / waves - 1)
+        if given > MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT:
+            return self._max_tokens
+        return min(
+            self._max_tokens,
+            -(-math.ceil(self._demand.tokens / equal) // self._block_size) * self._block_size,
+        )

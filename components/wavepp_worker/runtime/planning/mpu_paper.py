@@ -1,4 +1,4 @@
-"""Maximum pipeline utilisation as in the paper, section "Pipeline Scheduling", with its symbols. Pure.
+"""Maximum pipeline utilisation (MPU) as in the paper, section 4.6, with its symbols. Pure.
 
 ``M`` most tokens in a wave, ``b_min`` fewest a budget shrinks to, ``B`` tokens per KV block, ``P`` stages,
 ``R = 2P`` waves in the ring, ``F`` pipeline fills to keep ready, ``S = R + (F-1)P`` waves to supply, ``W``
@@ -10,16 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from wavepp_worker.runtime.planning.packing import PackingPlanner, TokenRoom, require_aligned
+from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
 from wavepp_worker.runtime.planning.planner import PipelineView
+from wavepp_worker.runtime.planning.wave_budget import TokenBudget
 from wavepp_worker.runtime.protocol.waves import Span
 
-SPLIT_LIMIT = 0.125
-"""Most of ``W`` that a thinner budget may newly split once a larger one supplies ``R`` waves."""
-DECREASE_CHECK = 0.875
-"""A budget shrinks only once it supplies less than this share of the ``S`` waves."""
-BURST = 2
-"""Work for this many times ``S`` waves of a larger budget raises the budget at once."""
+MAX_NEWLY_SPLIT_SHARE = 0.125
+"""Share of ``W`` (tokens of tokens) that a thinner budget may newly split once a larger one supplies ``R`` waves."""
+MIN_SUPPLY_SHARE = 0.875
+"""Share of the ``S`` waves below which the supply has to fall before a budget shrinks: the paper's hysteresis check."""
+BURST_SUPPLY_RATIO = 2
+"""Work for this many times ``S`` waves of a larger budget is a burst, which raises the budget at once."""
 
 
 def budget_ladder(M: int, b_min: int, B: int) -> tuple[int, ...]:
@@ -28,7 +29,7 @@ def budget_ladder(M: int, b_min: int, B: int) -> tuple[int, ...]:
     Raises:
         ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
     """
-    require_aligned(M, b_min, B)
+    require_whole_blocks(M, b_min, B)
     ladder = [M]
     while ladder[-1] > b_min:
         ladder.append(max(b_min, ladder[-1] // 2 // B * B))
@@ -63,12 +64,15 @@ class PaperMpu(PackingPlanner):
         b_min: int,
         B: int,
         F: int = 2,
-        max_batch: int = 128,
-        deadline: int | None = None,
+        max_num_seqs: int = 128,
     ) -> None:
-        """``deadline`` is how many waves may pass a lane over, by default ``R``."""
+        """The paper's symbols, see above; ``max_num_seqs`` lanes share waves.
+
+        Raises:
+            ConfigError: the numbers are not block-aligned with ``B <= b_min <= M``.
+        """
         self.R = 2 * P
-        super().__init__(max_batch=max_batch, block=B, deadline=self.R if deadline is None else deadline)
+        super().__init__(max_num_seqs=max_num_seqs, block_size=B, deadline=self.R)
         self.S = self.R + (F - 1) * P
         self.b_min = b_min
         self.ladder = budget_ladder(M, b_min, B)
@@ -78,11 +82,13 @@ class PaperMpu(PackingPlanner):
         self._waited = False
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        lanes = view.lanes[: self._max_batch]
+        lanes = view.lanes[: self._max_num_seqs]
         if not lanes:
             return ()
         self._settle(Supply(view))
-        spans = self._pack(lanes, TokenRoom(self.budget, self._block, max(self.b_min, self.budget // 2)))
+        spans = self._pack(
+            lanes, TokenBudget(self.budget, self._block_size, max(self.b_min, self.budget // 2))
+        )
         if self._worth_waiting(view, spans):
             return ()
         return spans
@@ -97,7 +103,7 @@ class PaperMpu(PackingPlanner):
         whole = next((b for b in self.ladder if supply.waves(b) >= self.R), supplying)
         chosen = max(whole, supplying)
         for b in self.ladder:
-            if supplying <= b < whole and supply.newly_split(b, whole) <= SPLIT_LIMIT * supply.W:
+            if supplying <= b < whole and supply.newly_split(b, whole) <= MAX_NEWLY_SPLIT_SHARE * supply.W:
                 chosen = b
         return chosen
 
@@ -107,8 +113,8 @@ class PaperMpu(PackingPlanner):
         rungs_up = ladder.index(self.budget) - ladder.index(target)
         self._rising = self._rising + 1 if rungs_up > 0 else 0
         self._falling = self._falling + 1 if rungs_up < 0 else 0
-        burst = rungs_up > 1 or (rungs_up == 1 and supply.waves(target) >= BURST * self.S)
-        short = supply.waves(self.budget) < DECREASE_CHECK * self.S
+        burst = rungs_up > 1 or (rungs_up == 1 and supply.waves(target) >= BURST_SUPPLY_RATIO * self.S)
+        short = supply.waves(self.budget) < MIN_SUPPLY_SHARE * self.S
         if burst or self._rising >= self.R // 2 or (self._falling >= self.R and short):
             self.budget = target
             self._rising = self._falling = 0

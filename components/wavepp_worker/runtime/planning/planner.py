@@ -1,9 +1,9 @@
-"""What the next wave is made of. Pure: a view of the pipeline in, spans out."""
+"""What the next wave is made of: a view of the pipeline in, spans out (paper, section 4.6). Pure."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavepp_worker.errors import PositionMismatch
@@ -39,19 +39,17 @@ class PipelineView:
         lanes: admitted requests with tokens left, first come first served. Planners only read them.
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
-        kv_free: share of KV that is free, 0 to 1.
         slack: seconds for which rank 0's device has work already.
     """
 
     lanes: Sequence[Lane]
     in_flight: Sequence[tuple[Span, ...]] = ()
     admitting: int = 0
-    kv_free: float = 1.0
     slack: float = 0.0
 
 
 class Planner(ABC):
-    """Chooses a wave's spans. Decisions depend only on the views and accepted spans seen so far."""
+    """Chooses a wave's spans. Decisions depend only on the views, accepted spans and executed waves seen so far."""
 
     @abstractmethod
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
@@ -78,13 +76,3 @@ class Planner(ABC):
 
     def observe(self, spans: Sequence[Span], seconds: float) -> None:  # noqa: B027
         """A wave of these spans was executed; its slowest stage took that long. Most planners do not care."""
-
-    def plan(
-        self, lanes: Iterable[Lane], in_flight: Sequence[tuple[Span, ...]] = (), admitting: int = 0
-    ) -> tuple[Span, ...]:
-        """Propose a wave and accept all of it."""
-        view = PipelineView(tuple(lanes), in_flight, admitting)
-        spans = self.propose(view)
-        if spans:
-            self.accept(view, spans)
-        return spans

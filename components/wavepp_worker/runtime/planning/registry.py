@@ -16,21 +16,34 @@ def make_planner(config: RankConfig) -> Planner:
     """Rank 0's planner.
 
     Raises:
-        ConfigError: ``chunk``, ``min_chunk`` or ``chunk_cost`` does not suit it.
+        ConfigError: ``max_num_batched_tokens``, ``min_num_batched_tokens`` or ``wave_cost`` does not suit it.
     """
-    block, chunk, lanes = config.block_size, config.max_num_batched_tokens, config.max_num_seqs
+    stages, block_size, max_num_seqs = config.ranks, config.block_size, config.max_num_seqs
+    most = config.max_num_batched_tokens
     if config.planner == "greedy":
-        return GreedyPlanner(chunk)
-    least = config.min_num_batched_tokens or max(
-        block, chunk // (32 if config.planner == "mpu" else 2) // block * block
-    )
+        return GreedyPlanner(most)
+    share = 32 if config.planner == "mpu" else 2
+    least = config.min_num_batched_tokens or max(block_size, most // share // block_size * block_size)
     if config.planner == "throttle":
-        return ThrottlePlanner(T=2 * config.ranks, max_p=chunk, min_p=least, B=block, max_batch=lanes)
+        return ThrottlePlanner(
+            waves=2 * stages,
+            max_num_batched_tokens=most,
+            min_num_batched_tokens=least,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+        )
     if config.planner == "two-budget":
-        return TwoBudgetMpu(P=config.ranks, M=chunk, B=block, max_batch=lanes)
+        return TwoBudgetMpu(
+            stages=stages, max_num_batched_tokens=most, block_size=block_size, max_num_seqs=max_num_seqs
+        )
     if config.planner == "mpu-paper":
-        return PaperMpu(P=config.ranks, M=chunk, b_min=least, B=block, max_batch=lanes)
-    cost = None if config.wave_cost is None else WaveCost(*config.wave_cost)
-    # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
-    whole = chunk // block * block or chunk
-    return Mpu(P=config.ranks, M=whole, b_min=least, B=block, cost=cost, max_batch=lanes)
+        return PaperMpu(P=stages, M=most, b_min=least, B=block_size, max_num_seqs=max_num_seqs)
+    return Mpu(
+        stages=stages,
+        # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
+        max_num_batched_tokens=most // block_size * block_size or most,
+        min_num_batched_tokens=least,
+        block_size=block_size,
+        cost=None if config.wave_cost is None else WaveCost(*config.wave_cost),
+        max_num_seqs=max_num_seqs,
+    )

@@ -1,4 +1,4 @@
-"""The execution ring: which waves are in flight, and which requests they carry. Pure."""
+"""The execution ring (paper, section 4.6): which waves are in flight, and which requests they carry. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wavepp_worker.runtime.protocol.waves import Span
 
 
 class Ring:
-    """At most ``size`` waves between rank 0's launch and the last rank's completion (R = 2P, section 4.6)."""
+    """At most ``size`` waves between rank 0's launch and the last rank's completion: ``R = 2P`` in the paper."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -23,6 +23,7 @@ class Ring:
 
     @property
     def full(self) -> bool:
+        """Whether no further wave may be launched until one is complete."""
         return len(self._waves) >= self.size
 
     def waves(self) -> Iterable[tuple[Span, ...]]:
@@ -34,7 +35,11 @@ class Ring:
         return self._in_flight[request_id] > 0
 
     def launch(self, spans: tuple[Span, ...]) -> int:
-        """Put a wave in flight and return its id."""
+        """Put a wave in flight and return its id.
+
+        Raises:
+            ValueError: the ring is full.
+        """
         if self.full:
             raise ValueError(f"{len(self._waves)} waves are in flight, the ring holds {self.size}")
         wave_id = self._next_wave
@@ -60,6 +65,7 @@ class Ring:
         return spans
 
     def check(self) -> None:
+        """Raise ValueError unless the counts of requests in flight are those of the waves."""
         counted = Counter(span.request_id for spans in self._waves.values() for span in spans)
         if counted != self._in_flight:
             raise ValueError(f"the ring counts {dict(self._in_flight)}, its waves carry {dict(counted)}")

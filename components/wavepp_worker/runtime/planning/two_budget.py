@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from wavepp_worker.runtime.planning.mpu_paper import budget_ladder
-from wavepp_worker.runtime.planning.packing import PackingPlanner, TokenRoom
+from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
 from wavepp_worker.runtime.planning.planner import PipelineView
+from wavepp_worker.runtime.planning.wave_budget import TokenBudget
 from wavepp_worker.runtime.protocol.waves import Span
 
 
 class TwoBudgetMpu(PackingPlanner):
-    """The paper's Kimi K3 setting: ``M`` while the unscheduled tokens supply one pipeline fill, else ``M/2``."""
+    """Full waves while the unscheduled tokens supply one for each stage, else waves of half as many tokens."""
 
-    def __init__(self, *, P: int, M: int, B: int, max_batch: int = 128, deadline: int | None = None) -> None:
-        super().__init__(max_batch=max_batch, block=B, deadline=2 * P if deadline is None else deadline)
-        self._P = P
-        self.ladder = budget_ladder(M, max(B, M // 2 // B * B), B)
+    def __init__(
+        self, *, stages: int, max_num_batched_tokens: int, block_size: int, max_num_seqs: int = 128
+    ) -> None:
+        """The larger budget is ``max_num_batched_tokens``, the paper's ``M``.
+
+        Raises:
+            ConfigError: that is less than a block, or no multiple of blocks.
+        """
+        # A lane may be passed over by as many waves as the ring holds.
+        super().__init__(max_num_seqs=max_num_seqs, block_size=block_size, deadline=2 * stages)
+        self._stages = stages
+        self._full = max_num_batched_tokens
+        self._half = max(block_size, max_num_batched_tokens // 2 // block_size * block_size)
+        require_whole_blocks(self._full, self._half, block_size)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        M, half = self.ladder[0], self.ladder[-1]
-        budget = M if sum(lane.left for lane in view.lanes) >= self._P * M else half
-        return self._pack(view.lanes[: self._max_batch], TokenRoom(budget, self._block, half))
+        supplied = sum(lane.left for lane in view.lanes) >= self._stages * self._full
+        budget = self._full if supplied else self._half
+        return self._pack(view.lanes[: self._max_num_seqs], TokenBudget(budget, self._block_size, self._half))

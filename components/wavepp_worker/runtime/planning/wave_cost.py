@@ -1,4 +1,4 @@
-"""What a chunk costs a stage: ``t = a + b*n + c*sum(context attended)``. Pure."""
+"""What a wave costs a stage: ``a + b * tokens + c * (context they attend to, in sum)`` seconds. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from wavepp_worker.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class WaveCost:
-    """Seconds on the slowest stage.
+    """Seconds on the slowest stage; where only ratios matter, any unit will do.
 
     Attributes:
         a: per wave.
         b: per token.
         c: per token and token of context it attends to.
+
+    Raises:
+        ConfigError: a coefficient is negative, or a token costs nothing.
     """
 
     a: float

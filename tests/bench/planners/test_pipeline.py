@@ -1,0 +1,41 @@
+"""The virtual pipeline against a closed form, and the planners on it."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.mpu import Mpu
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
+
+from bench.paper.cells import Cell, Shape
+from bench.paper.cost_models import alone, bound
+from bench.planners.pipeline import Device, simulate
+
+
+def test_virtual_pipeline_matches_the_closed_form() -> None:
+    """``k`` equal waves through ``P`` stages take ``(k + P - 1) * t``."""
+    device = Device(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
+    outcome = simulate(device, GreedyPlanner(100), [Shape(1000)], 1)
+    assert outcome.seconds == pytest.approx((10 + 3) * 1.5)
+    outcome = simulate(device, GreedyPlanner(100), [Shape(1000)] * 5, 5)
+    assert outcome.seconds == pytest.approx((50 + 3) * 1.5)
+    # sqrt(a u / Q) = 1.3 seconds a wave: the best of 7 and 8 waves.
+    fastest = min((k + 3) * (0.5 + 10 / k) for k in (7, 8))
+    assert alone(device.cost, Shape(1000), 4, 0.0) == pytest.approx(fastest)
+
+
+@pytest.mark.parametrize("shapes", [[Shape(65536)] * 48, [Shape(129 * 1024, 125 * 1024)] * 96])
+@pytest.mark.parametrize("concurrency", [1, 8, 16])
+def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
+    shapes: list[Shape], concurrency: int
+) -> None:
+    device = Device(8, WaveCost(0.008, 18.0e-6, 1.35e-10))
+    planner = Mpu(
+        stages=8, max_num_batched_tokens=16384, min_num_batched_tokens=512, block_size=64, cost=device.cost
+    )
+    ours = simulate(device, planner, shapes, concurrency)
+    cell = Cell("", "", concurrency, (shapes[0],), {})
+    assert ours.throughput <= bound(device.cost, cell, device.stages, device.hop)
+    for budget in (16384, 8192):
+        fixed = simulate(device, GreedyPlanner(budget), shapes, concurrency)
+        assert ours.throughput > 0.985 * fixed.throughput

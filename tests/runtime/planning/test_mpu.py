@@ -1,0 +1,201 @@
+"""Every rule of our planner on numbers worked by hand, in blocks of 16 tokens and mostly at 1 second a token."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.runtime.planning.demand import WINDOW_WAVES
+from wavepp_worker.runtime.planning.mpu import Mpu
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
+from wavepp_worker.runtime.protocol.waves import Span
+
+from tests.support.planning import BLOCK_SIZE, lanes, plan, shape
+
+
+def mpu(stages: int, tokens: int, cost: WaveCost, least: int = BLOCK_SIZE) -> Mpu:
+    """For waves of at most so many ``tokens``."""
+    return Mpu(
+        stages=stages,
+        max_num_batched_tokens=tokens,
+        min_num_batched_tokens=least,
+        block_size=BLOCK_SIZE,
+        cost=cost,
+    )
+
+
+@pytest.mark.parametrize(("tokens", "least"), [(32, 64), (64, 8), (60, 16), (64, 24)])
+def test_budgets_that_are_no_blocks_are_refused(tokens: int, least: int) -> None:
+    with pytest.raises(ConfigError, match="multiples of"):
+        mpu(2, tokens, WaveCost(a=4.0, b=1.0, c=0.001), least)
+
+
+def test_a_request_alone_is_cut_into_the_number_of_waves_that_ends_first() -> None:
+    cost = WaveCost(a=4.0, b=1.0, c=0.0)
+    planner = mpu(5, 1024, cost)
+    # Waves of sqrt(a * u / Q) = sqrt(4 * 1600 / 4) = 40 seconds: 40 of them, rounded up to blocks.
+    (lane,) = lanes(1600)
+    lengths = []
+    while lane.left:
+        (span,) = plan(planner, [lane])
+        lengths.append(span.length)
+    assert lengths == [48] * 32 + [32, 32], "what is left of a request does not make its waves shorter"
+
+
+def test_a_request_alone_is_not_cut_finer_than_the_wave_it_would_wait_behind() -> None:
+    def cut(slack: float) -> int:
+        planner = mpu(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+        ahead = ((Span("f", 0, 160, True),),)
+        (span,) = planner.propose(PipelineView(lanes(1600), ahead, slack=slack))
+        return span.length
+
+    assert cut(slack=100.0) == 160
+    assert cut(slack=0.0) == 48, "the first stage is idle: the wave ahead is further on"
+
+
+def test_a_request_is_cut_evenly() -> None:
+    planner = mpu(2, 64, WaveCost(43.0, 1.0, 0.0))
+    (lane,) = lanes(96)
+    assert [plan(planner, [lane])[0].length for _ in range(2)] == [48, 48], "not 64 and 32"
+    waiting = lanes(96, 4000)
+    waves = [[span.length for span in plan(planner, waiting)] for _ in range(2)]
+    assert waves == [[64], [32, 32]], "with others to fill the second wave, the first can be full"
+
+
+def test_a_wave_that_takes_all_there_is_waits_until_the_device_is_about_to_run_dry() -> None:
+    planner = mpu(2, 1024, WaveCost(0.0, 1.0, 0.0))
+    flight = ((Span("f0", 0, 64, True),), (Span("f1", 0, 64, True),))
+
+    def proposed(*left: int, slack: float) -> int:
+        return len(planner.propose(PipelineView(lanes(*left), flight, slack=slack)))
+
+    assert proposed(16, slack=0.1) == 0, "72 seconds would make a wave, more may come meanwhile"
+    assert proposed(16, slack=0.004) == 1
+    assert proposed(16, slack=0.0) == 1, "an idle device waits for nothing"
+    assert proposed(128, slack=0.1) == 1, "a whole wave"
+    assert proposed(16, 16, 256, slack=0.1) > 1, "what others left is filled, so there is nothing to wait for"
+
+
+def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() -> None:
+    planner = mpu(4, 1024, WaveCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 160, True),) for i in range(3))
+
+    def cut(others: int) -> bool:
+        view = PipelineView(lanes(160), flight[:others])
+        (span,) = spans = planner.propose(view)
+        planner.accept(view, spans)
+        return span.length < 160
+
+    assert cut(others=3), "a burst: six waves for four stages"
+    for _ in range(WINDOW_WAVES):
+        cut(others=3)
+    assert not cut(others=3), "a steady load: four waves"
+    for _ in range(WINDOW_WAVES):
+        assert not cut(others=2), "the fourth may be about to ask again"
+    assert cut(others=2), "a window later: three requests for four stages"
+
+
+@pytest.mark.parametrize(("stages", "cut"), [(4, False), (5, True)])
+def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(stages: int, cut: bool) -> None:
+    """Three of 120 in flight supply waves of 120, or of 90 where there are five stages; 150 are at most 1.3 of 120."""
+    planner = mpu(stages, 1024, WaveCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 120, True),) for i in range(3))
+    for number in range(WINDOW_WAVES + 1):
+        spans = plan(planner, [Lane(f"r{number}", 0, 150)], flight)
+    assert (spans[0].length < 150) == cut
+
+
+def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:
+    """Four requests for waves of three: the fourth goes alone, and the three that come back again go together."""
+    planner = mpu(4, 64, WaveCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 95, True),) for i in range(3))
+
+    def launched(*waiting: Lane) -> list[str]:
+        view = PipelineView(waiting, flight)
+        spans = planner.propose(view)
+        planner.accept(view, spans)
+        return [span.request_id for span in spans]
+
+    a, b, c, d, e, f, g, h = (Lane(name, 0, 20) for name in "abcdefgh")
+    assert launched(a, b, c, d) == ["a", "b", "c"]
+    assert launched(d, e, f, g) == ["d"]
+    assert launched(e, f, g, h) == ["e", "f", "g"]
+    assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both have room"
+
+
+def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_same() -> None:
+    planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))
+    waiting = lanes(96, 640, 24, 640)
+    spans = plan(planner, waiting)
+    assert shape(spans) == [("r0", 0, 96), ("r2", 0, 24)]
+    waiting = (waiting[1], waiting[3], Lane("r4", 0, 80), Lane("r5", 0, 24))
+    assert shape(plan(planner, waiting)) == [("r1", 0, 128)]
+    planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))
+    waiting = lanes(80, 640, 24, 640)
+    assert shape(plan(planner, waiting)) == [("r0", 0, 80), ("r2", 0, 24), ("r1", 0, 24)]
+
+
+def test_nobody_passes_who_would_end_a_wave_sooner_for_the_room_that_is_left() -> None:
+    planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))
+    spans = plan(planner, lanes(96, 656, 24, 640))
+    assert shape(spans) == [("r0", 0, 96), ("r1", 0, 32)], "656 take 6 waves, after 32 of them 5"
+
+
+def test_nobody_passes_where_a_steady_load_fills_the_waves() -> None:
+    planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))
+    for number in range(WINDOW_WAVES):
+        plan(planner, [Lane(f"w{number}.{i}", 0, 640) for i in range(4)])
+    assert shape(plan(planner, lanes(96, 640, 24, 640))) == [("r0", 0, 96), ("r1", 0, 32)]
+
+
+def test_a_steady_load_that_does_not_fill_the_waves_lets_others_pass() -> None:
+    planner = mpu(4, 1024, WaveCost(1.0, 1.0, 0.0))
+    waiting = (("a", 96), ("b", 200), ("c", 24), ("d", 160))
+    for number in range(WINDOW_WAVES + 1):
+        spans = plan(planner, [Lane(f"{number}{name}", 0, left) for name, left in waiting])
+    assert [(span.request_id[-1], span.length) for span in spans] == [("a", 96), ("c", 24)], "120 of 480 / 4"
+
+
+def test_waves_are_sized_so_that_all_requests_take_as_many() -> None:
+    def wave(left: int, a: float) -> int:
+        planner = mpu(2, 1024, WaveCost(a, 1.0, 0.0))
+        return sum(span.length for span in plan(planner, lanes(*[left] * 12)))
+
+    # 12 * 720 tokens are 8.44 waves of 1024 and 9 of 960, which cost 9 / 8.44 - 1 = 6.7 % of a / (a + 1024) more.
+    assert wave(720, a=8.0) == 960
+    assert wave(720, a=256.0) == 1024, "1.3 % of the throughput is too much"
+    assert wave(683, a=8.0) == 1024, "8.004 waves: few requests take a ninth"
+
+
+def test_a_full_wave_is_filled_to_its_last_token() -> None:
+    """Otherwise each wave would end some tokens further within a request than the one before."""
+    planner = mpu(2, 64, WaveCost(1.0, 1.0, 0.0))
+    waiting = lanes(*[40] * 20)
+    assert [span.length for span in plan(planner, waiting)] == [40, 24]
+    waiting = waiting[1:]
+    assert [span.length for span in plan(planner, waiting)] == [16, 40], "8 are less than a block"
+
+
+def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
+    planner = mpu(2, 1024, WaveCost(50.0, 1.0, 0.01))
+    lane = Lane("r", 0, 4096)
+    lengths = []
+    while lane.left:
+        (span,) = plan(planner, [lane])
+        lengths.append(span.length)
+    times = [WaveCost(50.0, 1.0, 0.01).work(sum(lengths[:i]), n) for i, n in enumerate(lengths)]
+    assert lengths[0] > 2 * lengths[-2]
+    assert max(times) < 1.5 * statistics.median(times)
+
+
+def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None:
+    """Twelve requests of one block: in a burst six waves for four stages; under a steady load four."""
+    planner = mpu(4, 1024, WaveCost(0.0, 1.0, 0.0))
+    assert len(plan(planner, lanes(*[16] * 12))) == 2
+    for _ in range(WINDOW_WAVES):
+        plan(planner, lanes(*[16] * 12))
+    assert len(plan(planner, lanes(*[16] * 12))) == 3
+    planner = mpu(4, 1024, WaveCost(0.0, 1.0, 0.0))
+    assert len(plan(planner, lanes(*[16] * 6))) == 1
