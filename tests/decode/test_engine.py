@@ -20,6 +20,8 @@ from wavepp_worker.errors import AuditError, ConfigError, EngineDead, HandoffErr
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.model.stage import StageOutput
 
+from tests.support.waiting import wait_until
+
 EOS = 299
 LENGTHS = [1, 3, 4, 5, 17, 40, 41, 120]
 
@@ -96,7 +98,7 @@ def test_logprobs_are_the_plain_forwards(bench: Any, prompt: Any, reference: Any
     params = SamplingParams(temperature=1.0, seed=3, logprobs=5, presence_penalty=1.0)
     collector = b.submit(tokens, sampling=params, max_tokens=10, min_tokens=10, stop_token_ids=(EOS, 4, 5))
     assert collector.reason == "length"
-    plain = torch.log_softmax(reference.logits(tokens, collector.ids), -1)
+    plain = torch.log_softmax(reference.logits([*tokens, *collector.ids])[len(tokens) - 1 :], -1)
     for token, row in zip(collector.tokens, plain, strict=False):
         assert token.logprob == pytest.approx(float(row[token.token]), abs=1e-4)
         best = torch.topk(row, 5)
@@ -197,7 +199,7 @@ def test_unknown_keys_are_refused(tiny_llama: Path) -> None:
 
 
 class TestAbort:
-    def test_before_the_offer(self, bench: Any, prompt: Any, wait_until: Any) -> None:
+    def test_before_the_offer(self, bench: Any, prompt: Any) -> None:
         b = bench()
         at = b.prefill.room(prompt(4), held=True)
         collector = b.submit(prompt(4), at)
@@ -226,7 +228,7 @@ class TestAbort:
         collector = b.submit(prompt(4), b.prefill.room(prompt(4), held=True))
         assert collector.reason == "cancelled"
 
-    def test_while_it_waits_for_room(self, bench: Any, prompt: Any, wait_until: Any) -> None:
+    def test_while_it_waits_for_room(self, bench: Any, prompt: Any) -> None:
         b = bench(kv_tokens=512)
         holder = b.prefill.room(prompt(12), held=True)
         first = b.submit(prompt(12), holder, max_tokens=500)
@@ -390,7 +392,7 @@ def test_a_failing_callback_ends_only_its_request(bench: Any, prompt: Any) -> No
 
 
 def test_a_failing_step_kills_the_engine_and_answers_everybody(
-    bench: Any, prompt: Any, monkeypatch: Any, wait_until: Any
+    bench: Any, prompt: Any, monkeypatch: Any
 ) -> None:
     b = bench()
     forward = b.engine._loop._stage.forward

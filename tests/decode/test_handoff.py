@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from wavepp_worker import token_ids
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
@@ -18,6 +19,9 @@ from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SamplingParams, sample
+
+from tests.support.decode_bench import Collector
+from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
 CHUNK = 16
@@ -102,17 +106,17 @@ def engine(tiny_llama: Path) -> Iterator[DecodeEngine]:
 
 
 @pytest.fixture
-def submit(engine: DecodeEngine, worker: Prefill, collector: Any) -> Callable[..., Any]:
+def submit(engine: DecodeEngine, worker: Prefill) -> Callable[..., Any]:
     """``submit(tokens, …)``: prefill it, continue it, collect its outputs."""
 
     def go(tokens: np.ndarray, gate: threading.Event | None = None, **values: Any) -> Any:
         at = worker.room()
         fields = {"request_id": f"d{at.room}", "max_tokens": 12, **values}
-        outputs = collector()
+        outputs = Collector()
         if gate is None:
             gate = threading.Event()
             gate.set()
-        packed = tokens.astype("<u4").tobytes()
+        packed = token_ids.pack(tokens)
         engine.submit(DecodeRequest(tokens=packed, handoff=at, **fields), outputs)
         worker.run(at, tokens, fields.get("sampling", SamplingParams()), gate)
         return outputs
@@ -121,7 +125,7 @@ def submit(engine: DecodeEngine, worker: Prefill, collector: Any) -> Callable[..
 
 
 def test_eight_at_once_equal_generate(
-    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, reference: Any, wait_until: Any
+    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, reference: Any
 ) -> None:
     lengths = [1, 2, 15, 16, 17, 33, 100, 333]
     got = [submit(prompt(length), max_tokens=16) for length in lengths]
@@ -146,7 +150,7 @@ def test_sampled_tokens_and_logprobs(submit: Any, prompt: Any, reference: Any) -
 
 
 def test_abort_while_kv_arrives_frees_the_prefill(
-    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, wait_until: Any
+    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any
 ) -> None:
     gate = threading.Event()
     outputs = submit(prompt(100), gate, request_id="gone")
@@ -182,10 +186,8 @@ def test_blocks_are_not_freed_while_they_are_written(
     assert engine.stats().used_blocks == 0
 
 
-def test_abort_before_the_prefill_begins(
-    engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any
-) -> None:
-    outputs = collector()
+def test_abort_before_the_prefill_begins(engine: DecodeEngine, worker: Prefill, prompt: Any) -> None:
+    outputs = Collector()
     packed = prompt(9).astype("<u4").tobytes()
     request = DecodeRequest(request_id="early", tokens=packed, max_tokens=4, handoff=worker.room())
     engine.submit(request, outputs)
@@ -195,10 +197,10 @@ def test_abort_before_the_prefill_begins(
 
 
 def test_a_failed_prefill_is_told(
-    submit: Any, engine: DecodeEngine, worker: Prefill, collector: Any, prompt: Any, reference: Any
+    submit: Any, engine: DecodeEngine, worker: Prefill, prompt: Any, reference: Any
 ) -> None:
     good = submit(prompt(40), max_tokens=60)
-    at, outputs = worker.room(), collector()
+    at, outputs = worker.room(), Collector()
     packed = prompt(9).astype("<u4").tobytes()
     engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
     worker.server.fail(at.room, "the prompt was unlucky")
@@ -208,8 +210,8 @@ def test_a_failed_prefill_is_told(
     assert good.ids == reference.generate(prompt(40), 60)
 
 
-def test_nobody_there(engine: DecodeEngine, collector: Any, prompt: Any) -> None:
-    outputs = collector()
+def test_nobody_there(engine: DecodeEngine, prompt: Any) -> None:
+    outputs = Collector()
     packed = prompt(9).astype("<u4").tobytes()
     at = BootstrapAddress(host=HOST, port=1, room=1)
     engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.dynamo.kv_events import MOST_BLOCKS, KvEvents, PendingEvents, Removed, Stored, signed
 from wavepp_worker.runtime.protocol.requests import IndexDelta
+
+from tests.support.waiting import wait_until
 
 BLOCK = 2
 
@@ -67,13 +68,6 @@ class Router:
                     [signed(value) for value in event.hashes],
                     None if first.parent is None else signed(first.parent),
                 )
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen within 5 s"
-        time.sleep(0.005)
 
 
 def test_hashes_become_signed_numbers_of_the_same_bits() -> None:
