@@ -146,8 +146,8 @@ def test_max_tokens_is_cut_to_the_context(bench: Any, prompt: Any, reference: An
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"tokens": np.zeros(0)}, "prompt is empty"),
-        ({"tokens": np.zeros(513)}, "513 tokens, this worker accepts at most 512"),
+        ({"tokens": np.zeros(0, np.uint32)}, "prompt is empty"),
+        ({"tokens": np.zeros(513, np.uint32)}, "513 tokens, this worker accepts at most 512"),
         ({"tokens": np.array([1, 300])}, "token id 300 is outside the vocabulary of 300"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"min_tokens": -1}, "min_tokens is -1"),
