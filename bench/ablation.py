@@ -12,20 +12,19 @@ import random
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
-from rich.table import Table
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM
 from wavepp_worker import EngineConfig, PrefillEngine
 
-from bench.common.closed_loop import Load, closed_loop
+from bench.common.closed_loop import LoopFigures, closed_loop
+from bench.common.origin import Origin, origin_now
+from bench.common.prompts import Prompts
+from bench.common.tables import plain_table, print_table
 
 RUNGS = {
     "R1 lockstep": {"admission": "lockstep", "ownership": "none"},
@@ -37,6 +36,12 @@ VOCABULARY = 512
 
 def small_model(directory: Path, layers: int = 8) -> Path:
     """A random Llama whose layers take about as long as their launch, so that admission shows."""
+    # The other commands, and this one's --help, do without them.
+    import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -54,21 +59,17 @@ def small_model(directory: Path, layers: int = 8) -> Path:
     return directory
 
 
-def traffic(kind: str, requests: int, length: int, seed: int) -> list[list[int]]:
-    """Prompts of ``length`` tokens: all new (cold), or 90 % shared with one of 8 prefixes, or half of each."""
-    draw = random.Random(seed)
-
-    def tokens(count: int) -> list[int]:
-        return [draw.randrange(VOCABULARY) for _ in range(count)]
-
-    shared = [tokens(length * 9 // 10) for _ in range(8)]
+def mixed_prompts(kind: str, requests: int, length: int, seed: int) -> list[bytes]:
+    """Packed prompts of ``length`` tokens: all new (cold), or 90 % shared with one of 8 prefixes, or half of each."""
+    draw, new = random.Random(seed), Prompts(seed, VOCABULARY)
+    most = length * 9 // 10
+    shared = [new.tokens(most) for _ in range(8)]
     prompts = []
     for index in range(requests):
         if kind == "cold" or (kind == "mixed" and index % 2):
-            prompts.append(tokens(length))
+            prompts.append(new.tokens(length))
         else:
-            prefix = draw.choice(shared)
-            prompts.append(prefix + tokens(length - len(prefix)))
+            prompts.append(draw.choice(shared) + new.tokens(length - most))
     return prompts
 
 
@@ -85,8 +86,8 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
 ) -> None:
     """Print throughput, completion times and rounds of R1, R2 and R3 under cache pressure."""
-    kinds = ("cold", "shared", "mixed")
-    loads: dict[tuple[str, str], list[Load]] = {}
+    kinds, origin = ("cold", "shared", "mixed"), origin_now()
+    loads: dict[tuple[str, str], list[LoopFigures]] = {}
     with (
         tempfile.TemporaryDirectory() as directory,
         Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn()) as progress,
@@ -107,16 +108,17 @@ def main(
                 )
                 with PrefillEngine(config) as engine:
                     for kind in kinds:
-                        prompts = traffic(kind, requests, length, seed=turn)
+                        prompts = mixed_prompts(kind, requests, length, seed=turn)
                         loads.setdefault((kind, rung), []).append(
                             closed_loop(engine, prompts, concurrency, kind)
                         )
                         progress.advance(task)
                     engine.audit()
-    report(kinds, loads)
+    report(kinds, loads, origin)
     if out is not None:
         rows = [
             {
+                **asdict(origin),
                 "traffic": kind,
                 "rung": rung,
                 "throughput": [load.throughput for load in measured],
@@ -130,11 +132,14 @@ def main(
         out.write_text(json.dumps(rows, indent=1))
 
 
-def report(kinds: Sequence[str], loads: dict[tuple[str, str], list[Load]]) -> None:
+def report(kinds: Sequence[str], loads: dict[tuple[str, str], list[LoopFigures]], origin: Origin) -> None:
     """Print the table; ratios are of one turn each, against R1 of the same turn."""
-    table = Table(title="admission, medians over the turns")
-    for column in ("traffic", "rung", "tokens/s", "of R1", "p50 s", "p95 s", "reused", "rounds/request"):
-        table.add_column(column, justify="left" if column in ("traffic", "rung") else "right")
+    table = plain_table(
+        "admission, medians over the turns",
+        f"measured at {origin}",
+        texts=["traffic", "rung"],
+        numbers=["tokens/s", "of R1", "p50 s", "p95 s", "reused", "rounds/request"],
+    )
     for kind in kinds:
         base = loads[kind, next(iter(RUNGS))]
         for rung in RUNGS:
@@ -151,7 +156,7 @@ def report(kinds: Sequence[str], loads: dict[tuple[str, str], list[Load]]) -> No
                 f"{statistics.median(load.rounds / len(load.completion) for load in measured):.2f}",
             )
         table.add_section()
-    Console().print(table)
+    print_table(Console(), table)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import random
 import statistics
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,11 @@ import httpx
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from bench.common.origin import origin_now
 from bench.common.percentile import p95
-from bench.common.served import Served, serve
+from bench.common.served_graph import ServedGraph, serve
+from bench.common.tables import plain_table, print_table
 
 
 def first_token_seconds(client: httpx.Client, model: str, prompt: list[int]) -> float:
@@ -36,7 +38,7 @@ def first_token_seconds(client: httpx.Client, model: str, prompt: list[int]) -> 
     raise RuntimeError("the answer ended without a token")
 
 
-def newest_timing(served: Served, seen: set[str]) -> dict[str, Any]:
+def newest_timing(served: ServedGraph, seen: set[str]) -> dict[str, Any]:
     """The timings of the request that some prefill worker finished last."""
     for port in served.ports("PrefillWorker"):
         answer = httpx.post(f"http://127.0.0.1:{port}/engine/control/timings", json={"last": 1}).json()
@@ -47,7 +49,7 @@ def newest_timing(served: Served, seen: set[str]) -> dict[str, Any]:
     raise RuntimeError("no prefill worker reports the request")
 
 
-def measure(served: Served, requests: int, tokens: int) -> list[dict[str, float]]:
+def measure(served: ServedGraph, requests: int, tokens: int) -> list[dict[str, float]]:
     """One row per request, in seconds.
 
     Every prompt is new, so nothing is reused, and made of whole words: after bytes of unfinished characters the
@@ -82,16 +84,19 @@ def main(
 ) -> None:
     """Print the breakdown of an idle graph's time to first token."""
     with serve("graphs:disagg_wavepp", *context.args) as served:
-        rows = measure(served, requests, tokens)
-    table = Table(
-        "part", "median ms", "p95 ms", title=f"idle time to first token, {tokens} tokens, {requests} requests"
+        origin, rows = origin_now(), measure(served, requests, tokens)
+    table = plain_table(
+        f"idle time to first token, {tokens} tokens, {requests} requests",
+        f"measured at {origin}",
+        texts=["part"],
+        numbers=["median ms", "p95 ms"],
     )
     for name in rows[0]:
         values = [1000 * row[name] for row in rows]
         table.add_row(name, f"{statistics.median(values):.1f}", f"{p95(values):.1f}")
-    Console(width=100).print(table)
+    print_table(Console(), table)
     if out is not None:
-        out.write_text(json.dumps(rows, indent=1))
+        out.write_text(json.dumps({**asdict(origin), "seconds": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ turns; the paper's claim (section 4.2) is that the LOOP threads never wait for a
 
 from __future__ import annotations
 
-import random
 import statistics
 import tempfile
 from pathlib import Path
@@ -19,7 +18,9 @@ from rich.progress import track
 from wavepp_worker import EngineConfig, PrefillEngine
 
 from bench.common.closed_loop import closed_loop
-from bench.paper.cost_models import SYSTEMS, VOCABULARY, model_dir
+from bench.common.origin import origin_now
+from bench.common.prompts import Prompts
+from bench.common.systems import BLOCK, SYSTEMS, write_model_dir
 
 MODEL = "glm-5.2-pp4"
 
@@ -34,7 +35,7 @@ def main(
 ) -> None:
     """Print the ratio of both throughputs, turn by turn."""
     with tempfile.TemporaryDirectory() as directory:
-        model = model_dir(MODEL, speed, Path(directory))
+        model = write_model_dir(MODEL, speed, Path(directory))
 
         def engine(seconds: float) -> PrefillEngine:
             return PrefillEngine(
@@ -42,24 +43,24 @@ def main(
                     model=model,
                     pp=SYSTEMS[MODEL].stages,
                     max_num_batched_tokens=4096,
-                    block_size=64,
+                    block_size=BLOCK,
                     kv_tokens=2 * concurrency * length,
                     max_model_len=length + 16,
                     round_delay=seconds,
                 )
             )
 
-        ratios = []
+        origin, ratios = origin_now(), []
         with engine(0.0) as plain, engine(delay) as delayed:
             for turn in track(range(-1, turns), description="measuring"):
-                draw = random.Random(turn)
-                prompts = [[draw.randrange(VOCABULARY) for _ in range(length)] for _ in range(requests)]
+                draw = Prompts(seed=turn + 1)
+                prompts = [draw.tokens(length) for _ in range(requests)]
                 order = (plain, delayed) if turn % 2 else (delayed, plain)
                 loads = {each: closed_loop(each, prompts, concurrency, f"t{turn}") for each in order}
                 if turn >= 0:
                     ratios.append(loads[delayed].throughput / loads[plain].throughput)
     console = Console()
-    console.print(f"throughput with {1000 * delay:g} ms added to every round, of that without:")
+    console.print(f"throughput with {1000 * delay:g} ms added to every round, of that without ({origin}):")
     console.print(", ".join(f"{ratio:.3f}" for ratio in ratios), f"median {statistics.median(ratios):.3f}")
 
 

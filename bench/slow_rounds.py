@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from bench.paper.cells import CELLS
-from bench.paper.run import POLICIES, require_known, virtual_boot
-from bench.paper.tables import print_table
+from bench.common.cells import cell_named
+from bench.common.origin import origin_now
+from bench.common.policies import POLICIES, RUNGS, require_known
+from bench.common.tables import plain_table, print_table
+from bench.paper.boots import virtual_boot
 
 DELAYS = (0.0, 0.005, 0.02, 0.064)
 
@@ -32,15 +33,18 @@ def main(
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 6_000_000,
 ) -> None:
     """Print each policy's throughput per delay, as a share of the cell's bound."""
-    chosen = next((each for each in CELLS if each.name == cell), None)
-    if chosen is None:
-        raise typer.BadParameter(f"{cell!r} is not a cell; one is {CELLS[0].name!r}, bench.paper prints all")
-    policies = policy or ["lockstep", "wave", "lease", "mpu"]
+    try:
+        chosen = cell_named(cell)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    policies, origin = policy or list(RUNGS.values()), origin_now()
     require_known(policies, POLICIES)
     delays = delay or list(DELAYS)
-    table = Table("ms added to a round", *policies, title=f"{cell}: share of the bound")
-    for column in table.columns:
-        column.justify = "right"
+    table = plain_table(
+        f"{cell}: share of the bound",
+        f"{requests} requests; {origin}",
+        numbers=["ms added to a round", *policies],
+    )
     shares: dict[tuple[float, str], float] = {}
     todo = [(seconds, name) for seconds in delays for name in policies]
     for seconds, name in track(todo, description="measuring", console=Console(stderr=True)):

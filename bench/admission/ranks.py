@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import zmq
-from wavepp_worker.runtime.admission.outcome import Outcome
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.rounds_plane import LeaderRounds
 from wavepp_worker.runtime.protocol.rounds import Plan
 
@@ -53,7 +53,7 @@ class Ranks:
                 raise RuntimeError(f"a rank ended with {process.exitcode}")
             process.kill()
 
-    def run(self, plan: Plan) -> Outcome:
+    def run(self, plan: Plan) -> RoundOutcome:
         """One round, from the encoding of the plan to the outcome; its number is given here."""
         plan = msgspec.structs.replace(plan, round_id=self.rounds)
         outcome = self._actions.apply(plan, self._plane.run(plan, self._actions.vote))

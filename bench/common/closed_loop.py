@@ -5,26 +5,32 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.client.engine import PrefillEngine
-from wavepp_worker.runtime.client.prompts import pack_tokens
+from wavepp_worker import PrefillEngine
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from bench.common.percentile import p95
 
+HEARTBEAT = 0.6
+"""Seconds after which the ranks' totals have come to the engine."""
+
 
 @dataclass(frozen=True)
-class Load:
-    """What a closed loop measured; times in seconds, tokens are prompt tokens including reused ones."""
+class LoopFigures:
+    """What a closed loop measured; times in seconds of this machine, tokens are prompt tokens.
+
+    Attributes:
+        tokens: reused ones included.
+        completion: of every request.
+        rounds: admission rounds.
+    """
 
     seconds: float
     tokens: int
     reused: int
     completion: tuple[float, ...]
-    queued: tuple[float, ...]
-    admission: tuple[float, ...]
     rounds: int
     waves: int
 
@@ -41,35 +47,40 @@ class Load:
         return p95(self.completion)
 
 
-def closed_loop(
-    engine: PrefillEngine, prompts: Sequence[Sequence[int]], concurrency: int, name: str = "load"
-) -> Load:
-    """Send every prompt, ``concurrency`` at a time, and wait for all answers.
+def send_all(
+    engine: PrefillEngine, prompts: Iterable[bytes], concurrency: int, name: str
+) -> list[PrefillResult]:
+    """Send every prompt (packed token ids), ``concurrency`` at a time, and wait for all answers.
 
     Raises:
         WaveppError: a prompt failed.
     """
     slots = threading.Semaphore(concurrency)
-    before = engine.stats()
-    begun = time.perf_counter()
     futures = []
-    for index, prompt in enumerate(prompts):
+    for index, tokens in enumerate(prompts):
         slots.acquire()
-        request = PrefillRequest(request_id=f"{name}-{index}", tokens=pack_tokens(prompt))
-        future = engine.submit(request)
+        future = engine.submit(PrefillRequest(request_id=f"{name}-{index}", tokens=tokens))
         future.add_done_callback(lambda _: slots.release())
         futures.append(future)
-    results: list[PrefillResult] = [future.result() for future in futures]
+    return [future.result() for future in futures]
+
+
+def closed_loop(engine: PrefillEngine, prompts: Iterable[bytes], concurrency: int, name: str) -> LoopFigures:
+    """Send every prompt (packed token ids), ``concurrency`` at a time, and measure until all are answered.
+
+    Raises:
+        WaveppError: a prompt failed.
+    """
+    before, begun = engine.stats(), time.perf_counter()
+    results = send_all(engine, prompts, concurrency, name)
     seconds = time.perf_counter() - begun
-    time.sleep(0.6)
+    time.sleep(HEARTBEAT)
     after = engine.stats()
-    return Load(
+    return LoopFigures(
         seconds=seconds,
         tokens=sum(result.prompt_tokens for result in results),
         reused=sum(result.reused_tokens for result in results),
         completion=tuple(result.timings.total for result in results),
-        queued=tuple(result.timings.queued for result in results),
-        admission=tuple(result.timings.admission for result in results),
         rounds=after.rounds - before.rounds,
         waves=after.waves - before.waves,
     )

@@ -16,63 +16,22 @@ file: ``python -m bench.paper.report``.
 
 from __future__ import annotations
 
-import multiprocessing
-import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bench.paper.cells import CELLS, Cell
-from bench.paper.cost_models import SYSTEMS
-from bench.paper.figures import write_figures
+from bench.common.cells import CELLS, Cell, enough_requests
+from bench.common.kept import read_kept, with_origin, write_kept
+from bench.common.origin import origin_now
+from bench.common.policies import POLICIES, require_known
+from bench.common.systems import SYSTEMS
+from bench.paper.boots import real_boot
+from bench.paper.pool import missing, side_by_side
 from bench.paper.report import print_report
-from bench.paper.rows import Row, cell_key, read_rows, write_rows
-from bench.paper.run import POLICIES, in_order, real_boot, require_known, virtual_boot
-from bench.paper.traffic import enough_requests
-
-Boot = tuple[str, str, list[Cell]]
-
-_found: Any = None
-"""In a worker process: the queue that takes the rows."""
-
-
-def missing(models: Sequence[str], policies: Sequence[str], only: str, rows: Sequence[Row]) -> list[Boot]:
-    """What has to run: per model and policy, the cells that ``rows`` lacks, in the order to run them."""
-    done = {row.key for row in rows}
-    boots = []
-    for model in models:
-        for policy in policies:
-            cells = [cell for cell in CELLS if cell.model == model and only in cell.name]
-            if cells := in_order(cell for cell in cells if cell_key(policy, cell) not in done):
-                boots.append((model, policy, cells))
-    return boots
-
-
-def run_virtual(boots: Sequence[Boot], kv_tokens: int, times: int, processes: int) -> Iterator[Row]:
-    """Rows as they are measured, several boots at once."""
-    context = multiprocessing.get_context("spawn")
-    found: Any = context.Queue()
-    with context.Pool(processes, _set_queue, (found,)) as pool:
-        jobs = pool.map_async(_measure, [(*boot, kv_tokens, times) for boot in boots], chunksize=1)
-        threading.Thread(target=lambda: (jobs.wait(), found.put(None)), daemon=True).start()
-        while (row := found.get()) is not None:
-            yield row
-        jobs.get()
-
-
-def _set_queue(found: Any) -> None:
-    global _found
-    _found = found
-
-
-def _measure(job: tuple[str, str, list[Cell], int, int]) -> None:
-    model, policy, cells, kv_tokens, times = job
-    for row in virtual_boot(model, policy, cells, kv_tokens, times=times):
-        _found.put(row)
+from bench.paper.rows import CellRow, cell_key
 
 
 def main(
@@ -100,14 +59,14 @@ def main(
     models, policies = model or list(SYSTEMS), policy or list(POLICIES)
     require_known(models, SYSTEMS)
     require_known(policies, POLICIES)
-    rows = read_rows(out)
+    rows, origin = read_kept(out, CellRow), origin_now()
     if clocks := {row.clock for row in rows} - {clock}:
         raise typer.BadParameter(
             f"{out} holds cells of the {clocks.pop()} clock; name another file with --out"
         )
     boots = missing(models, policies, only, rows)
     if clock == "virtual":
-        measured = run_virtual(boots, kv_tokens, times, processes)
+        measured = side_by_side(boots, kv_tokens, times, processes)
     else:
         measured = (row for boot in boots for row in real_boot(*boot, kv_tokens, speed, requests_per_client))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
@@ -115,12 +74,15 @@ def main(
         total = sum(_weight(cell) for _, _, cells in boots for cell in cells)
         task = progress.add_task("booting", total=total)
         for row in measured:
-            rows.append(row)
-            write_rows(out, rows)
+            rows.append(with_origin(row, origin))
+            write_kept(out, rows)
             done = next(cell for cell in CELLS if cell_key(row.policy, cell) == row.key)
             progress.update(task, advance=_weight(done), description=f"{done.name} {row.policy}")
     print_report(rows, Console())
     if figures is not None:
+        # Tables do without matplotlib.
+        from bench.paper.figures import write_figures
+
         for file in write_figures(rows, figures):
             typer.echo(file)
 

@@ -8,11 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.common.cells import Cell
 from bench.common.figure_style import BOUND, CAUSE_COLOURS, COLOURS, HALO, OTHER, grid, thousands, token_axis
-from bench.paper.ablation import RUNGS, ablation_cells
-from bench.paper.cells import Cell
-from bench.paper.rows import Row
-from bench.paper.views import CAUSES, K3, MODELS, PP4, Results, mean_idle
+from bench.common.policies import RUNGS
+from bench.paper.rows import CellRow
+from bench.paper.rungs import ablation_cells
+from bench.paper.views import CAUSES, K3, PP4, TITLES, Results, mean_idle
 
 
 def ablation(results: Results) -> Figure | None:
@@ -48,7 +49,7 @@ def idle(results: Results, model: str) -> Figure | None:
     if not cells:
         return None
     columns = min(3, len(cells))
-    title = f"{MODELS[model]}: idle time of a stage by cause, % (mean over the stages)"
+    title = f"{TITLES[model]}: idle time of a stage by cause, % (mean over the stages)"
     figure, axes = grid(-(-len(cells) // columns), columns, title, panel=(2.9, 1.5))
     panels = [panel for row in axes for panel in row]
     for panel in panels[len(cells) :]:
@@ -62,7 +63,7 @@ def idle(results: Results, model: str) -> Figure | None:
     return figure
 
 
-def _idle_panel(axes: Axes, rows: dict[str, Row]) -> None:
+def _idle_panel(axes: Axes, rows: dict[str, CellRow]) -> None:
     left = [0.0] * len(rows)
     means = [mean for row in rows.values() if (mean := mean_idle(row))]
     for cause, name in CAUSES.items():
@@ -110,7 +111,7 @@ def share_of_bound(results: Results) -> Figure | None:
                 (left, upper - height, 0.4 * len(results.policies) / figure.get_figwidth(), height)
             )
             _heat_map(axes, results, cells)
-            axes.set_title(MODELS[model], x=-0.4, pad=10)
+            axes.set_title(TITLES[model], x=-0.4, pad=10)
             upper -= height
     return figure
 

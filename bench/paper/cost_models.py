@@ -21,43 +21,26 @@ of the published attention shapes. Layers are virtual: their number only has to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from wavepp_worker.model.cost_model import Link, TimedModel, read_timed_model, write_timed_model
+from wavepp_worker.model.cost_model import Link, TimedModel, write_timed_model
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
-from bench.paper.cells import CELLS, Cell, Shape
+from bench.common.bounds import bound
+from bench.common.cells import CELLS, Cell, Shape
+from bench.common.systems import (
+    MODELS_DIR,
+    SYSTEMS,
+    VOCABULARY,
+    WAVE_TOKENS,
+    hop_seconds,
+    stage_cost,
+)
 
-M = 16_384
-MODELS = Path(__file__).parents[1] / "models"
-VOCABULARY = 32_768
-
-
-@dataclass(frozen=True)
-class System:
-    """What the tables do not say of a model and its machine."""
-
-    name: str
-    stages: int
-    parameters: float
-    layers: int
-    activation_bytes: int
-    kv_bytes: int
-    host_bandwidth: float
-
-
-SYSTEMS = {
-    "glm-5.2-pp4": System("GLM 5.2, PP4 on B300", 4, 744e9, 80, 2 * 6144, 704, 50e9),
-    "minimax-m2.7-pp4": System("MiniMax M2.7, PP4 on B300", 4, 230e9, 64, 2 * 3072, 2048, 50e9),
-    "kimi-k3-pp8": System("Kimi K3, PP8 on GB300", 8, 2.8e12, 64, 2 * 7168, 144, 200e9),
-}
 _HOP = Link(latency=30e-6, bandwidth=700e9)
 
 
@@ -70,27 +53,6 @@ def pipeline_seconds(waves: Sequence[float], stages: int, hop: float) -> float:
             free[stage] = max(free[stage], arrived) + seconds
             arrived = free[stage] + hop
     return free[-1]
-
-
-def alone(cost: WaveCost, shape: Shape, stages: int, hop: float) -> float:
-    """Seconds of one request on an idle pipeline, cut into the best number of waves of equal time."""
-    work = cost.b * shape.uncached + cost.c * shape.context
-    least = -(-shape.uncached // M)
-    turns = ((k + stages - 1) * (cost.a + work / k) for k in range(least, 513))
-    return min(turns) + (stages - 1) * hop
-
-
-def bound(cost: WaveCost, cell: Cell, stages: int, hop: float) -> float:
-    """Prompt tokens/s that nothing can exceed: full waves without a gap, or every client's request alone."""
-    busy = (cost.a / M + cost.b) * cell.uncached + cost.c * cell.context
-    latency = sum(alone(cost, shape, stages, hop) for shape in cell.shapes)
-    return cell.tokens / max(busy, latency / cell.concurrency)
-
-
-def stage_cost(model: TimedModel, stages: int) -> WaveCost:
-    """The cost of each of ``stages`` equal stages, at speed 1."""
-    share = model.layers / stages
-    return WaveCost(model.wave_seconds * share, model.token_seconds * share, model.context_seconds * share)
 
 
 def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
@@ -115,9 +77,11 @@ def fit_saturated(cells: Sequence[Cell]) -> tuple[float, float]:
 
 def predicted_alone(cost: WaveCost, shape: Shape, stages: int, hop: float) -> float:
     """Completion seconds of one request in waves of half the budget."""
-    starts = range(shape.cached, shape.tokens, M // 2)
+    starts = range(shape.cached, shape.tokens, WAVE_TOKENS // 2)
     return pipeline_seconds(
-        [cost.a + cost.work(start, min(M // 2, shape.tokens - start)) for start in starts], stages, hop
+        [cost.a + cost.work(start, min(WAVE_TOKENS // 2, shape.tokens - start)) for start in starts],
+        stages,
+        hop,
     )
 
 
@@ -126,7 +90,7 @@ def fit_wave_seconds(cells: Sequence[Cell], base: float, c: float, stages: int, 
     rows = [cell for cell in cells if cell.concurrency == 1]
 
     def error(a: float) -> float:
-        cost = WaveCost(a, base - a / M, c)
+        cost = WaveCost(a, base - a / WAVE_TOKENS, c)
         times = [
             (predicted_alone(cost, cell.shapes[0], stages, hop), cell.tokens / cell.measured["WavePP"])
             for cell in rows
@@ -139,7 +103,7 @@ def fit_wave_seconds(cells: Sequence[Cell], base: float, c: float, stages: int, 
 def fit() -> dict[str, TimedModel]:
     """The timed models of all systems, from the paper's tables."""
     cells = {name: [cell for cell in CELLS if cell.model == name] for name in SYSTEMS}
-    hops = {name: _HOP.seconds(M / 2 * system.activation_bytes) for name, system in SYSTEMS.items()}
+    hops = {name: _HOP.seconds(WAVE_TOKENS / 2 * system.activation_bytes) for name, system in SYSTEMS.items()}
     saturated = {name: fit_saturated(cells[name]) for name in SYSTEMS}
     kimi = SYSTEMS["kimi-k3-pp8"]
     of_kimi = fit_wave_seconds(
@@ -157,7 +121,7 @@ def fit() -> dict[str, TimedModel]:
             vocabulary=VOCABULARY,
             context_length=1 << 19,
             wave_seconds=a * per_layer,
-            token_seconds=(base - a / M) * per_layer,
+            token_seconds=(base - a / WAVE_TOKENS) * per_layer,
             context_seconds=c * per_layer,
             activation_bytes=system.activation_bytes,
             kv_bytes=system.kv_bytes,
@@ -166,18 +130,6 @@ def fit() -> dict[str, TimedModel]:
             from_host=host,
         )
     return models
-
-
-def model_dir(name: str, speed: float, root: Path) -> Path:
-    """A model directory under ``root`` for one of ``SYSTEMS``, with its times divided by ``speed``."""
-    model = read_timed_model(MODELS / name)
-    return write_timed_model(root / name, msgspec.structs.replace(model, speed=speed))
-
-
-def cell_bound(cell: Cell) -> float:
-    """Prompt tokens/s that no system with this cost model can exceed in a cell."""
-    model, stages = read_timed_model(MODELS / cell.model), SYSTEMS[cell.model].stages
-    return bound(stage_cost(model, stages), cell, stages, sum(model.hop_times(M // 2)))
 
 
 def report(models: dict[str, TimedModel]) -> Table:
@@ -193,7 +145,7 @@ def report(models: dict[str, TimedModel]) -> Table:
     )
     for name, model in models.items():
         stages = SYSTEMS[name].stages
-        cost, hop = stage_cost(model, stages), sum(model.hop_times(M // 2))
+        cost, hop = stage_cost(model, stages), hop_seconds(model)
         table.add_section()
         table.add_row(
             f"[bold]{model.name}",
@@ -228,7 +180,7 @@ def main(write: Annotated[bool, typer.Option(help="Write bench/models/*/timed.js
     Console(width=130).print(report(models))
     if write:
         for name, model in models.items():
-            write_timed_model(MODELS / name, model)
+            write_timed_model(MODELS_DIR / name, model)
 
 
 if __name__ == "__main__":

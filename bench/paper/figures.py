@@ -9,6 +9,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.common.cells import Cell
 from bench.common.figure_style import (
     BOUND,
     COLOURS,
@@ -22,10 +23,10 @@ from bench.common.figure_style import (
     save,
     token_axis,
 )
+from bench.common.policies import LOCKSTEP, MPU
 from bench.paper.bars import ablation, idle, share_of_bound
-from bench.paper.cells import Cell
-from bench.paper.rows import Row
-from bench.paper.views import K3, LOCKSTEP, MODELS, MPU, PP4, Results
+from bench.paper.rows import CellRow
+from bench.paper.views import K3, PP4, TITLES, Results
 
 COLD = ("short cold", "long cold", "mixed")
 REUSE = ("short reuse", "long reuse", "4K suffix")
@@ -37,7 +38,7 @@ PANEL = 1.5
 """About how high the axes of a panel are, in inches."""
 
 
-def write_figures(rows: Sequence[Row], directory: Path) -> list[Path]:
+def write_figures(rows: Sequence[CellRow], directory: Path) -> list[Path]:
     """Write every figure that has rows into ``directory``; returns the files written."""
     results = Results(rows)
     makers: dict[str, Callable[[Results], Figure | None]] = {
@@ -49,7 +50,7 @@ def write_figures(rows: Sequence[Row], directory: Path) -> list[Path]:
         "ablation": ablation,
         "share-of-bound": share_of_bound,
     }
-    for model in MODELS:
+    for model in TITLES:
         makers[f"idle-{model}"] = partial(idle, model=model)
     figures = ((name, make(results)) for name, make in makers.items())
     return [save(figure, directory / f"{name}.png") for name, figure in figures if figure is not None]
@@ -105,7 +106,7 @@ def _throughputs(
                 panel.set_axis_off()
                 continue
             _throughput_panel(panel, results, cells, last=column == len(families) - 1)
-            panel.set_title(f"{MODELS[model]}: {family}")
+            panel.set_title(f"{TITLES[model]}: {family}")
             if row == len(models) - 1:
                 panel.set_xlabel("concurrency")
     return figure
@@ -157,7 +158,7 @@ def _lines(
     axes: Axes,
     results: Results,
     cells: Sequence[Cell],
-    ours: Callable[[Row], float],
+    ours: Callable[[CellRow], float],
     of_paper: Callable[[Cell], float],
 ) -> None:
     places = range(len(cells))

@@ -14,22 +14,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bench.paper.ablation import ablation_cells
-from bench.paper.rows import Row, read_rows
+from bench.common.kept import origins, read_kept
+from bench.common.tables import print_table
+from bench.paper.rows import CellRow
+from bench.paper.rungs import ablation_cells
 from bench.paper.tables import (
     ablation_table,
     bubbles_table,
     completion_table,
     computed_table,
-    print_table,
     stage_table,
     throughput_table,
 )
 from bench.paper.verdict import Finding, not_run, verdict
-from bench.paper.views import MODELS, Results, find_cell
+from bench.paper.views import TITLES, Results, find_cell
 
 
-def print_report(rows: Sequence[Row], console: Console, cell: str = "") -> None:
+def print_report(rows: Sequence[CellRow], console: Console, cell: str = "") -> None:
     """Print every table that has rows, and the verdict last.
 
     Args:
@@ -49,7 +50,7 @@ def print_report(rows: Sequence[Row], console: Console, cell: str = "") -> None:
 
 
 def _tables(results: Results) -> Iterator[Table]:
-    for model in MODELS:
+    for model in TITLES:
         if results.of_model(model):
             yield throughput_table(results, model)
             yield completion_table(results, model)
@@ -65,7 +66,7 @@ def print_verdict(results: Results, console: Console) -> None:
     """Which promises the rows keep, cell by cell where they do not, and what was not run."""
     clocks = sorted({f"{row.clock} clock, speed {row.speed:g}" for row in results.rows})
     head = f"Verdict on {len(results.rows)} measurements of {len(results.cells)} cells ({'; '.join(clocks) or 'none'})"
-    lines = [Text(head, style="bold")]
+    lines = [Text(head, style="bold"), Text(f"  measured  {origins(results.rows)}")]
     for finding in verdict(results):
         lines.extend(_verdict_lines(finding))
     if missing := not_run(results):
@@ -95,7 +96,7 @@ def main(
     cell: Annotated[str, typer.Option(help="Show every stage of the cell with this name.")] = "",
 ) -> None:
     """Print the tables and the verdict of a kept run."""
-    rows = read_rows(file)
+    rows = read_kept(file, CellRow)
     try:
         print_report(rows, Console(), cell)
     except ValueError as error:

@@ -1,12 +1,11 @@
-"""Measured cells of the paper's evaluation, and the file they are kept in."""
+"""Measured cells of the paper's evaluation."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from bench.paper.cells import Cell
+from bench.common.cells import Cell
+from bench.common.kept import Kept
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
         return self.no_work + self.admission + self.upstream + self.local
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CellRow(Kept, frozen=True, kw_only=True):
     """One measured cell; times in device seconds, throughput in prompt tokens per device second.
 
     Attributes:
@@ -72,15 +71,3 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def cell_key(policy: str, cell: Cell) -> tuple[str, str, str, int]:
     """The ``key`` of a cell's row under a policy."""
     return policy, cell.model, cell.family, cell.concurrency
-
-
-def read_rows(file: Path) -> list[Row]:
-    """The rows of a file that may not exist yet."""
-    return msgspec.json.decode(file.read_bytes(), type=list[Row]) if file.exists() else []
-
-
-def write_rows(file: Path, rows: list[Row]) -> None:
-    """Keep the rows; a reader never sees half a file."""
-    written = file.with_suffix(".part")
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
-    written.replace(file)

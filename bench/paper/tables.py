@@ -4,66 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
-from rich.text import Text
 
-from bench.paper.ablation import RUNGS, ablation_cells, steps
-from bench.paper.cells import Cell
-from bench.paper.rows import Row
-from bench.paper.views import CAUSES, GREEDY, LOCKSTEP, MODELS, MPU, Results, change, mean_idle, others
-
-NOTHING = "[dim]-"
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Print a table with every digit of its numbers.
-
-    A file or a pipe has no width to keep to. On a terminal the widest columns are folded between words, and the
-    table is wider than the terminal where that does not suffice.
-    """
-    before, wide = console.width, console.options.update(width=1000)
-    least = []
-    for column in table.columns:
-        cells = [Text.from_markup(str(each)) for each in (column.header, *column.cells)]
-        sizes = [Measurement.get(console, wide, cell) for cell in cells]
-        column.width = max(size.maximum for size in sizes)
-        least.append(column.width if column.no_wrap else max(size.minimum for size in sizes))
-
-    def whole() -> int:
-        return Measurement.get(console, wide, table).maximum
-
-    while console.is_terminal and whole() > before:
-        room = [(column.width or 0) - width for column, width in zip(table.columns, least, strict=True)]
-        if not any(room):
-            break
-        widest = table.columns[room.index(max(room))]
-        widest.width = (widest.width or 0) - 1
-    console.width = whole()
-    console.print(table)
-    console.width = before
-
-
-def _table(title: str, caption: str, *texts: str) -> Table:
-    table = Table(
-        title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
-    )
-    for text in texts:
-        table.add_column(text, justify="left", no_wrap=True)
-    return table
+from bench.common.cells import Cell
+from bench.common.policies import GREEDY, LOCKSTEP, MPU, RUNGS
+from bench.common.tables import NOTHING, add_numbers, plain_table
+from bench.paper.rows import CellRow
+from bench.paper.rungs import ablation_cells, steps
+from bench.paper.views import CAUSES, TITLES, Results, change, mean_idle, others
 
 
 def _cell_table(title: str, caption: str) -> Table:
-    table = _table(title, caption, "family")
-    table.add_column("c", justify="right")
-    return table
-
-
-def _columns(table: Table, *names: str) -> None:
-    for name in names:
-        table.add_column(name, justify="right")
+    return plain_table(title, caption, texts=["family"], numbers=["c"])
 
 
 def _add_cells(table: Table, rows: Iterator[tuple[Cell, list[str]]]) -> Table:
@@ -76,7 +28,7 @@ def _add_cells(table: Table, rows: Iterator[tuple[Cell, list[str]]]) -> Table:
     return table
 
 
-def _compared(row: Row | None, base: Row | None, field: str) -> str:
+def _compared(row: CellRow | None, base: CellRow | None, field: str) -> str:
     return change(getattr(row, field), getattr(base, field)) if row and base else NOTHING
 
 
@@ -85,12 +37,12 @@ def throughput_table(results: Results, model: str) -> Table:
     cells = results.of_model(model)
     policies = results.policies_of(model)
     table = _cell_table(
-        f"{MODELS[model]}: prompt tokens/s, and % of the bound",
+        f"{TITLES[model]}: prompt tokens/s, and % of the bound",
         "* the best of ours; paper: WavePP against the best other pipeline",
     )
     systems = list(cells[0].measured)
-    _columns(table, *(f"paper:\n{system}" for system in systems), "bound", *policies)
-    _columns(table, f"{MPU}\n/{LOCKSTEP}", "paper:\nWavePP/\nother")
+    add_numbers(table, *(f"paper:\n{system}" for system in systems), "bound", *policies)
+    add_numbers(table, f"{MPU}\n/{LOCKSTEP}", "paper:\nWavePP/\nother")
 
     def rows() -> Iterator[tuple[Cell, list[str]]]:
         for cell in cells:
@@ -106,7 +58,7 @@ def throughput_table(results: Results, model: str) -> Table:
     return _add_cells(table, rows())
 
 
-def _throughput(row: Row, best: bool) -> str:
+def _throughput(row: CellRow, best: bool) -> str:
     text = f"{row.throughput:,.0f}{'*' if best else ''} {row.throughput / row.bound:.1%}"
     return f"[bold green]{text}" if best else text
 
@@ -116,11 +68,11 @@ def completion_table(results: Results, model: str) -> Table:
     cells = results.of_model(model)
     policies = results.policies_of(model)
     table = _cell_table(
-        f"{MODELS[model]}: completion p50 / p95, seconds", "p95 in % against another policy's"
+        f"{TITLES[model]}: completion p50 / p95, seconds", "p95 in % against another policy's"
     )
     of_paper = any(cell.wavepp_times for cell in cells)
-    _columns(table, *(["paper:\nWavePP"] if of_paper else []), *policies)
-    _columns(table, f"{MPU} p95\n/{GREEDY}", f"{MPU} p95\n/{LOCKSTEP}")
+    add_numbers(table, *(["paper:\nWavePP"] if of_paper else []), *policies)
+    add_numbers(table, f"{MPU} p95\n/{GREEDY}", f"{MPU} p95\n/{LOCKSTEP}")
 
     def rows() -> Iterator[tuple[Cell, list[str]]]:
         for cell in cells:
@@ -144,10 +96,10 @@ def computed_table(results: Results, model: str) -> Table:
     cells = [cell for cell in results.of_model(model) if not cell.cold]
     policies = results.policies_of(model)
     table = _cell_table(
-        f"{MODELS[model]}: computed tokens/s, and % of the prompt tokens reused",
+        f"{TITLES[model]}: computed tokens/s, and % of the prompt tokens reused",
         "prompt tokens/s without the reused ones; cold cells compute them all",
     )
-    _columns(table, "reusable", "bound", *policies)
+    add_numbers(table, "reusable", "bound", *policies)
 
     def rows() -> Iterator[tuple[Cell, list[str]]]:
         for cell in cells:
@@ -164,7 +116,7 @@ def computed_table(results: Results, model: str) -> Table:
 def bubbles_table(results: Results, model: str) -> Table:
     """Idle shares of a stage by cause, the mean over the stages."""
     table = _cell_table(
-        f"{MODELS[model]}: idle % of a stage, mean over the stages",
+        f"{TITLES[model]}: idle % of a stage, mean over the stages",
         f"in this order: {', '.join(CAUSES.values())}",
     )
     policies = results.policies_of(model)
@@ -179,7 +131,7 @@ def bubbles_table(results: Results, model: str) -> Table:
     return _add_cells(table, rows())
 
 
-def _bubbles(row: Row | None) -> str:
+def _bubbles(row: CellRow | None) -> str:
     idle = mean_idle(row) if row else None
     if idle is None:
         return NOTHING
@@ -189,8 +141,8 @@ def _bubbles(row: Row | None) -> str:
 
 def stage_table(results: Results, cell: Cell) -> Table:
     """Idle shares of every stage of one cell."""
-    table = _table(f"{cell.name}: idle % of every stage", "", "policy", "stage")
-    _columns(table, *CAUSES.values(), "all")
+    title = f"{cell.name}: idle % of every stage"
+    table = plain_table(title, texts=["policy", "stage"], numbers=[*CAUSES.values(), "all"])
     for policy, row in results.of(cell).items():
         table.add_section()
         for stage, idle in enumerate(row.idle):
@@ -204,15 +156,14 @@ def stage_table(results: Results, cell: Cell) -> Table:
 
 def ablation_table(results: Results) -> Table:
     """Gains of R1 to R4 beside the paper's, and the idle time that each rung added or removed."""
-    table = _table(
+    table = plain_table(
         "Ablation, Kimi K3: change of throughput from rung to rung, and where it comes from",
         "paper: on B300, so its gains compare and its tokens/s do not; gain = stages busier x faster while busy;\n"
         "idle: percentage points of a stage's time that a rung has more than the one before",
-        "cell",
-        "rung",
+        texts=["cell", "rung"],
     )
-    _columns(table, "tok/s", "gain", "paper:\ntok/s", "paper:\ngain", "p50 s", "paper:\np50 s", "busier")
-    _columns(table, "faster", *(f"idle:\n{name}" for name in CAUSES.values()))
+    add_numbers(table, "tok/s", "gain", "paper:\ntok/s", "paper:\ngain", "p50 s", "paper:\np50 s", "busier")
+    add_numbers(table, "faster", *(f"idle:\n{name}" for name in CAUSES.values()))
     for cell, reported in ablation_cells(results):
         table.add_section()
         for step in steps(results, cell):

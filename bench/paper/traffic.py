@@ -1,30 +1,27 @@
-"""Prompts of the paper's cells, and how many of them a cell needs."""
+"""Prompts of the paper's cells."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-import numpy as np
-
-from bench.paper.cells import Cell
-from bench.paper.cost_models import VOCABULARY, M
+from bench.common.cells import Cell
+from bench.common.prompts import Prompts
+from bench.common.systems import WAVE_TOKENS
 
 PREFIXES = 4
 """Prefixes that the requests of a cell share in turns; the paper does not say how many it had."""
-FILLS = 60
-"""Waves that a cell computes at least, per stage, so that filling and draining the pipeline is 2 % of its time."""
 
 
-class Traffic:
-    """Prompts as packed uint32 token ids, drawn anew from ``seed``; prefixes are drawn once per length."""
+class CellTraffic:
+    """Prompts as packed token ids, drawn anew from ``seed``; prefixes are drawn once per length."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._draw = np.random.default_rng(seed)
+        self._draw = Prompts(seed)
         self._prefixes: dict[int, list[bytes]] = {}
 
     def tokens(self, count: int) -> bytes:
-        return self._draw.integers(0, VOCABULARY, count, dtype=np.uint32).astype("<u4").tobytes()
+        """A cold prompt of ``count`` tokens."""
+        return self._draw.tokens(count)
 
     def prefixes(self, length: int) -> list[bytes]:
         if length not in self._prefixes:
@@ -36,6 +33,10 @@ class Traffic:
         for cached in sorted({shape.cached for shape in cell.shapes if shape.cached}):
             yield from self.prefixes(cached)
 
+    def filling(self, kv_tokens: int) -> Iterator[bytes]:
+        """Cold prompts of two waves each, ``kv_tokens`` tokens in all."""
+        return (self.tokens(2 * WAVE_TOKENS) for _ in range(kv_tokens // (2 * WAVE_TOKENS)))
+
     def prompts(self, cell: Cell, count: int) -> Iterator[bytes]:
         """``count`` prompts of a cell's shapes in turn."""
         for index in range(count):
@@ -44,9 +45,3 @@ class Traffic:
             if shape.cached:
                 prefix = self.prefixes(shape.cached)[index // len(cell.shapes) % PREFIXES]
             yield prefix + self.tokens(shape.uncached)
-
-
-def enough_requests(cell: Cell, stages: int, per_client: int = 3) -> int:
-    """Requests of a cell: 16 in all, ``per_client``, and ``FILLS`` times the pipeline's waves at least."""
-    uncached = cell.uncached / len(cell.shapes)
-    return max(16, per_client * cell.concurrency, math.ceil(FILLS * stages * M / uncached))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bench.paper.cells import CELLS, Cell
-from bench.paper.rows import Row
-from bench.paper.views import GREEDY, MPU, ORDER, Results, mean_idle
+from bench.common.cells import CELLS, Cell
+from bench.common.policies import GREEDY, MPU, POLICIES
+from bench.paper.rows import CellRow
+from bench.paper.views import Results, mean_idle
 
 LOST = 0.0005
 """Share of a prompt that is not reused because a prefix ends within a block of 64 tokens."""
@@ -53,7 +54,7 @@ def verdict(results: Results) -> list[Finding]:
 def not_run(results: Results) -> list[str]:
     """What is missing of the paper's cells under our policies, a line per policy."""
     lines = []
-    for policy in ORDER:
+    for policy in POLICIES:
         parts = []
         for model in dict.fromkeys(cell.model for cell in CELLS):
             cells = [cell for cell in CELLS if cell.model == model]
@@ -97,7 +98,7 @@ def _bound(results: Results, promise: str, least: float, applies: Callable[[int]
     return _finding(promise, len(pairs), misses, f"{missing} cells not run" if missing else "")
 
 
-def _lost_to(row: Row) -> str:
+def _lost_to(row: CellRow) -> str:
     idle = mean_idle(row)
     if idle is None:
         return ""
@@ -106,7 +107,7 @@ def _lost_to(row: Row) -> str:
     return text if rest < 0.005 else f"{text}, {rest:.1%} of their time is work beyond the bound's"
 
 
-def _pairs(results: Results) -> Iterator[tuple[Cell, Row]]:
+def _pairs(results: Results) -> Iterator[tuple[Cell, CellRow]]:
     return ((cell, row) for cell in results.cells if (row := results.row(cell, MPU)))
 
 
@@ -117,7 +118,7 @@ def _best(results: Results) -> Finding:
         if len(rows) == 1:
             continue
         checked += 1
-        partly += any(policy not in rows for policy in ORDER)
+        partly += any(policy not in rows for policy in POLICIES)
         best = rows[results.best(cell)]
         share = row.throughput / best.throughput
         if share < 0.99:
@@ -155,7 +156,7 @@ def _unchecked(cells: int, lacking: str) -> str:
 
 def _reuse(results: Results) -> Finding:
     rows = [row for row in results.rows if row.reusable > 0]
-    lost: dict[tuple[str, str, str], list[Row]] = {}
+    lost: dict[tuple[str, str, str], list[CellRow]] = {}
     for row in rows:
         if row.reused < row.reusable - LOST:
             lost.setdefault((row.model, row.family, row.policy), []).append(row)
@@ -195,5 +196,5 @@ def _planning(results: Results) -> Finding:
     return _finding(f"{MPU}: a wave is planned in under {PLANNING * 1e6:.0f} us", len(rows), misses)
 
 
-def _name(row: Row) -> str:
+def _name(row: CellRow) -> str:
     return f"{row.model} {row.family} c={row.concurrency} {row.policy}"

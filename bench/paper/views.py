@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.paper.cells import CELLS, Cell
-from bench.paper.rows import Idle, Row, cell_key
+from bench.common.cells import CELLS, Cell
+from bench.common.policies import in_table_order
+from bench.paper.rows import CellRow, Idle, cell_key
 
-LOCKSTEP, GREEDY, MPU = "lockstep", "lease", "mpu"
-"""The policies that others are compared with: the baseline, the best with greedy planning, and the product's."""
-
-ORDER = (LOCKSTEP, "wave", GREEDY, "throttle", "mpu-paper", MPU)
-"""Columns, from left to right."""
-
-MODELS = {
+TITLES = {
     "glm-5.2-pp4": "GLM 5.2 PP4",
     "minimax-m2.7-pp4": "MiniMax M2.7 PP4",
     "kimi-k3-pp8": "Kimi K3 PP8",
@@ -36,22 +31,21 @@ class Results:
     Attributes:
         rows: those of the paper's cells.
         cells: the paper's cells that have a row, in the paper's order.
-        policies: those that have a row, in the order of ``ORDER``.
+        policies: those that have a row, in the order of ``POLICIES``.
         unknown: how many rows belong to no cell of the paper.
     """
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[CellRow]) -> None:
         self._rows = {row.key: row for row in rows}
-        found = list(dict.fromkeys(row.policy for row in rows))
-        self.policies = [name for name in ORDER if name in found] + [n for n in found if n not in ORDER]
+        self.policies = in_table_order(row.policy for row in rows)
         self.cells = [cell for cell in CELLS if self.of(cell)]
         self.rows = [row for cell in self.cells for row in self.of(cell).values()]
         self.unknown = len(self._rows) - len(self.rows)
 
-    def row(self, cell: Cell, policy: str) -> Row | None:
+    def row(self, cell: Cell, policy: str) -> CellRow | None:
         return self._rows.get(cell_key(policy, cell))
 
-    def of(self, cell: Cell) -> dict[str, Row]:
+    def of(self, cell: Cell) -> dict[str, CellRow]:
         """The rows of a cell by policy, in the order of ``policies``."""
         rows = ((policy, self.row(cell, policy)) for policy in self.policies)
         return {policy: row for policy, row in rows if row is not None}
@@ -89,7 +83,7 @@ def find_cell(name: str, cells: Sequence[Cell]) -> Cell:
     return found[0]
 
 
-def mean_idle(row: Row) -> Idle | None:
+def mean_idle(row: CellRow) -> Idle | None:
     """The mean over the stages, where it was measured."""
     if not row.idle:
         return None

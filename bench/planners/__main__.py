@@ -13,8 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
-from wavepp_worker.model.cost_model import read_timed_model
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.mpu import Mpu
 from wavepp_worker.runtime.planning.mpu_paper import PaperMpu
@@ -22,34 +20,44 @@ from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
 
-from bench.paper.cells import CELLS, Cell
-from bench.paper.cost_models import MODELS, SYSTEMS, M, cell_bound, stage_cost
-from bench.paper.traffic import enough_requests
-from bench.planners.pipeline import Device, Outcome, simulate
-
-B, B_MIN = 64, M // 2
+from bench.common.bounds import cell_bound
+from bench.common.cells import CELLS, Cell, enough_requests
+from bench.common.origin import origin_now
+from bench.common.policies import require_known
+from bench.common.systems import BLOCK, SYSTEMS, WAVE_TOKENS, hop_seconds, read_system_model, stage_cost
+from bench.common.tables import plain_table, print_table
+from bench.planners.pipeline import Device, PlannerRun, simulate
 
 PLANNERS: dict[str, Callable[[Device], Planner]] = {
-    "greedy": lambda d: GreedyPlanner(M),
-    "greedy M/2": lambda d: GreedyPlanner(M // 2),
+    "greedy": lambda d: GreedyPlanner(WAVE_TOKENS),
+    "greedy M/2": lambda d: GreedyPlanner(WAVE_TOKENS // 2),
     "throttle": lambda d: ThrottlePlanner(
-        waves=2 * d.stages, max_num_batched_tokens=M, min_num_batched_tokens=M // 16, block_size=B
+        waves=2 * d.stages,
+        max_num_batched_tokens=WAVE_TOKENS,
+        min_num_batched_tokens=WAVE_TOKENS // 16,
+        block_size=BLOCK,
     ),
-    "two-budget": lambda d: TwoBudgetMpu(stages=d.stages, max_num_batched_tokens=M, block_size=B),
-    "mpu-paper": lambda d: PaperMpu(P=d.stages, M=M, b_min=B_MIN, B=B),
+    "two-budget": lambda d: TwoBudgetMpu(
+        stages=d.stages, max_num_batched_tokens=WAVE_TOKENS, block_size=BLOCK
+    ),
+    "mpu-paper": lambda d: PaperMpu(P=d.stages, M=WAVE_TOKENS, b_min=WAVE_TOKENS // 2, B=BLOCK),
     "mpu": lambda d: Mpu(
-        stages=d.stages, max_num_batched_tokens=M, min_num_batched_tokens=M // 32, block_size=B, cost=d.cost
+        stages=d.stages,
+        max_num_batched_tokens=WAVE_TOKENS,
+        min_num_batched_tokens=WAVE_TOKENS // 32,
+        block_size=BLOCK,
+        cost=d.cost,
     ),
 }
 
 
 def device(model: str) -> Device:
     """The pipeline of one of the paper's systems."""
-    timed, stages = read_timed_model(MODELS / model), SYSTEMS[model].stages
-    return Device(stages, stage_cost(timed, stages), hop=sum(timed.hop_times(M // 2)))
+    timed, stages = read_system_model(model), SYSTEMS[model].stages
+    return Device(stages, stage_cost(timed, stages), hop=hop_seconds(timed))
 
 
-def run_cell(cell: Cell, names: Sequence[str]) -> dict[str, Outcome]:
+def run_cell(cell: Cell, names: Sequence[str]) -> dict[str, PlannerRun]:
     """Every planner's outcome on the same requests."""
     where = device(cell.model)
     requests = list(islice(cycle(cell.shapes), enough_requests(cell, where.stages)))
@@ -62,12 +70,20 @@ def main(
 ) -> None:
     """Compare the planners on a virtual pipeline."""
     names = planner or list(PLANNERS)
-    table = Table("cell", "bound tok/s", *names, title="tok/s of the bound, p50/p95 s")
-    for cell in track([cell for cell in CELLS if only in cell.name], description="cells"):
+    require_known(names, PLANNERS)
+    table = plain_table(
+        "tok/s of the bound, p50/p95 s",
+        f"measured at {origin_now()}",
+        texts=["cell"],
+        numbers=["bound tok/s", *names],
+    )
+    for cell in track(
+        [cell for cell in CELLS if only in cell.name], description="cells", console=Console(stderr=True)
+    ):
         best, outcomes = cell_bound(cell), run_cell(cell, names)
         columns = [f"{o.throughput / best:6.1%} {o.p50:.1f}/{o.p95:.1f}" for o in outcomes.values()]
         table.add_row(cell.name, f"{best:,.0f}", *columns)
-    Console(width=200).print(table)
+    print_table(Console(), table)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, 
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
+from bench.common.cells import Shape
 from bench.common.percentile import p95
-from bench.paper.cells import Shape
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlannerRun:
     """What a run measured: seconds, prompt tokens/s (cached ones included), waves launched."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Outcome:
     waves: int
 
 
-def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concurrency: int) -> Outcome:
+def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concurrency: int) -> PlannerRun:
     """Run ``requests`` in order, ``concurrency`` at a time; the ring and every planner rule are as in the LOOP.
 
     Raises:
@@ -108,4 +108,4 @@ def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concur
         if upcoming_events:
             now = max(now, min(upcoming_events))
     tokens = sum(request.tokens for request in requests)
-    return Outcome(now, tokens / now, statistics.median(latencies), p95(latencies), waves)
+    return PlannerRun(now, tokens / now, statistics.median(latencies), p95(latencies), waves)

@@ -8,70 +8,44 @@ good hit are its own, the rest is ours.
 
 from __future__ import annotations
 
-import random
 import statistics
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.common.boot import boot_config
+from bench.common.kept import read_kept, with_origin, write_kept
+from bench.common.origin import origin_now
 from bench.common.percentile import p95
-from bench.paper.cost_models import VOCABULARY, model_dir
-from bench.paper.run import POLICIES, boot_config, require_known
-from bench.paper.tables import print_table
+from bench.common.policies import POLICIES, require_known
+from bench.common.systems import write_model_dir
+from bench.common.tables import print_table
 from bench.retention.report import (
     GOOD,
     PAPER,
     RetentionPoint,
-    read_points,
     retention_table,
     times_table,
-    write_points,
     write_retention_figure,
 )
+from bench.retention.traffic import PREFIX, SUFFIX, PrefixTraffic
 from bench.virtual.replica import Replica
 
 MODEL = "kimi-k3-pp8"
-PREFIXES, PREFIX, SUFFIX, COLD = 24, 117_952, 13_120, 65_536
-
-
-class Workload:
-    """Prompts and arrival times that depend on the seed and the rate only."""
-
-    def __init__(self, seed: int) -> None:
-        self._draw = np.random.default_rng(seed)
-        self._prefixes = [self._tokens(PREFIX) for _ in range(PREFIXES)]
-        self._random = random.Random(seed)
-
-    def seeds(self) -> list[bytes]:
-        return self._prefixes
-
-    def arrivals(self, rate: float, count: int) -> Iterator[tuple[float, bytes]]:
-        at = 0.0
-        for index in range(count):
-            at += self._random.expovariate(rate)
-            if index % 2:
-                yield at, self._tokens(COLD)
-            else:
-                yield at, self._random.choice(self._prefixes) + self._tokens(SUFFIX)
-
-    def _tokens(self, count: int) -> bytes:
-        return self._draw.integers(0, VOCABULARY, count, dtype=np.uint32).astype("<u4").tobytes()
 
 
 def measure(policy: str, rate: float, requests: int, kv_tokens: int) -> RetentionPoint:
     """One policy at one rate, on a fresh replica whose cache holds the prefixes."""
-    workload = Workload(seed=round(1000 * rate))
+    traffic = PrefixTraffic(seed=round(1000 * rate))
     with tempfile.TemporaryDirectory() as directory:
-        replica = Replica(boot_config(MODEL, policy, model_dir(MODEL, 1.0, Path(directory)), kv_tokens))
-    replica.closed_loop(iter(workload.seeds()), 8)
+        replica = Replica(boot_config(MODEL, policy, write_model_dir(MODEL, 1.0, Path(directory)), kv_tokens))
+    replica.closed_loop(traffic.prefixes, 8)
     begun = replica.events.now
-    served = replica.open_loop(workload.arrivals(rate, requests))
+    served = replica.open_loop(traffic.arrivals(rate, requests))
     seconds = replica.events.now - begun
     replica.audit()
     warm = [each for each in served if each.prompt_tokens == PREFIX + SUFFIX]
@@ -102,13 +76,13 @@ def main(
     """Print the share of good hits per rate and policy beside the paper's."""
     policies = policy or list(POLICIES)
     require_known(policies, POLICIES)
-    points = read_points(out)
+    points, origin = read_kept(out, RetentionPoint), origin_now()
     done = {(point.policy, point.rate) for point in points}
     todo = [(name, rate) for name in policies for rate in PAPER if (name, rate) not in done]
     with Progress(console=Console(stderr=True)) as progress:
         for name, rate in progress.track(todo, description="measuring"):
-            points.append(measure(name, rate, requests, kv_tokens))
-            write_points(out, points)
+            points.append(with_origin(measure(name, rate, requests, kv_tokens), origin))
+            write_kept(out, points)
     console = Console()
     print_table(console, retention_table(points))
     print_table(console, times_table(points))

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.paper.tables import NOTHING, print_table
-from bench.paper.views import MPU, ORDER
+from bench.common.kept import Kept, origins, read_kept
+from bench.common.policies import MPU, in_table_order
+from bench.common.tables import NOTHING, plain_table, print_table
 
 GOOD = 0.8
 """Share of the expected prefix that a good hit reuses at least."""
@@ -32,7 +31,7 @@ PAPER = {
 """By arrival rate in requests/s: the good hits of TRT-LLM TP8/EP8 and of WavePP, on Kimi K3."""
 
 
-class RetentionPoint(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionPoint(Kept, frozen=True, kw_only=True):
     """One policy at one arrival rate.
 
     Attributes:
@@ -50,31 +49,14 @@ class RetentionPoint(msgspec.Struct, frozen=True, kw_only=True):
     throughput: float
 
 
-def read_points(file: Path) -> list[RetentionPoint]:
-    """The points of a file that may not exist yet."""
-    return msgspec.json.decode(file.read_bytes(), type=list[RetentionPoint]) if file.exists() else []
-
-
-def write_points(file: Path, points: Sequence[RetentionPoint]) -> None:
-    """Keep the points; a reader never sees half a file."""
-    written = file.with_suffix(".part")
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(points)))
-    written.replace(file)
-
-
-def policies_of(points: Sequence[RetentionPoint]) -> list[str]:
-    """Policies that have a point, in the order of all tables."""
-    found = list(dict.fromkeys(point.policy for point in points))
-    return [name for name in ORDER if name in found] + [name for name in found if name not in ORDER]
-
-
 def retention_table(points: Sequence[RetentionPoint]) -> Table:
     """Good hits by arrival rate, the paper's and those of every policy."""
-    policies = policies_of(points)
-    table = _table(
+    policies = in_table_order(point.policy for point in points)
+    table = plain_table(
         "Prefix retention: good hits",
-        f"a good hit reuses at least {GOOD:.0%} of its prefix; last: {MPU} above the paper's WavePP, in points",
-        ("req/s", "paper:\nTRT-LLM TP8", "paper:\nWavePP", *policies, f"{MPU} -\nWavePP"),
+        f"a good hit reuses at least {GOOD:.0%} of its prefix; last: {MPU} above the paper's WavePP, in points\n"
+        f"measured: {origins(points)}",
+        numbers=["req/s", "paper:\nTRT-LLM TP8", "paper:\nWavePP", *policies, f"{MPU} -\nWavePP"],
     )
     measured = {(point.rate, point.policy): point for point in points}
     for rate in sorted({*PAPER, *(point.rate for point in points)}):
@@ -91,10 +73,9 @@ def retention_table(points: Sequence[RetentionPoint]) -> Table:
 
 def times_table(points: Sequence[RetentionPoint]) -> Table:
     """Completion times and throughput by arrival rate."""
-    policies = policies_of(points)
-    table = _table(
-        "Prefix retention: completion p50 / p95 in seconds, prompt tokens/s", "", ("req/s", *policies)
-    )
+    policies = in_table_order(point.policy for point in points)
+    title = "Prefix retention: completion p50 / p95 in seconds, prompt tokens/s"
+    table = plain_table(title, numbers=["req/s", *policies])
     measured = {(point.rate, point.policy): point for point in points}
     for rate in sorted({point.rate for point in points}):
         values = []
@@ -102,15 +83,6 @@ def times_table(points: Sequence[RetentionPoint]) -> Table:
             point = measured.get((rate, policy))
             values.append(f"{point.p50:.1f} / {point.p95:.1f}  {point.throughput:,.0f}" if point else NOTHING)
         table.add_row(f"{rate:.3f}", *values)
-    return table
-
-
-def _table(title: str, caption: str, columns: Sequence[str]) -> Table:
-    table = Table(
-        title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
-    )
-    for name in columns:
-        table.add_column(name, justify="right")
     return table
 
 
@@ -133,7 +105,7 @@ def write_retention_figure(points: Sequence[RetentionPoint], file: Path) -> Path
         left.plot(list(PAPER), shares, color=SHADES[name], linestyle=DASHES[name], linewidth=1.0)
         ends.append((shares[-1], f"{name}{' TP8' if at == 0 else ''}, paper", SHADES[name]))
     times = []
-    for policy in policies_of(points):
+    for policy in in_table_order(point.policy for point in points):
         colour = COLOURS.get(policy, OTHER)
         mine = sorted((point for point in points if point.policy == policy), key=lambda point: point.rate)
         rates = [point.rate for point in mine]
@@ -157,7 +129,7 @@ def main(
     figure: Annotated[Path | None, typer.Option(help="Write a PNG figure.")] = None,
 ) -> None:
     """Print a kept retention sweep beside the paper's."""
-    points = read_points(file)
+    points = read_kept(file, RetentionPoint)
     for table in (retention_table(points), times_table(points)):
         print_table(Console(), table)
     if figure is not None:

@@ -7,7 +7,6 @@ the trace's block ids, so that prefixes are shared as they were. One replica per
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -15,14 +14,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from wavepp_worker.runtime.trace.perfetto import write_timeline
 
-from bench.paper.cost_models import SYSTEMS, VOCABULARY, model_dir
-from bench.paper.run import POLICIES, boot_config, require_known
-from bench.paper.tables import print_table
+from bench.common.boot import boot_config
+from bench.common.origin import origin_now
+from bench.common.percentile import percentile
+from bench.common.policies import POLICIES, require_known
+from bench.common.systems import SYSTEMS, VOCABULARY, write_model_dir
+from bench.common.tables import plain_table, print_table
 from bench.trace.file import TraceRequest, read_trace, reusable
 from bench.virtual.replica import Replica, Served
+
+COLUMNS = ("reused", "prompt tok/s", "computed tok/s", "p50 s", "p95 s", "p99 s", "busy", "rounds/request")
 
 
 def replay(replica: Replica, requests: list[TraceRequest], rate: float) -> list[Served]:
@@ -51,23 +54,24 @@ def main(
     policies = policy or list(POLICIES)
     require_known([model], SYSTEMS)
     require_known(policies, POLICIES)
-    asked = read_trace(trace, requests)
+    asked, origin = read_trace(trace, requests), origin_now()
     offered = rate * 1000 * len(asked) / max(1, asked[-1].timestamp - asked[0].timestamp)
-    table = Table(
-        "policy",
-        *("reused", "prompt tok/s", "computed tok/s", "p50 s", "p95 s", "p99 s", "busy", "rounds/request"),
-        title=f"{trace.name} on {SYSTEMS[model].name}: {len(asked)} requests at {offered:.2f}/s, "
+    table = plain_table(
+        f"{trace.name} on {SYSTEMS[model].name}: {len(asked)} requests at {offered:.2f}/s, "
         f"{reusable(asked):.1%} reusable without eviction",
+        f"measured at {origin}",
+        texts=["policy"],
+        numbers=COLUMNS,
     )
     for name in track(policies, description="replaying"):
         with tempfile.TemporaryDirectory() as directory:
-            config = boot_config(model, name, model_dir(model, 1.0, Path(directory)), kv_tokens)
+            config = boot_config(model, name, write_model_dir(model, 1.0, Path(directory)), kv_tokens)
             replica = Replica(config, timeline=timeline is not None)
         begun = replica.events.now
         served = replay(replica, asked, rate)
         seconds = replica.events.now - begun
         replica.audit()
-        times = statistics.quantiles([each.completion for each in served], n=100, method="inclusive")
+        completion = [each.completion for each in served]
         tokens = sum(each.prompt_tokens for each in served)
         reused = sum(each.reused_tokens for each in served)
         busy = max(rank.busy for rank in replica.ranks) / seconds
@@ -76,7 +80,7 @@ def main(
             f"{reused / tokens:.1%}",
             f"{tokens / seconds:,.0f}",
             f"{(tokens - reused) / seconds:,.0f}",
-            *(f"{times[at - 1]:.2f}" for at in (50, 95, 99)),
+            *(f"{percentile(completion, share):.2f}" for share in (0.5, 0.95, 0.99)),
             f"{busy:.0%}",
             f"{replica.rounds / len(served):.2f}",
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from wavepp_worker import token_ids
 
 TRACE_BLOCK = 512
 
@@ -18,11 +19,11 @@ class TraceRequest(msgspec.Struct, frozen=True):
     hash_ids: list[int]
 
     def tokens(self, vocabulary: int) -> bytes:
-        """The prompt as packed uint32 token ids: the same ids give the same tokens."""
+        """The prompt as packed token ids: the same ids give the same tokens."""
         ids = np.repeat(np.asarray(self.hash_ids, np.uint64), TRACE_BLOCK)[: self.input_length]
         offsets = np.tile(np.arange(TRACE_BLOCK, dtype=np.uint64), len(self.hash_ids))[: self.input_length]
         mixed = (ids * np.uint64(TRACE_BLOCK) + offsets + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        return ((mixed >> np.uint64(33)) % np.uint64(vocabulary)).astype("<u4").tobytes()
+        return token_ids.pack((mixed >> np.uint64(33)) % np.uint64(vocabulary))
 
 
 def read_trace(file: Path, most: int | None = None) -> list[TraceRequest]:

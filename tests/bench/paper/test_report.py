@@ -10,20 +10,20 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench.paper.ablation import ablation_cells, steps
-from bench.paper.cells import CELLS, Cell
+from bench.common.cells import CELLS, cell_named
+from bench.common.kept import read_kept, write_kept
+from bench.common.policies import POLICIES
+from bench.common.tables import print_table
 from bench.paper.figures import write_figures
 from bench.paper.report import print_report
-from bench.paper.rows import Idle, Row, read_rows, write_rows
-from bench.paper.tables import print_table
+from bench.paper.rows import CellRow, Idle
+from bench.paper.rungs import ablation_cells, steps
 from bench.paper.verdict import Finding, not_run, verdict
-from bench.paper.views import ORDER, Results, find_cell, mean_idle
+from bench.paper.views import Results, find_cell, mean_idle
 from bench.retention.report import (
     RetentionPoint,
-    read_points,
     retention_table,
     times_table,
-    write_points,
     write_retention_figure,
 )
 
@@ -31,15 +31,11 @@ GLM = "glm-5.2-pp4"
 K3 = "kimi-k3-pp8"
 
 
-def cell(name: str) -> Cell:
-    return next(each for each in CELLS if each.name == name)
-
-
-def row(name: str, policy: str, share: float = 0.97, **changes: object) -> Row:
+def row(name: str, policy: str, share: float = 0.97, **changes: object) -> CellRow:
     """A row of the cell ``name`` whose bound is 100,000 tokens/s, at ``share`` of it."""
-    of = cell(name)
+    of = cell_named(name)
     reusable = 1 - of.uncached / of.tokens
-    made = Row(
+    made = CellRow(
         model=of.model,
         policy=policy,
         family=of.family,
@@ -62,25 +58,19 @@ def row(name: str, policy: str, share: float = 0.97, **changes: object) -> Row:
     return msgspec.structs.replace(made, **changes)
 
 
-def text(rows: list[Row], chosen: str = "") -> str:
+def text(rows: list[CellRow], chosen: str = "") -> str:
     out = io.StringIO()
     print_report(rows, Console(file=out), chosen)
     return out.getvalue()
 
 
-def finding(rows: list[Row], promise: str) -> Finding:
+def finding(rows: list[CellRow], promise: str) -> Finding:
     [found] = [each for each in verdict(Results(rows)) if promise in each.promise]
     return found
 
 
 def names(found: Finding) -> list[str]:
     return [name for name, _ in found.misses]
-
-
-def test_columns_follow_the_policies_of_the_runs() -> None:
-    from bench.paper.run import POLICIES
-
-    assert tuple(POLICIES) == ORDER
 
 
 def test_the_bound_has_another_limit_at_eight() -> None:
@@ -171,7 +161,7 @@ def test_what_was_not_run_is_said() -> None:
     lines = not_run(Results([row(each.name, "mpu") for each in CELLS if each.name != f"{K3} mixed c=16"]))
     assert lines[0] == "lockstep: all 68 cells"
     assert lines[-1] == f"mpu: {K3} (1 of 28: mixed c=16)"
-    assert not_run(Results([row(each.name, policy) for each in CELLS for policy in ORDER])) == []
+    assert not_run(Results([row(each.name, policy) for each in CELLS for policy in POLICIES])) == []
 
 
 def test_gains_of_the_ablation_and_where_they_come_from() -> None:
@@ -242,7 +232,7 @@ def test_no_rows_are_a_verdict_too() -> None:
 @pytest.mark.parametrize("width", [60, 140, 300])
 def test_numbers_keep_their_digits_on_any_terminal(width: int) -> None:
     out = io.StringIO()
-    rows = [row(f"{GLM} 4K suffix c=128", policy) for policy in ORDER]
+    rows = [row(f"{GLM} 4K suffix c=128", policy) for policy in POLICIES]
     print_report(rows, Console(file=out, width=width, force_terminal=True, color_system=None))
     assert "1,212,572" in out.getvalue()
     # The last column.
@@ -259,8 +249,8 @@ def test_means_and_files(tmp_path: Path) -> None:
     idle = mean_idle(kept[0])
     assert idle is not None
     assert idle.upstream == pytest.approx(0.01)
-    write_rows(tmp_path / "rows.json", kept)
-    assert read_rows(tmp_path / "rows.json") == kept
+    write_kept(tmp_path / "rows.json", kept)
+    assert read_kept(tmp_path / "rows.json", CellRow) == kept
 
 
 def test_a_kept_file_is_printed_and_drawn(tmp_path: Path) -> None:
@@ -270,7 +260,7 @@ def test_a_kept_file_is_printed_and_drawn(tmp_path: Path) -> None:
 
     app = typer.Typer()
     app.command()(main)
-    write_rows(tmp_path / "rows.json", [row(f"{GLM} short cold c=8", "mpu")])
+    write_kept(tmp_path / "rows.json", [row(f"{GLM} short cold c=8", "mpu")])
     run = CliRunner().invoke(app, [str(tmp_path / "rows.json"), "--figures", str(tmp_path / "png")])
     assert run.exit_code == 0, run.output
     assert (tmp_path / "png" / "pp4-cold.png").exists()
@@ -298,8 +288,8 @@ def test_retention_beside_the_paper(tmp_path: Path) -> None:
         RetentionPoint(rate=1.0, policy="mpu", good_hits=1.00, p50=5.0, p95=9.0, throughput=122_000.0),
         RetentionPoint(rate=0.6, policy="lockstep", good_hits=0.5, p50=5.0, p95=9.0, throughput=70_000.0),
     ]
-    write_points(tmp_path / "points.json", points)
-    assert read_points(tmp_path / "points.json") == points
+    write_kept(tmp_path / "points.json", points)
+    assert read_kept(tmp_path / "points.json", RetentionPoint) == points
     out = io.StringIO()
     for table in (retention_table(points), times_table(points)):
         print_table(Console(file=out), table)

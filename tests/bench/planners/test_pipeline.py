@@ -7,8 +7,8 @@ from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.mpu import Mpu
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
-from bench.paper.cells import Cell, Shape
-from bench.paper.cost_models import alone, bound
+from bench.common.bounds import alone, bound
+from bench.common.cells import Cell, Shape
 from bench.planners.pipeline import Device, simulate
 
 

@@ -20,7 +20,7 @@ console = Console(stderr=True)
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedGraph:
     """A running graph: where it listens, what it serves, and its processes."""
 
     base_url: str
@@ -33,7 +33,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(graph: str, *words: str, timeout: float = 300.0) -> Iterator[Served]:
+def serve(graph: str, *words: str, timeout: float = 300.0) -> Iterator[ServedGraph]:
     """``dynamo serve GRAPH WORDS…`` until the block ends.
 
     Raises:
@@ -54,7 +54,7 @@ def serve(graph: str, *words: str, timeout: float = 300.0) -> Iterator[Served]:
                 time.sleep(0.2)
         try:
             state = json.loads((run_dir / "state.json").read_text())
-            yield Served(state["base_url"], state["model"], state["processes"])
+            yield ServedGraph(state["base_url"], state["model"], state["processes"])
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)

@@ -6,9 +6,15 @@ as exact thousands; the Kimi K3 lengths are exact.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bench.common.systems import WAVE_TOKENS
+
 SUFFIX = 4096
+FILLS = 60
+"""Waves that a cell computes at least, per stage, so that filling and draining the pipeline is 2 % of its time."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Cell:
     family: str
     concurrency: int
     shapes: tuple[Shape, ...]
-    measured: dict[str, float]
+    measured: Mapping[str, float]
     wavepp_times: tuple[float, float] | None = None
 
     @property
@@ -181,12 +187,30 @@ def _cells() -> list[Cell]:
             for c, row in rows.items():
                 measured = dict(zip(("TRT-LLM", "WavePP"), row[column], strict=True))
                 cells.append(Cell(model, family, c, shapes[family], measured))
-    for family, rows in _PP8.items():
-        for c, (row, times) in rows.items():
-            measured = dict(zip(("vLLM", "SGLang", "WavePP"), row, strict=True))
-            cells.append(Cell("kimi-k3-pp8", family, c, _PP8_SHAPES[family], measured, times))
+    for family, points in _PP8.items():
+        for c, (point, times) in points.items():
+            of_three = dict(zip(("vLLM", "SGLang", "WavePP"), point, strict=True))
+            cells.append(Cell("kimi-k3-pp8", family, c, _PP8_SHAPES[family], of_three, times))
     return cells
 
 
 CELLS: tuple[Cell, ...] = tuple(_cells())
 """The 40 PP4 cells, then the 28 of Kimi K3."""
+
+
+def cell_named(name: str) -> Cell:
+    """The cell of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for cell in CELLS:
+        if cell.name == name:
+            return cell
+    raise ValueError(f"{name!r} is not a cell of the paper; one is {CELLS[0].name!r}, bench.paper prints all")
+
+
+def enough_requests(cell: Cell, stages: int, per_client: int = 3) -> int:
+    """Requests of a cell: 16 in all, ``per_client``, and ``FILLS`` times the pipeline's waves at least."""
+    uncached = cell.uncached / len(cell.shapes)
+    return max(16, per_client * cell.concurrency, math.ceil(FILLS * stages * WAVE_TOKENS / uncached))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.paper.cells import CELLS, Cell
-from bench.paper.rows import Idle, Row
+from bench.common.cells import Cell, cell_named
+from bench.common.policies import RUNGS
+from bench.paper.rows import CellRow, Idle
 from bench.paper.views import CAUSES, Results, mean_idle
-
-RUNGS = {"R1": "lockstep", "R2": "wave", "R3": "lease", "R4": "mpu"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Step:
     """
 
     rung: str
-    row: Row | None
+    row: CellRow | None
     gain: float | None = None
     busier: float | None = None
     faster: float | None = None
@@ -61,20 +60,20 @@ class Step:
 
 def ablation_cells(results: Results) -> list[tuple[Cell, Reported]]:
     """The cells of the paper's ablation of which a rung was measured."""
-    cells = ((_cell(name), reported) for name, reported in _REPORTED.items())
+    cells = ((cell_named(f"kimi-k3-pp8 {name}"), reported) for name, reported in _REPORTED.items())
     return [(cell, said) for cell, said in cells if any(results.row(cell, p) for p in RUNGS.values())]
 
 
 def steps(results: Results, cell: Cell) -> Iterator[Step]:
     """The rungs of a cell, R1 first."""
-    before: Row | None = None
+    before: CellRow | None = None
     for rung, policy in RUNGS.items():
         row = results.row(cell, policy)
         yield Step(rung, row) if row is None or before is None else _step(rung, row, before)
         before = row
 
 
-def _step(rung: str, row: Row, before: Row) -> Step:
+def _step(rung: str, row: CellRow, before: CellRow) -> Step:
     gain = row.throughput / before.throughput - 1
     idle, idle_before = mean_idle(row), mean_idle(before)
     if idle is None or idle_before is None:
@@ -82,7 +81,3 @@ def _step(rung: str, row: Row, before: Row) -> Step:
     busier = (1 - idle.total) / (1 - idle_before.total) - 1
     more = {cause: getattr(idle, cause) - getattr(idle_before, cause) for cause in CAUSES}
     return Step(rung, row, gain, busier, (1 + gain) / (1 + busier) - 1, Idle(**more))
-
-
-def _cell(name: str) -> Cell:
-    return next(cell for cell in CELLS if cell.name == f"kimi-k3-pp8 {name}")
