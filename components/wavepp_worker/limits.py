@@ -17,8 +17,10 @@ def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
         vocab_size: token ids are below it.
 
     Raises:
-        InvalidRequest: empty, too long, or an id outside the vocabulary.
+        InvalidRequest: empty, cut off, too long, or an id outside the vocabulary.
     """
+    if len(tokens) % token_ids.BYTES:
+        raise InvalidRequest(f"the prompt is cut off; give {token_ids.BYTES} bytes for each token id")
     ids = token_ids.unpack(tokens)
     if len(ids) == 0:
         raise InvalidRequest("the prompt is empty; give at least one token")

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.dynamo.kv_events import MOST_BLOCKS, KvEvents, PendingEvents, Removed, Stored, signed
+from wavepp_worker.dynamo.kv_event_thread import KvEventThread
+from wavepp_worker.dynamo.kv_events import (
+    MAX_BLOCKS_PER_EVENT,
+    PendingEvents,
+    RemovedEvent,
+    StoredEvent,
+    signed,
+)
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 
 from tests.support.waiting import wait_until
@@ -56,9 +63,9 @@ class Router:
             assert block_hash not in self.blocks.values(), "a parent was removed before its child"
             self.blocks.pop(block_hash)
 
-    def take(self, events: list[Stored | Removed]) -> None:
+    def take(self, events: list[StoredEvent | RemovedEvent]) -> None:
         for event in events:
-            if isinstance(event, Removed):
+            if isinstance(event, RemovedEvent):
                 self.publish_removed([signed(value) for value in event.hashes])
             else:
                 first = event.blocks[0]
@@ -75,7 +82,7 @@ def test_hashes_become_signed_numbers_of_the_same_bits() -> None:
 
 
 def test_a_stored_chain_is_published_with_all_that_identifies_it() -> None:
-    router, events = Router(), KvEvents(BLOCK)
+    router, events = Router(), KvEventThread(BLOCK)
     events.start(router)
     events.on_index(stored(2**64 - 1, 5, salt="s", lora="l"))
     events.on_index(stored(6, parent=5, salt="s", lora="l"))
@@ -86,7 +93,7 @@ def test_a_stored_chain_is_published_with_all_that_identifies_it() -> None:
 
 
 def test_what_came_before_the_publisher_is_published_once_it_is_there() -> None:
-    router, events = Router(), KvEvents(BLOCK)
+    router, events = Router(), KvEventThread(BLOCK)
     events.on_index(stored(1, 2))
     events.start(router)
     wait_until(lambda: set(router.blocks) == {1, 2})
@@ -114,8 +121,8 @@ def test_a_block_that_came_and_went_is_not_mentioned() -> None:
 
 def test_long_chains_are_cut() -> None:
     pending = PendingEvents(BLOCK)
-    pending.apply(stored(*range(1, 2 * MOST_BLOCKS + 2)))
-    assert [len(event.hashes) for event in pending.take()] == [MOST_BLOCKS, MOST_BLOCKS, 1]
+    pending.apply(stored(*range(1, 2 * MAX_BLOCKS_PER_EVENT + 2)))
+    assert [len(event.hashes) for event in pending.take()] == [MAX_BLOCKS_PER_EVENT, MAX_BLOCKS_PER_EVENT, 1]
 
 
 def test_a_publisher_that_fails_once_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +133,7 @@ def test_a_publisher_that_fails_once_goes_on(caplog: pytest.LogCaptureFixture) -
                 raise RuntimeError("no route")
             super().publish_stored(*args, **kwargs)
 
-    router, events = Failing(), KvEvents(BLOCK)
+    router, events = Failing(), KvEventThread(BLOCK)
     events.start(router)
     events.on_index(stored(1))
     wait_until(lambda: router.calls)

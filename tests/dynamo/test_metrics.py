@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from prometheus_client import generate_latest
-from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics, hit_rate
+from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillResult, StageTiming, Timings
@@ -46,13 +46,3 @@ def test_decode_metrics_show_that_no_prompt_was_computed() -> None:
     assert "wavepp_decode_prompt_tokens_computed_total 0.0" in text
     assert "wavepp_decode_kv_received_bytes_total 7.0" in text
     assert 'wavepp_decode_requests_total{outcome="stop"} 1.0' in text
-
-
-def test_no_prompts_is_no_hit_rate() -> None:
-    stats = FakePrefillEngine(None).stats()
-    assert hit_rate(stats) == 0.4
-    assert hit_rate(type(stats)(**{**_fields(stats), "prompt_tokens": 0})) is None
-
-
-def _fields(stats: object) -> dict[str, object]:
-    return {name: getattr(stats, name) for name in stats.__struct_fields__}  # type: ignore[attr-defined]

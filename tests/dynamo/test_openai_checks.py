@@ -12,7 +12,11 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        (COMPLETIONS, {"prompt": [1, 2, 100]}, "token id 100 is outside the vocabulary; ids are 0 to 99"),
+        (
+            COMPLETIONS,
+            {"prompt": [1, 2, 100]},
+            "token id 100 is outside the vocabulary of 100 tokens; ids are 0 to 99",
+        ),
         (COMPLETIONS, {"prompt": [[1], [2, -5]]}, "token id -5"),
         (COMPLETIONS, {"prompt": "x", "n": 2}, "n=2"),
         (COMPLETIONS, {"prompt": "x", "best_of": 3}, "best_of=3"),

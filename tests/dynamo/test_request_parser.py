@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from wavepp_worker.dynamo.request_parser import Limits, default_sampling, parse_request
+from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
 
-LIMITS = Limits(max_model_len=20, vocab_size=100, top_logprobs=5)
+LIMITS = RequestLimits(max_model_len=20, vocab_size=100, top_logprobs=5)
 
 
 def read(defaults: SamplingParams | None = None, **fields: Any) -> Any:
@@ -43,12 +41,12 @@ def as_the_frontend_sends(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_plain_request_is_greedy_and_as_long_as_the_context_allows() -> None:
-    asked = read(**as_the_frontend_sends(stop_conditions__stop_token_ids_hidden=[99]))
-    assert np.frombuffer(asked.tokens, "<u4").tolist() == [1, 2, 3]
-    assert asked.sampling == SamplingParams()
-    assert asked.max_tokens == 17
-    assert asked.stop_hidden == (99,)
-    assert asked.salt == ""
+    parsed = read(**as_the_frontend_sends(stop_conditions__stop_token_ids_hidden=[99]))
+    assert np.frombuffer(parsed.tokens, "<u4").tolist() == [1, 2, 3]
+    assert parsed.sampling == SamplingParams()
+    assert parsed.max_tokens == 17
+    assert parsed.stop_hidden == (99,)
+    assert parsed.salt == ""
 
 
 def test_every_sampling_option_is_passed_on() -> None:
@@ -66,11 +64,11 @@ def test_stops_are_told_apart() -> None:
         "stop": ["a", "b", "a"], "stop_token_ids": [7], "stop_token_ids_visible": [8],
         "stop_token_ids_hidden": [99], "min_tokens": 2, "max_tokens": 4,
     }  # fmt: skip
-    asked = read(stop_conditions=stop, eos_token_ids=[98])
-    assert asked.stop_hidden == (99, 98, 7)
-    assert asked.stop_visible == (8,)
-    assert asked.stop_strings == ("a", "b")
-    assert (asked.min_tokens, asked.max_tokens) == (2, 4)
+    parsed = read(stop_conditions=stop, eos_token_ids=[98])
+    assert parsed.stop_hidden == (99, 98, 7)
+    assert parsed.stop_visible == (8,)
+    assert parsed.stop_strings == ("a", "b")
+    assert (parsed.min_tokens, parsed.max_tokens) == (2, 4)
     ignoring = read(stop_conditions={**stop, "ignore_eos": True}, eos_token_ids=[98])
     assert ignoring.stop_hidden == (7,)
 
@@ -85,8 +83,8 @@ def test_the_salt_comes_with_the_routing() -> None:
 
 
 def test_packed_token_ids_are_understood() -> None:
-    asked = read(token_ids=np.array([4, 5], dtype="<i4").tobytes())
-    assert np.frombuffer(asked.tokens, "<u4").tolist() == [4, 5]
+    parsed = read(token_ids=np.array([4, 5], dtype="<i4").tobytes())
+    assert np.frombuffer(parsed.tokens, "<u4").tolist() == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,9 @@ def test_packed_token_ids_are_understood() -> None:
         ({"token_ids": None}, "empty"),
         ({"token_ids": [1, 100]}, "token id 100 is outside the vocabulary"),
         ({"token_ids": [1, -1]}, "token id -1"),
-        ({"token_ids": [1] * 21}, "21 tokens, more than the context length of 20"),
+        ({"token_ids": b"\1\0\0"}, "cut off"),
+        ({"token_ids": np.array([1, -1], "<i4").tobytes()}, "outside the vocabulary"),
+        ({"token_ids": [1] * 21}, "21 tokens, this worker accepts at most 20"),
         ({"token_ids": [[1]]}, "flat list"),
         ({"token_ids": ["x"]}, "integers"),
         ({"sampling_options": {"n": 2}}, "n=2"),
@@ -127,29 +127,6 @@ def test_unset_options_of_any_name_are_fine() -> None:
     read(sampling_options={"some_new_key": None}, output_options={"another": False})
 
 
-def test_defaults_follow_the_models_generation_config(tmp_path: Path) -> None:
-    assert default_sampling(tmp_path) == SamplingParams()
-    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_p": 0.9}))
-    assert default_sampling(tmp_path).temperature == 0.0
-    config = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1}
-    (tmp_path / "generation_config.json").write_text(json.dumps(config))
-    expected = SamplingParams(temperature=0.6, top_p=0.9, top_k=50, repetition_penalty=1.1)
-    assert default_sampling(tmp_path) == expected
-    assert read(expected).sampling == expected
-    assert read(expected, sampling_options={"temperature": 0.0}).sampling.temperature == 0.0
-
-
-def test_shaping_the_draw_asks_for_one() -> None:
-    assert read(sampling_options={"top_p": 0.5}).sampling.temperature == 1.0
-    assert read(sampling_options={"top_p": 0.5, "temperature": 0.0}).sampling.temperature == 0.0
-
-
-def test_other_spellings_of_the_extremes() -> None:
-    assert read(sampling_options={"top_k": -1}).sampling.top_k == 0
-    nothing = read(sampling_options={"top_p": 0.0, "temperature": 1.0}).sampling
-    assert (nothing.top_k, nothing.top_p) == (1, 1.0)
-
-
 def test_a_prefill_bans_stop_tokens_of_an_answer_that_must_not_end_yet() -> None:
     """The frontend lowers max_tokens to 1 for the prefill, and leaves min_tokens as it was."""
     request = {
@@ -157,8 +134,8 @@ def test_a_prefill_bans_stop_tokens_of_an_answer_that_must_not_end_yet() -> None
         "stop_conditions": {"max_tokens": 1, "min_tokens": 5, "stop_token_ids_hidden": [7]},
         "eos_token_ids": [9],
     }
-    limits = Limits(max_model_len=100, vocab_size=300, top_logprobs=5)
-    asked = parse_request(request, limits, SamplingParams(), first_only=True)
-    assert set(asked.banned_first) == {7, 9}
+    limits = RequestLimits(max_model_len=100, vocab_size=300, top_logprobs=5)
+    parsed = parse_request(request, limits, SamplingParams(), first_only=True)
+    assert set(parsed.banned_first) == {7, 9}
     request["stop_conditions"]["min_tokens"] = 0
     assert parse_request(request, limits, SamplingParams(), first_only=True).banned_first == ()

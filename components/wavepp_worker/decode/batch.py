@@ -106,7 +106,9 @@ class Batch:
                 f"but the pool has {self.capacity}"
             )
         if len(self._held) > self.max_requests:
-            raise AuditError(f"{len(self._held)} requests hold blocks, but max_batch is {self.max_requests}")
+            raise AuditError(
+                f"{len(self._held)} requests hold blocks, but max_num_seqs is {self.max_requests}"
+            )
         strays = sorted(self._running.keys() - self._held.keys())
         if strays:
             raise AuditError(f"requests {strays} run without blocks")

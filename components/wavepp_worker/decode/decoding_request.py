@@ -15,7 +15,7 @@ from wavepp_worker.model.sampling import SampledToken
 
 logger = logging.getLogger(__name__)
 
-OnOutput = Callable[[DecodeOutput], None]
+OnOutput = Callable[[DecodeOutput], object]
 
 
 class DecodingRequest:

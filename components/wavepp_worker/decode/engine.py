@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 
 from wavepp_worker.decode.batch import Batch
@@ -21,6 +20,7 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
+from wavepp_worker.limits import check_prompt
 from wavepp_worker.model.info import ModelInfo, read_model_info
 from wavepp_worker.model.load import load_stage, resolve_dtype
 from wavepp_worker.model.sampling import resolve_seed, validate
@@ -174,18 +174,7 @@ class DecodeEngine:
 
     def _validated(self, request: DecodeRequest) -> DecodeRequest:
         """The request with its seed drawn and ``max_tokens`` cut to what the context leaves."""
-        count = request.prompt_tokens
-        if count == 0 or len(request.tokens) % 4:
-            raise InvalidRequest("the prompt is empty or cut off; give at least one token of 4 bytes each")
-        if count > self.max_model_len:
-            raise InvalidRequest(
-                f"the prompt has {count} tokens, this worker accepts at most {self.max_model_len}"
-            )
-        highest = int(np.frombuffer(request.tokens, dtype="<u4").max())
-        if highest >= self.info.vocab_size:
-            raise InvalidRequest(
-                f"token id {highest} is outside the vocabulary of {self.info.vocab_size} tokens"
-            )
+        check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
         if request.max_tokens < 1:
             raise InvalidRequest(f"max_tokens is {request.max_tokens}, but must be at least 1")
         if not 0 <= request.min_tokens <= request.max_tokens:
@@ -196,7 +185,7 @@ class DecodeEngine:
         return msgspec.structs.replace(
             request,
             sampling=resolve_seed(request.sampling),
-            max_tokens=min(request.max_tokens, max(1, self.max_model_len - count)),
+            max_tokens=min(request.max_tokens, max(1, self.max_model_len - request.prompt_tokens)),
         )
 
     def _run(self, loop: StepLoop) -> None:
@@ -231,10 +220,10 @@ def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
             f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
             "lower max_model_len"
         )
-    room = config.kv_tokens // config.block_size * config.block_size
-    if room < longest:
+    pool_tokens = config.kv_tokens // config.block_size * config.block_size
+    if pool_tokens < longest:
         raise ConfigError(
-            f"kv_tokens gives a pool of {room} tokens in blocks of {config.block_size}, too small for one "
-            f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most {room}"
+            f"kv_tokens gives a pool of {pool_tokens} tokens in blocks of {config.block_size}, too small for one "
+            f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most {pool_tokens}"
         )
     return longest

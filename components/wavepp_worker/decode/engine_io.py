@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from wavepp_worker import token_ids
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
@@ -17,7 +18,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request_id: unique among live requests; a duplicate is refused.
-        tokens: the prompt as little-endian uint32 token ids.
+        tokens: the prompt, packed as ``token_ids`` says.
         sampling: how tokens are chosen; the first one was chosen by the prefill worker.
         max_tokens: most tokens to generate, the first one included; cut to what the context leaves.
         min_tokens: no stop token is chosen before this many others are generated.
@@ -35,7 +36,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self.tokens) // 4
+        return token_ids.count(self.tokens)
 
 
 class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):

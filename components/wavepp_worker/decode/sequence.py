@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import torch
 
+from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.model.stage import Chunk
 
@@ -21,7 +21,7 @@ class Sequence:
 
     def __init__(self, request: DecodeRequest) -> None:
         self.request = request
-        self.prompt = np.frombuffer(request.tokens, dtype="<u4")
+        self.prompt = token_ids.unpack(request.tokens)
         self.generated: list[int] = []
         self._stops = frozenset(request.stop_token_ids)
 

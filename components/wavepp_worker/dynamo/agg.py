@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
-from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
 from dynamo.common.backend.health_check import is_probe
 from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, PushSource
 from dynamo.common.backend.worker import WorkerConfig
@@ -18,17 +19,16 @@ from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import AggArgs
 from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
-from wavepp_worker.dynamo.decode import decode_limits
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
-from wavepp_worker.dynamo.generate_chunks import Chunk, cancelled_chunk
-from wavepp_worker.dynamo.kv_events import KvEvents
-from wavepp_worker.dynamo.prefill import prefill_chunk, prefill_limits, prefill_snapshot, registered_limits
-from wavepp_worker.dynamo.prefill_handler import PrefillHandler
-from wavepp_worker.dynamo.request_parser import Limits, ParsedRequest, default_sampling, parse_request
+from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
+from wavepp_worker.dynamo.kv_event_thread import KvEventThread
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
+from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
+from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
-from wavepp_worker.errors import RequestAborted, WaveppError
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
+from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.runtime.protocol.requests import PrefillResult
 
 
 class AggWorker(WaveppWorker):
@@ -41,15 +41,21 @@ class AggWorker(WaveppWorker):
             ConfigError: it cannot work; the message names the key.
         """
         super().__init__(args.runtime)
-        self._args = args
-        self._events = KvEvents(args.engine.block_size)
+        self._model = args.engine.model
+        self._kv_events = KvEventThread(args.engine.block_size)
         self._prefill = PrefillHandler(
             args.engine,
             bootstrap_port=args.runtime.bootstrap_port,
-            on_index=self._events.on_index,
+            on_index=self._kv_events.on_index,
             on_death=self.engine_died,
         )
         self._decode = DecodeHandler(args.decode, on_death=self.engine_died)
+        prefill, decode = self._prefill.limits, self._decode.limits
+        self._limits = RequestLimits(
+            min(prefill.max_model_len, decode.max_model_len),
+            prefill.vocab_size,
+            min(prefill.top_logprobs, decode.top_logprobs),
+        )
         self._defaults = default_sampling(args.engine.model)
 
     @classmethod
@@ -60,51 +66,54 @@ class AggWorker(WaveppWorker):
 
     def open(self) -> Registration:
         self._prefill.start()
-        self._decode.start()
-        limits = registered_limits(self._prefill, self._args.engine)
-        limits["context_length"] = self._limits().max_model_len
+        self._decode.engine.start()
         return Registration(
-            model=str(self._args.engine.model),
+            model=str(self._model),
             served_model_name=self._runtime.served_model_name,
-            llm=LlmRegistration(**limits),
+            llm=dataclasses.replace(self._prefill.registration(), context_length=self._limits.max_model_len),
         )
 
     def close(self) -> None:
-        self._events.close()
-        self._decode.close()
+        self._kv_events.close()
+        self._decode.engine.close()
         self._prefill.close()
 
     async def kv_event_sources(self) -> list[KvEventSource]:
-        return [PushSource(on_ready=self._events.start, dp_rank=0)]
+        return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
 
-    async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
+    async def generate(
+        self, request: GenerateRequest, context: Context
+    ) -> AsyncGenerator[GenerateChunk, None]:
         """Answer one prompt."""
         try:
-            asked = parse_request(request, self._limits(), self._defaults)
+            parsed = parse_request(request, self._limits, self._defaults)
+        except InvalidRequest as error:
+            raise to_dynamo_exception(error) from error
+        try:
             if is_probe(request):
-                probe = _prefill_request(str(context.id()), asked, handoff=False)
+                probe = prefill_request(str(context.id()), parsed, handoff=False)
                 yield prefill_chunk(await self._prefill.probe(probe, context.is_stopped), {}, logprobs=False)
                 return
-            async with aclosing(self._answer(str(context.id()), asked, context)) as answer:
+            async with aclosing(self._answer(str(context.id()), parsed, context)) as answer:
                 async for chunk in answer:
                     yield chunk
         except RequestAborted:
-            yield cancelled_chunk(len(request["token_ids"]), 0)
+            yield cancelled_chunk(parsed.prompt_tokens, 0)
         except WaveppError as error:
             raise to_dynamo_exception(error) from error
 
     async def _answer(
-        self, request_id: str, asked: ParsedRequest, context: Context
-    ) -> AsyncGenerator[Chunk, None]:
+        self, request_id: str, parsed: ParsedRequest, context: Context
+    ) -> AsyncGenerator[GenerateChunk, None]:
         address = self._prefill.address(fresh_bootstrap_room())
         prefill = asyncio.create_task(
             self._prefill.prefill(
-                _prefill_request(request_id, asked, handoff=True), address.room, context.is_stopped
+                prefill_request(request_id, parsed, handoff=True), address.room, context.is_stopped
             )
         )
         prefill.add_done_callback(_seen)
         try:
-            stream = self._decode.stream(request_id, asked, address, context.is_stopped)
+            stream = self._decode.stream(request_id, parsed, address, context.is_stopped)
             async with aclosing(stream):
                 async for chunk in stream:
                     yield chunk
@@ -131,27 +140,7 @@ class AggWorker(WaveppWorker):
         return self._prefill.metrics.timings(last)
 
     def snapshot(self) -> ComponentSnapshot:
-        return prefill_snapshot(self._prefill)
-
-    def _limits(self) -> Limits:
-        prefill = prefill_limits(self._prefill, self._args.engine)
-        decode = decode_limits(self._decode, self._args.decode)
-        return Limits(
-            min(prefill.max_model_len, decode.max_model_len),
-            prefill.vocab_size,
-            min(prefill.top_logprobs, decode.top_logprobs),
-        )
-
-
-def _prefill_request(request_id: str, asked: ParsedRequest, *, handoff: bool) -> PrefillRequest:
-    return PrefillRequest(
-        request_id=request_id,
-        tokens=asked.tokens,
-        salt=asked.salt,
-        sampling=asked.sampling,
-        handoff=handoff,
-        banned=asked.banned_first,
-    )
+        return self._prefill.snapshot()
 
 
 def _seen(prefill: asyncio.Task[PrefillResult]) -> None:

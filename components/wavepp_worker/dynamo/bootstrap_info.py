@@ -1,19 +1,23 @@
-"""How decode finds the prefill of a request: Dynamo's ``bootstrap_info``, or our ``disaggregated_params``."""
+"""How decode finds the prefill of a request: Dynamo's ``bootstrap_info``, or our ``disaggregated_params``.
+
+And what the two say to each other of a prefill that failed: the reason of its bootstrap room.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.errors import InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
+
+if TYPE_CHECKING:
+    from dynamo.common.backend.engine import GenerateRequest
 
 HANDOFF_SCHEMA = "wavepp.handoff.v1"
 """Version of what ``disaggregated_params`` holds; a decode worker refuses others."""
 
-INVALID_REQUEST = "invalid request: "
-"""What the reason of a failed bootstrap room starts with if the request itself was wrong."""
+_INVALID_REQUEST = "invalid request: "
 
 
 def fresh_bootstrap_room() -> int:
@@ -21,18 +25,18 @@ def fresh_bootstrap_room() -> int:
     return secrets.randbits(63)
 
 
-def chosen_bootstrap_room(request: Mapping[str, Any]) -> int | None:
+def chosen_bootstrap_room(request: GenerateRequest) -> int | None:
     """The bootstrap room the frontend chose, or None where it leaves that to the prefill worker."""
     room = (request.get("bootstrap_info") or {}).get("bootstrap_room")
     return None if room is None else int(room)
 
 
 def disaggregated_params(address: BootstrapAddress) -> dict[str, Any]:
-    """An address as a prefill worker's ``disaggregated_params``."""
+    """An address as what a prefill worker answers, for the frontend to pass on to decode."""
     return {"schema": HANDOFF_SCHEMA, "host": address.host, "port": address.port, "room": address.room}
 
 
-def bootstrap_address(request: Mapping[str, Any]) -> BootstrapAddress:
+def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
     """Where the prefill of a decode request is.
 
     Raises:
@@ -57,3 +61,14 @@ def bootstrap_address(request: Mapping[str, Any]) -> BootstrapAddress:
             f"understands {HANDOFF_SCHEMA!r}; run the same WavePP version on both"
         )
     return BootstrapAddress(host=str(params["host"]), port=int(params["port"]), room=int(params["room"]))
+
+
+def failure_reason(error: WaveppError) -> str:
+    """What a prefill worker says in the bootstrap room of a request that failed."""
+    return f"{_INVALID_REQUEST if isinstance(error, InvalidRequest) else ''}{error}"
+
+
+def invalid_request_in(reason: str) -> InvalidRequest | None:
+    """The client's own mistake, if that is what failed the prefill; ``reason`` may stand within other words."""
+    _, found, sentence = reason.partition(_INVALID_REQUEST)
+    return InvalidRequest(sentence) if found else None

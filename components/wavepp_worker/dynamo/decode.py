@@ -8,22 +8,21 @@ from typing import Any
 
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
-from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
 from dynamo.common.backend.health_check import is_probe
 from dynamo.common.backend.publisher import ComponentSnapshot
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
-from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.dynamo.args import DecodeArgs
 from wavepp_worker.dynamo.bootstrap_info import bootstrap_address
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
-from wavepp_worker.dynamo.generate_chunks import Chunk, usage
-from wavepp_worker.dynamo.request_parser import Limits, default_sampling, parse_request
+from wavepp_worker.dynamo.request_parser import parse_request
+from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
-from wavepp_worker.errors import EngineDead, WaveppError
+from wavepp_worker.errors import WaveppError
 
 
 class DecodeWorker(WaveppWorker):
@@ -36,7 +35,7 @@ class DecodeWorker(WaveppWorker):
             ConfigError: it cannot work; the message names the key.
         """
         super().__init__(args.runtime)
-        self._config = args.decode
+        self._model = args.decode.model
         self._handler = DecodeHandler(args.decode, on_death=self.engine_died)
         self._defaults = default_sampling(args.decode.model)
 
@@ -47,33 +46,27 @@ class DecodeWorker(WaveppWorker):
         return cls(args), config
 
     def open(self) -> Registration:
-        self._handler.start()
-        engine = self._handler.engine
+        self._handler.engine.start()
         return Registration(
-            model=str(self._config.model),
+            model=str(self._model),
             served_model_name=self._runtime.served_model_name,
-            llm=LlmRegistration(
-                context_length=engine.max_model_len,
-                kv_cache_block_size=self._config.block_size,
-                total_kv_blocks=engine.total_blocks,
-                max_num_seqs=self._config.max_num_seqs,
-                max_num_batched_tokens=self._config.max_num_seqs,
-            ),
+            llm=self._handler.registration(),
         )
 
     def close(self) -> None:
-        self._handler.close()
+        self._handler.engine.close()
 
-    async def generate(self, request: Any, context: Context) -> AsyncGenerator[Chunk, None]:
+    async def generate(
+        self, request: GenerateRequest, context: Context
+    ) -> AsyncGenerator[GenerateChunk, None]:
         """Answer one prompt."""
         try:
-            asked = parse_request(request, decode_limits(self._handler, self._config), self._defaults)
+            parsed = parse_request(request, self._handler.limits, self._defaults)
             if is_probe(request):
-                yield probe_chunk(self._handler, asked.prompt_tokens)
+                yield self._handler.probe(parsed.prompt_tokens)
                 return
-            stream = self._handler.stream(
-                str(context.id()), asked, bootstrap_address(request), context.is_stopped
-            )
+            address = bootstrap_address(request)
+            stream = self._handler.stream(str(context.id()), parsed, address, context.is_stopped)
             async with aclosing(stream):
                 async for chunk in stream:
                     yield chunk
@@ -87,42 +80,14 @@ class DecodeWorker(WaveppWorker):
         return [self._handler.metrics.registry]
 
     def audit(self) -> dict[str, Any]:
-        return dict(self._handler.engine.audit())
+        return self._handler.engine.audit()
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         del last
         return []
 
     def snapshot(self) -> ComponentSnapshot:
-        stats = self._handler.engine.stats()
-        return ComponentSnapshot(
-            kv_used_blocks=stats.used_blocks,
-            kv_total_blocks=stats.total_blocks,
-            gpu_cache_usage=stats.used_blocks / max(1, stats.total_blocks),
-            dp_rank=0,
-        )
-
-
-def decode_limits(handler: DecodeHandler, config: DecodeConfig) -> Limits:
-    """What a decode request is measured against."""
-    engine = handler.engine
-    return Limits(engine.max_model_len, engine.info.vocab_size, config.top_logprobs)
-
-
-def probe_chunk(handler: DecodeHandler, prompt_tokens: int) -> Chunk:
-    """The answer to a health probe, which has no prefill to continue from.
-
-    Raises:
-        EngineDead: the engine died.
-    """
-    if not handler.engine.alive:
-        raise EngineDead("the decode engine died")
-    return {
-        "token_ids": [0],
-        "index": 0,
-        "finish_reason": "length",
-        "completion_usage": usage(prompt_tokens, 1, 0),
-    }
+        return self._handler.snapshot()
 
 
 def main() -> None:

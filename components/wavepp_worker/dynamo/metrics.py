@@ -1,8 +1,7 @@
-"""Prometheus metrics of the workers, and the load snapshots Dynamo's router reads."""
+"""Prometheus metrics of the workers."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,9 +16,8 @@ from wavepp_worker.errors import WaveppError
 from wavepp_worker.runtime.client.engine import EngineStats
 from wavepp_worker.runtime.protocol.requests import PrefillResult, Timings
 
-PREFIX = "wavepp_"
-SNAPSHOT_SECONDS = 0.5
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+METRIC_PREFIX = "wavepp_"
+_BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class _Live(Collector):
@@ -40,44 +38,49 @@ class PrefillMetrics:
     """Counts finished and failed prefills, where their time went, and the engine's load."""
 
     def __init__(
-        self, stats: Callable[[], EngineStats], pending_rooms: Callable[[], int], *, keep: int = 256
+        self, stats: Callable[[], EngineStats], pending_bootstrap_rooms: Callable[[], int], *, keep: int = 256
     ) -> None:
         """Make an empty registry.
 
         Args:
             stats: of the engine.
-            pending_rooms: how many bootstrap rooms are announced and not yet settled.
+            pending_bootstrap_rooms: how many bootstrap rooms are announced and not yet settled.
             keep: of how many of the last requests to keep the timings.
         """
         self._stats = stats
-        self._pending_rooms = pending_rooms
+        self._pending_bootstrap_rooms = pending_bootstrap_rooms
         self._last: deque[tuple[str, Timings]] = deque(maxlen=keep)
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            PREFIX + "prefill_requests",
+            METRIC_PREFIX + "prefill_requests",
             "Prefills that ended, by outcome.",
             ["outcome"],
             registry=self.registry,
         )
         self._seconds = Histogram(
-            PREFIX + "prefill_seconds", "Submission to first token.", buckets=_SECONDS, registry=self.registry
+            METRIC_PREFIX + "prefill_seconds",
+            "Submission to first token.",
+            buckets=_BUCKET_SECONDS,
+            registry=self.registry,
         )
         self._parts = Histogram(
-            PREFIX + "prefill_part_seconds",
+            METRIC_PREFIX + "prefill_part_seconds",
             "The parts of prefill_seconds: queued, admission, execution.",
             ["part"],
-            buckets=_SECONDS,
+            buckets=_BUCKET_SECONDS,
             registry=self.registry,
         )
         self._stages = Histogram(
-            PREFIX + "stage_compute_seconds",
+            METRIC_PREFIX + "stage_compute_seconds",
             "Seconds one rank computed the waves one request was part of.",
             ["rank"],
-            buckets=_SECONDS,
+            buckets=_BUCKET_SECONDS,
             registry=self.registry,
         )
         self._offered = Counter(
-            PREFIX + "handoff_offered_bytes", "KV bytes offered to decode workers.", registry=self.registry
+            METRIC_PREFIX + "handoff_offered_bytes",
+            "KV bytes offered to decode workers.",
+            registry=self.registry,
         )
         self.registry.register(_Live(self._families))
 
@@ -113,7 +116,7 @@ class PrefillMetrics:
             ),
             "pending_rooms": (
                 "Bootstrap rooms announced to decode workers and not settled.",
-                self._pending_rooms(),
+                self._pending_bootstrap_rooms(),
             ),
             "used_blocks": ("KV blocks in use on the fullest rank.", stats.used_blocks),
             "total_blocks": ("KV blocks of the smallest rank.", stats.total_blocks),
@@ -139,7 +142,7 @@ class DecodeMetrics:
         self._stats = stats
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            PREFIX + "decode_requests",
+            METRIC_PREFIX + "decode_requests",
             "Generations that ended, by outcome.",
             ["outcome"],
             registry=self.registry,
@@ -175,33 +178,6 @@ def _families(
     gauges: Mapping[str, tuple[str, float]], counters: Mapping[str, tuple[str, float]]
 ) -> Iterator[Metric]:
     for name, (text, value) in gauges.items():
-        yield GaugeMetricFamily(PREFIX + name, text, value=value)
+        yield GaugeMetricFamily(METRIC_PREFIX + name, text, value=value)
     for name, (text, value) in counters.items():
-        yield CounterMetricFamily(PREFIX + name, text, value=value)
-
-
-class Ticker:
-    """Calls a function twice a second from a thread of its own."""
-
-    def __init__(self, tick: Callable[[], None]) -> None:
-        self._tick = tick
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop; idempotent, also if never started."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * SNAPSHOT_SECONDS)
-
-    def _run(self) -> None:
-        while not self._stop.wait(SNAPSHOT_SECONDS):
-            self._tick()
-
-
-def hit_rate(stats: EngineStats) -> float | None:
-    """Share of prompt tokens reused; None while there is nothing to measure."""
-    return stats.reused_tokens / stats.prompt_tokens if stats.prompt_tokens else None
+        yield CounterMetricFamily(METRIC_PREFIX + name, text, value=value)

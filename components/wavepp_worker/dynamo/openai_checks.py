@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wavepp_worker.limits import first_outside, outside_vocabulary
+
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions")
 
 _EMPTY: tuple[Any, ...] = (None, False, "", [], {})
@@ -62,9 +64,9 @@ def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]
         if vocab_size is None or not isinstance(prompt, list):
             return None
         for part in prompt:
-            for token in part if isinstance(part, list) else [part]:
-                if isinstance(token, int) and not 0 <= token < vocab_size:
-                    return f"token id {token} is outside the vocabulary; ids are 0 to {vocab_size - 1}"
+            bad = first_outside(part if isinstance(part, list) else [part], vocab_size)
+            if bad is not None:
+                return outside_vocabulary(bad, vocab_size)
         return None
 
     return check

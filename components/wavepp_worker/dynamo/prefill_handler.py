@@ -7,8 +7,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from wavepp_worker.dynamo.bootstrap_info import INVALID_REQUEST
+from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.publisher import ComponentSnapshot
+
+from wavepp_worker.dynamo.bootstrap_info import failure_reason
+from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
+from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
@@ -24,7 +29,14 @@ CLAIM_SECONDS = 20.0
 
 
 class PrefillHandler:
-    """Prefills requests and tells whoever claims their bootstrap rooms what came of it."""
+    """Prefills requests and tells whoever claims their bootstrap rooms what came of it.
+
+    Attributes:
+        engine: the replica's ranks.
+        metrics: of the engine and of how prefills ended.
+        limits: what a request is measured against.
+        bootstrap: once started.
+    """
 
     def __init__(
         self,
@@ -44,7 +56,10 @@ class PrefillHandler:
         self._lock = threading.Lock()
         self._bootstrap_rooms: set[int] = set()
         self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
-        self.metrics = PrefillMetrics(self.engine.stats, self._pending_rooms)
+        self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
+        self.limits = RequestLimits(
+            self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs
+        )
         self.bootstrap: BootstrapServer | None = None
 
     def start(self) -> None:
@@ -61,6 +76,26 @@ class PrefillHandler:
         except HandoffError as error:
             raise ConfigError(f"--bootstrap-port and --host: {error}") from error
         self.engine.start()
+
+    def registration(self) -> LlmRegistration:
+        """What Dynamo's router and frontend are told of a replica: its smallest rank bounds it."""
+        return LlmRegistration(
+            context_length=self.engine.max_model_len,
+            kv_cache_block_size=self._config.block_size,
+            total_kv_blocks=self.engine.total_blocks,
+            max_num_seqs=self._config.max_num_seqs,
+            max_num_batched_tokens=self._config.max_num_batched_tokens,
+        )
+
+    def snapshot(self) -> ComponentSnapshot:
+        """The replica's load."""
+        stats = self.engine.stats()
+        return load_snapshot(
+            stats.used_blocks,
+            stats.total_blocks,
+            prompt_tokens=stats.prompt_tokens,
+            reused_tokens=stats.reused_tokens,
+        )
 
     def address(self, bootstrap_room: int) -> BootstrapAddress:
         """Where ``bootstrap_room`` can be claimed."""
@@ -126,8 +161,7 @@ class PrefillHandler:
     def fail(self, bootstrap_room: int, error: WaveppError) -> None:
         """Tell whoever claims ``bootstrap_room`` why there will be no first token."""
         if self.bootstrap is not None:
-            prefix = INVALID_REQUEST if isinstance(error, InvalidRequest) else ""
-            self.bootstrap.fail(bootstrap_room, f"{prefix}{error}")
+            self.bootstrap.fail(bootstrap_room, failure_reason(error))
 
     async def probe(self, request: PrefillRequest, is_stopped: Callable[[], bool]) -> PrefillResult:
         """Prefill without a hand-off: proves that the ranks run.
@@ -169,5 +203,17 @@ class PrefillHandler:
         finally:
             waiting.cancel()
 
-    def _pending_rooms(self) -> int:
+    def _pending_bootstrap_rooms(self) -> int:
         return self.bootstrap.pending() if self.bootstrap is not None else 0
+
+
+def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) -> PrefillRequest:
+    """What to submit for a parsed request; ``handoff`` unless it is a probe."""
+    return PrefillRequest(
+        request_id=request_id,
+        tokens=parsed.tokens,
+        salt=parsed.salt,
+        sampling=parsed.sampling,
+        handoff=handoff,
+        banned=parsed.banned_first,
+    )

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from wavepp_worker import token_ids
 
 CONTEXT_TOKENS = 5
 """Prompt tokens a decoder is shown, as many as the frontend's own detokeniser takes."""
@@ -49,14 +50,14 @@ class StopText:
         Args:
             tokenizer: decodes the tokens.
             stop_strings: what to end before; not empty, no empty ones.
-            prompt: little-endian uint32 token ids before the answer; some decoders need their end, to know
+            prompt: packed token ids before the answer; some decoders need their end, to know
                 whether the answer's first word starts with a space.
             keep_stop_string: whether to show the stop string itself.
             skip_special: whether special tokens have no text.
             min_tokens: the text of so many first tokens is shown without a look.
         """
         self._tokenizer = tokenizer
-        context = np.frombuffer(prompt, dtype="<u4")[-CONTEXT_TOKENS:].tolist()
+        context = token_ids.unpack(prompt)[-CONTEXT_TOKENS:].tolist()
         self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special)
         self._stops = tuple(stop_strings)
         self._keep = keep_stop_string

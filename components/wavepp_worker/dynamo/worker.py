@@ -16,13 +16,15 @@ from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import LLMEngine
 from dynamo.common.backend.health_check import build_health_check_payload
 from dynamo.common.backend.metrics import register_engine_registry
+from dynamo.common.backend.publisher import ComponentSnapshot
 from dynamo.common.backend.worker import Worker, WorkerConfig
 from dynamo.common.constants import DisaggregationMode
 from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import RuntimeArgs
-from wavepp_worker.dynamo.metrics import PREFIX, Ticker
+from wavepp_worker.dynamo.load_snapshots import SnapshotThread
+from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.errors import ConfigError, WaveppError
 
 logger = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ class WaveppWorker(LLMEngine):
         self._runtime = runtime
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
-        self._snapshots: Any = None
-        self._ticker = Ticker(self._publish_snapshot)
+        self._snapshot_publisher: Any = None
+        self._snapshot_thread = SnapshotThread(self._publish_snapshot)
         self._dying = threading.Event()
         self._closed = False
         self.start_error: WaveppError | None = None
@@ -69,8 +71,8 @@ class WaveppWorker(LLMEngine):
         """Where the time of the last requests went, newest first."""
 
     @abstractmethod
-    def snapshot(self) -> Any:
-        """The load as Dynamo's ``ComponentSnapshot``."""
+    def snapshot(self) -> ComponentSnapshot:
+        """The worker's load."""
 
     async def start(self, worker_id: int) -> Registration:
         """Start the engine; requests can be taken when this returns."""
@@ -81,7 +83,7 @@ class WaveppWorker(LLMEngine):
         except WaveppError as error:
             self.start_error = error
             raise
-        self._ticker.start()
+        self._snapshot_thread.start()
         return registration
 
     async def cleanup(self) -> None:
@@ -89,7 +91,7 @@ class WaveppWorker(LLMEngine):
         if self._closed:
             return
         self._closed = True
-        self._ticker.close()
+        self._snapshot_thread.close()
         await asyncio.to_thread(self.close)
 
     async def on_endpoint_ready(self, endpoint: Any) -> None:
@@ -99,13 +101,13 @@ class WaveppWorker(LLMEngine):
     async def register_prometheus(self, metrics: Any) -> None:
         """Show our metrics beside Dynamo's own."""
         for registry in self.registries():
-            register_engine_registry(metrics, registry, prefix_filters=[PREFIX])
+            register_engine_registry(metrics, registry, prefix_filters=[METRIC_PREFIX])
 
     def component_metrics_dp_ranks(self) -> list[int]:
         return [0]
 
     def attach_snapshot_publisher(self, publisher: Any) -> None:
-        self._snapshots = publisher
+        self._snapshot_publisher = publisher
 
     async def health_check_payload(self) -> dict[str, Any] | None:
         """One token, prefilled or answered without any other worker."""
@@ -159,8 +161,8 @@ class WaveppWorker(LLMEngine):
         _leave()
 
     def _publish_snapshot(self) -> None:
-        if self._snapshots is not None:
-            self._snapshots.publish(0, self.snapshot())
+        if self._snapshot_publisher is not None:
+            self._snapshot_publisher.publish(0, self.snapshot())
 
 
 def _leave() -> None:

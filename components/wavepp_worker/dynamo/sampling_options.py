@@ -1,0 +1,73 @@
+"""From Dynamo's ``sampling_options`` to how tokens are chosen here. Pure, but for the model's own defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wavepp_worker.model.sampling import SamplingParams
+
+_TOP_K_OF_GENERATION_CONFIG = 50
+"""What transformers takes for ``top_k`` where a sampling model's ``generation_config.json`` has none."""
+
+
+def default_sampling(model: Path) -> SamplingParams:
+    """What a request that says nothing gets: the model's ``generation_config.json``, else greedy.
+
+    This is transformers' own rule, so that the same model answers alike behind both.
+    """
+    try:
+        config = json.loads((model / "generation_config.json").read_text())
+    except FileNotFoundError:
+        return SamplingParams()
+    said = {key: value for key, value in config.items() if value is not None}
+    penalty = float(said.get("repetition_penalty") or 1.0)
+    if not said.get("do_sample"):
+        return SamplingParams(repetition_penalty=penalty)
+    return SamplingParams(
+        temperature=float(said.get("temperature", 1.0)),
+        top_p=float(said.get("top_p", 1.0)),
+        top_k=int(said.get("top_k", _TOP_K_OF_GENERATION_CONFIG)),
+        min_p=float(said.get("min_p", 0.0)),
+        repetition_penalty=penalty,
+    )
+
+
+def sampling_params(
+    options: Mapping[str, Any], logprobs: int | None, defaults: SamplingParams
+) -> SamplingParams:
+    """How to choose tokens; ranges are not checked.
+
+    Args:
+        options: the request's ``sampling_options``, without keys that say nothing.
+        logprobs: how many alternatives to report; None for no logprobs.
+        defaults: for what the request leaves open.
+    """
+    temperature = options.get("temperature")
+    if temperature is None:
+        temperature = defaults.temperature
+        # Who shapes or seeds the draw wants one, though the model's default is greedy.
+        if temperature == 0.0 and options.keys() & {"top_p", "top_k", "min_p", "seed"}:
+            temperature = 1.0
+    top_p = float(options.get("top_p", defaults.top_p))
+    top_k = int(options.get("top_k", defaults.top_k))
+    if top_p == 0.0:
+        # An empty nucleus still holds its best token.
+        top_p, top_k = 1.0, 1
+    return msgspec.structs.replace(
+        defaults,
+        temperature=float(temperature),
+        top_p=top_p,
+        # Clients write "keep every token" as 0 or -1.
+        top_k=0 if top_k == -1 else top_k,
+        min_p=float(options.get("min_p", defaults.min_p)),
+        seed=options.get("seed"),
+        presence_penalty=float(options.get("presence_penalty", 0.0)),
+        frequency_penalty=float(options.get("frequency_penalty", 0.0)),
+        repetition_penalty=float(options.get("repetition_penalty", defaults.repetition_penalty)),
+        logprobs=logprobs,
+    )
