@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.errors import AuditError, ConfigError
+from wavepp_worker.errors import AuditError
 
-from tests.support.cache_bench import BLOCK, CacheBench, keys_of
-
-
-def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:
-    return WindowSpec("attention", "full", blocks, host, disk)
-
-
-def recurrent(blocks: int, host: int = 0, interval: int = 4, most: int | None = None) -> WindowSpec:
-    return WindowSpec("recurrent", "recurrent", blocks, host, interval=interval, max_snapshots=most)
-
-
-def prompt(first: int, tokens: int) -> list[int]:
-    return [first] * tokens
-
-
-def agree_on(ranks: Sequence[CacheBench], name: str, candidate: int) -> int:
-    """Commit the minimum of what the ranks reach until all reach it: the runtime's reconciliation."""
-    reached = [rank.cache.commit(name, candidate) for rank in ranks]
-    asked = candidate
-    for _ in range(candidate // BLOCK + 1):
-        lowest = min(prepared.endpoint for prepared in reached)
-        if all(prepared.committed and prepared.endpoint == lowest for prepared in reached):
-            return lowest
-        assert lowest < asked, "reconciliation has to go down"
-        asked = lowest
-        reached = [rank.cache.commit(name, lowest) for rank in ranks]
-    raise AssertionError("reconciliation did not end")
+from tests.support.cache_bench import BLOCK, CacheBench, attention, keys_of, prompt, recurrent
 
 
 def test_s15_s28_unequal_ranks_use_their_own_room_and_the_smallest_one_decides() -> None:
@@ -247,106 +219,3 @@ def test_s35_a_freed_block_is_never_read_again() -> None:
     for name in list(bench.prompts):
         bench.release(name)
     bench.cache.audit()
-
-
-def test_the_papers_example_lands_on_the_snapshot_both_ranks_have() -> None:
-    """Snapshots at 64K, 72K, 90K on one rank and 64K, 80K on the other; the candidate is 80K."""
-    ranks = [CacheBench(attention(64), recurrent(60, interval=2)) for _ in range(2)]
-    tokens = list(range(100))
-    for rank, kept in zip(ranks, ((64, 72, 90), (64, 80)), strict=True):
-        fill(rank, tokens, kept)
-    hints = [rank.cache.hint(keys_of(tokens), 100) for rank in ranks]
-    assert hints == [90, 80]
-    assert [rank.lease("a", tokens, min(hints)) for rank in ranks] == [72, 80]
-    assert [rank.cache.reserve("a") for rank in ranks] == [True, True]
-    assert agree_on(ranks, "a", min(hints)) == 64
-    for rank in ranks:
-        assert rank.materialise("a").resume[1] is not None
-        rank.compute("a")
-        rank.release("a")
-        rank.cache.audit()
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_reconciliation_finds_what_an_oracle_finds(seed: int) -> None:
-    """The largest endpoint at which every rank has its prefix and a snapshot, by trying all endpoints."""
-    chance = random.Random(seed)
-    ranks, has = [], []
-    tokens = list(range(40))
-    for _ in range(chance.choice([2, 3, 5])):
-        rank = CacheBench(attention(64), recurrent(30, interval=2))
-        kept = sorted(chance.sample(range(2, 40, 2), chance.randrange(1, 14)))
-        reach = chance.randrange(max(kept), 41)
-        fill(rank, tokens[:reach], kept)
-        ranks.append(rank)
-        has.append({0, *(at for at in kept if at < 40)})
-    expected = max(set.intersection(*has))
-    candidate = min(rank.cache.hint(keys_of(tokens), 40) for rank in ranks)
-    assert candidate >= expected
-    leased = [rank.lease("a", tokens, candidate) for rank in ranks]
-    assert min(leased) >= expected
-    assert all(rank.cache.reserve("a") for rank in ranks)
-    assert agree_on(ranks, "a", candidate) == expected
-    for rank in ranks:
-        rank.materialise("a")
-        rank.compute("a")
-        rank.release("a")
-        rank.cache.audit()
-
-
-def fill(rank: CacheBench, tokens: list[int], kept: Sequence[int]) -> None:
-    """Compute a prompt and keep only some of its snapshots, as eviction would have it."""
-    for end in (*kept, len(tokens)):
-        rank.prepare("fill", [*tokens[:end], 2**32 - 1])
-        rank.materialise("fill")
-        rank.compute("fill", end)
-        rank.release("fill")
-    keys = keys_of(tokens)
-    tree = rank.tree(1)
-    for at in range(BLOCK, len(tokens) + 1, BLOCK):
-        node = tree.nodes.get(keys[at // BLOCK - 1])
-        if at not in kept and node is not None:
-            tree.detach(node)
-    rank.verify()
-    assert {at for at in range(2, 101, 2) if at <= len(tokens) and keys[at // 2 - 1] in tree.nodes} == set(
-        kept
-    )
-
-
-def test_a_window_that_cannot_work_is_refused_with_what_to_change() -> None:
-    with pytest.raises(ConfigError, match="multiple of the block size 2"):
-        CacheBench(recurrent(4, interval=3))
-    with pytest.raises(ConfigError, match="span is at least 1"):
-        CacheBench(WindowSpec("s", "sliding", 4))
-    with pytest.raises(ConfigError, match="needs at least 1"):
-        CacheBench(attention(0))
-    with pytest.raises(ConfigError, match="give at least 1"):
-        RankCache([], 0)
-
-
-def test_a_rank_that_keeps_nothing_can_resume_anywhere_and_has_room() -> None:
-    """S16: a stage without any layer that caches."""
-    cache = RankCache([], 4)
-    assert cache.hint([1, 2, 3], 14) == cache.match([1, 2, 3], 14) == 12
-    prepared = cache.prepare("r", [1, 2, 3], 14, 8)
-    assert prepared is not None
-    assert (prepared.endpoint, prepared.committed) == (8, True)
-    assert cache.materialise("r").tables == ()
-    cache.publish("r", 14)
-    assert cache.take_changes() == ([], [])
-    assert cache.use().capacity == 0
-    cache.release("r")
-    cache.audit()
-
-
-def test_calls_out_of_order_say_what_the_request_holds() -> None:
-    bench = CacheBench(attention(4))
-    with pytest.raises(ValueError, match="request a holds nothing; this needs lease"):
-        bench.cache.reserve("a")
-    bench.lease("a", prompt(1, 4))
-    with pytest.raises(ValueError, match="request a holds lease already"):
-        bench.lease("a", prompt(1, 4))
-    with pytest.raises(ValueError, match="this needs escrow or committed"):
-        bench.cache.materialise("a")
-    with pytest.raises(ValueError, match="this needs sequence"):
-        bench.cache.publish("a", 2)

@@ -9,20 +9,7 @@ from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError
 
-from tests.support.cache_bench import BLOCK, CacheBench, keys_of
-
-
-def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:
-    return WindowSpec("attention", "full", blocks, host, disk)
-
-
-def recurrent(blocks: int, host: int = 0, interval: int = 4) -> WindowSpec:
-    return WindowSpec("recurrent", "recurrent", blocks, host, interval=interval)
-
-
-def prompt(first: int, tokens: int) -> list[int]:
-    """A prompt that shares no block with one of another ``first``."""
-    return [first] * tokens
+from tests.support.cache_bench import BLOCK, CacheBench, attention, keys_of, prompt, recurrent
 
 
 def test_promise_1_every_reference_has_its_owner_in_every_state_and_tier() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wavepp_worker import token_ids
 from wavepp_worker.cache.hashing import block_hashes, cache_seed
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
@@ -16,8 +17,21 @@ BLOCK = 2
 SEED = cache_seed("model", "", "")
 
 
+def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:
+    return WindowSpec("attention", "full", blocks, host, disk)
+
+
+def recurrent(blocks: int, host: int = 0, interval: int = 4, most: int | None = None) -> WindowSpec:
+    return WindowSpec("recurrent", "recurrent", blocks, host, interval=interval, max_snapshots=most)
+
+
+def prompt(first: int, tokens: int) -> list[int]:
+    """A prompt that shares no block with one of another ``first``."""
+    return [first] * tokens
+
+
 def keys_of(tokens: Sequence[int]) -> list[int]:
-    return block_hashes(b"".join(token.to_bytes(4, "little") for token in tokens), BLOCK, SEED)
+    return block_hashes(token_ids.pack(tokens), BLOCK, SEED)
 
 
 @dataclass
@@ -47,6 +61,11 @@ class CacheBench:
 
     def ledger(self, window: int = 0):
         return self.cache._windows[window].ledger
+
+    def places(self, tokens: Sequence[int], window: int = 0) -> list[Tier | None]:
+        """The tier of each block of a prompt, None where it is not attached."""
+        nodes = self.tree(window).nodes
+        return [nodes[key].tier if key in nodes else None for key in keys_of(tokens)]
 
     def reservation(self, name: str) -> Reservation:
         found = self.cache._reservations.get(name)

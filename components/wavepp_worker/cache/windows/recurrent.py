@@ -8,7 +8,7 @@ from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.cache.windows.share import Allocation, Share
-from wavepp_worker.cache.windows.window import Window
+from wavepp_worker.cache.windows.window import Window, pin_cost
 from wavepp_worker.errors import ConfigError
 
 
@@ -51,8 +51,9 @@ class RecurrentWindow(Window):
     def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
         interval = self.spec.interval
         step = interval // self.block if interval is not None else limit + 1
+        nodes = self.tree.nodes
         for end in range(limit // step * step, 0, -step):
-            cost = self.pin_cost(keys[end - 1])
+            cost = pin_cost(nodes.get(keys[end - 1]))
             if cost is not None and cost <= pinnable:
                 return end
         return 0

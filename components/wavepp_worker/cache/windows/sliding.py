@@ -9,6 +9,7 @@ from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.cache.windows.attention import AttentionWindow
 from wavepp_worker.cache.windows.share import Share
+from wavepp_worker.cache.windows.window import pin_cost
 from wavepp_worker.errors import ConfigError
 
 
@@ -22,10 +23,12 @@ class SlidingWindow(AttentionWindow):
         return range(max(0, (end * self.block - self.spec.span) // self.block), end)
 
     def hint(self, keys: Sequence[int], limit: int) -> int:
-        return self._latest_run(lambda at: 0 if self._index.has(self._number, keys[at]) else None, limit, 0)
+        has, number = self._index.has, self._number
+        return self._latest_run(lambda at: 0 if has(number, keys[at]) else None, limit, 0)
 
     def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
-        return self._latest_run(lambda at: self.pin_cost(keys[at]), limit, pinnable)
+        nodes = self.tree.nodes
+        return self._latest_run(lambda at: pin_cost(nodes.get(keys[at])), limit, pinnable)
 
     def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
         nodes = self.tree.nodes

@@ -185,12 +185,12 @@ class Window(ABC):
             disk_used=disk.capacity - disk.free,
         )
 
-    def pin_cost(self, key: int) -> int | None:
-        """Device blocks of room that pinning ``key`` takes; None if it is not attached."""
-        node = self.tree.nodes.get(key)
-        if node is None:
-            return None
-        return int(not node.pins and node.tier == Tier.DEVICE)
+
+def pin_cost(node: Node | None) -> int | None:
+    """Device blocks of room that pinning an attached block takes; None if there is no block."""
+    if node is None:
+        return None
+    return int(not node.pins and node.tier == Tier.DEVICE)
 
 
 def _room_without(pinned: Sequence[Node]) -> int:

@@ -1,0 +1,58 @@
+"""Which requests hold what, step by step."""
+
+from __future__ import annotations
+
+from wavepp_worker.cache.hint_index import HintIndex
+from wavepp_worker.cache.reservations import Reservations
+from wavepp_worker.cache.results import Prepared
+from wavepp_worker.cache.windows.kinds import make_window
+
+from tests.support.cache_bench import BLOCK, attention, keys_of, prompt
+
+KEYS = keys_of(prompt(1, 8))
+
+
+def reservations(blocks: int) -> Reservations:
+    return Reservations([make_window(0, attention(blocks), BLOCK, HintIndex())], BLOCK)
+
+
+def run(held: Reservations, name: str, keys: list[int], prompt_tokens: int) -> None:
+    assert held.prepare(name, keys, prompt_tokens, 0, 0, 0) == Prepared(0, True)
+    held.materialise(name)
+    held.publish(name, prompt_tokens)
+
+
+def test_holders_of_a_block_are_all_requests_whose_prefix_it_is_in() -> None:
+    held = reservations(8)
+    run(held, "first", KEYS, 8)
+    held.lease("whole", KEYS, 9, 4)
+    held.lease("half", KEYS, 9, 2)
+    assert (list(held), len(held)) == (["first", "whole", "half"], 3)
+    blocks = held.shares(0)["whole"].pinned
+    assert held.holders(blocks[3:]) == ("first", "whole")
+    assert held.holders(blocks[:1]) == ("first", "whole", "half")
+    assert held.holders([]) == ()
+
+
+def test_a_request_is_prepared_at_the_limit_but_committed_at_its_candidate_only() -> None:
+    held = reservations(8)
+    run(held, "first", KEYS, 8)
+    held.release("first")
+    assert held.prepare("a", KEYS, 9, 4 * BLOCK, 3, 0) == Prepared(3 * BLOCK, False)
+    found = held.get("a")
+    assert found is not None
+    assert (found.state, found.end) == ("escrow", 3)
+    assert held.commit("a", 3 * BLOCK) == Prepared(3 * BLOCK, True)
+    assert found.state == "committed"
+
+
+def test_without_room_a_prepared_request_holds_nothing() -> None:
+    held = reservations(4)
+    run(held, "first", KEYS, 8)
+    assert held.prepare("a", KEYS, 9, 8, 4, 0) is None
+    assert held.get("a") is None
+    assert held.usable(KEYS, 4) == 4
+    held.release("first")
+    assert held.prepare("a", KEYS, 9, 8, 4, 0) is None, "its lease takes all the room"
+    assert list(held) == []
+    assert held.usable(KEYS, 4) == 4
