@@ -10,8 +10,8 @@ from typing import Any
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.cost_model import TimedModel
-from wavepp_worker.model.timed import Queue
+from wavepp_worker.model.timed_model import TimedModel
+from wavepp_worker.model.virtual_device import Queue
 from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
 from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
 from wavepp_worker.runtime.protocol.message import Message, encode

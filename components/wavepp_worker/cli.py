@@ -90,7 +90,7 @@ def prefill(
     max_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Prefill every prompt of a file and write its first token, logprobs and reuse."""
-    from wavepp_worker.model.demo import ensure_demo_model
+    from wavepp_worker.model.demo_model import ensure_demo_model
     from wavepp_worker.runtime.client.prompt_file import run_file
 
     try:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.stage import StageModel
+from wavepp_worker.model.stage_loader import load_stage
 
 from tests.support.reference import Reference
 

@@ -7,7 +7,7 @@ import torch
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model import attention
 from wavepp_worker.model.attention import paged_attention
-from wavepp_worker.model.wave import Wave, running
+from wavepp_worker.model.wave_layout import WaveLayout, running
 
 
 class Caller(torch.nn.Module):
@@ -96,7 +96,7 @@ def test_decode_batch(window: int | None, softcap: float | None, sinks: bool) ->
         keys[i, :, : starts[i] + 1], values[i, :, : starts[i] + 1] = k[0], v[0]
     query = torch.cat([q for q, _, _ in singles], 2)
     slots = torch.arange(3)
-    wave = Wave(starts, [1] * 3, True, torch.tensor([starts]), slots, torch.arange(3 * longest))
+    wave = WaveLayout(starts, [1] * 3, True, torch.tensor([starts]), slots, torch.arange(3 * longest))
     with running(wave):
         out, _ = paged_attention(
             Caller(), query, keys, values, None, 0.3, sliding_window=window, softcap=softcap, s_aux=sink

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.info import ModelInfo
+from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 
 

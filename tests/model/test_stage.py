@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model import attention
-from wavepp_worker.model.load import load_stage
 from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.stage_loader import load_stage
 
 from tests.support.pipeline import Pipeline
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from wavepp_worker.model.info import read_model_info
-from wavepp_worker.model.load import load_stage
+from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.stage_loader import load_stage
 
 
 class StagePair:

@@ -21,10 +21,10 @@ from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.limits import check_prompt
-from wavepp_worker.model.info import ModelInfo, read_model_info
-from wavepp_worker.model.load import load_stage, resolve_dtype
+from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import resolve_seed, validate
 from wavepp_worker.model.stage import PagedKV, StageModel
+from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
 
 CLOSE_SECONDS = 10.0
 

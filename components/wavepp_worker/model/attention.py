@@ -16,7 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.wave import current_wave
+from wavepp_worker.model.wave_layout import current_wave
 
 ATTENTION = "wavepp_paged"
 _TILE = 256

@@ -10,7 +10,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
-from wavepp_worker.model.wave import current_wave, token_slots
+from wavepp_worker.model.wave_layout import current_wave, token_slots
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.info import ModelInfo
+from wavepp_worker.model.model_info import ModelInfo
 
 
 def partition_layers(info: ModelInfo, pp: int, partition: tuple[int, ...] | None) -> tuple[range, ...]:

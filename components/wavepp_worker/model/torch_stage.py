@@ -10,7 +10,7 @@ from torch import nn
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.paged_kv import LayerShape, PagedCache, TorchPagedKV
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
-from wavepp_worker.model.wave import Wave, current_wave, plan_wave, running
+from wavepp_worker.model.wave_layout import WaveLayout, current_wave, lay_out_wave, running
 
 HIDDEN = "hidden"
 
@@ -62,7 +62,7 @@ class TorchStage:
         """
         if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        wave = plan_wave(chunks, kv.block, self.device)
+        wave = lay_out_wave(chunks, kv.block, self.device)
         data = self._checked(inputs, wave)
         with torch.inference_mode(), running(wave):
             if self.layers.stop < self.num_layers:
@@ -72,7 +72,9 @@ class TorchStage:
                 return StageOutput({HIDDEN: wave.leaving[0]}, None)
             return StageOutput({}, self._logits(data, wave, chunks, kv))
 
-    def _logits(self, data: torch.Tensor, wave: Wave, chunks: list[Chunk], kv: TorchPagedKV) -> torch.Tensor:
+    def _logits(
+        self, data: torch.Tensor, wave: WaveLayout, chunks: list[Chunk], kv: TorchPagedKV
+    ) -> torch.Tensor:
         ends = torch.tensor(wave.lengths).cumsum(0) - 1
         wanted = ends[torch.tensor([c.wants_logits for c in chunks])].to(self.device)
         if not len(wanted):
@@ -81,7 +83,7 @@ class TorchStage:
         output = run_layers(self._model, data, wave, PagedCache(kv), logits_to_keep=wanted)
         return output.logits[0].float()
 
-    def _checked(self, inputs: torch.Tensor | Activations, wave: Wave) -> torch.Tensor:
+    def _checked(self, inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:
         first = self.layers.start == 0
         if isinstance(inputs, torch.Tensor) != first:
             raise WaveppError(
@@ -94,7 +96,7 @@ class TorchStage:
         return data.to(self.device)
 
 
-def run_layers(module: Any, data: torch.Tensor, wave: Wave, cache: Any, **kwargs: Any) -> Any:
+def run_layers(module: Any, data: torch.Tensor, wave: WaveLayout, cache: Any, **kwargs: Any) -> Any:
     """Call a transformers model or decoder on token ids ``[tokens]`` or activations ``[tokens, hidden]``."""
     packed = data[None]
     if data.is_floating_point():

@@ -48,7 +48,7 @@ def launch(plan: Plan, *, run_dir: Path | None, start_seconds: float) -> None:
         StartFailed: the graph did not come up.
     """
     if plan.wants_demo:
-        from wavepp_worker.model.demo import ensure_demo_model
+        from wavepp_worker.model.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
     log = Log([process.label for process in plan.processes])

@@ -14,7 +14,7 @@ from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.model.load import load_stage
+from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import zmq
-from wavepp_worker.model.timed import Ending
+from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes

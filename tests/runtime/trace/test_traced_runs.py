@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.cli import app
 from wavepp_worker.errors import ConfigError, EngineDead
-from wavepp_worker.model.info import read_model_info
+from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.client.rank_layout import rank_configs
 from wavepp_worker.runtime.protocol.requests import PrefillRequest

@@ -20,7 +20,7 @@ from wavepp_worker.errors import (
     RequestTimeout,
 )
 from wavepp_worker.handoff.offer import Offer
-from wavepp_worker.model.info import ModelInfo, read_model_info
+from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, resolve_seed, validate
 from wavepp_worker.runtime.client.audit import require_sound, still_held, summary
 from wavepp_worker.runtime.client.index_feed import IndexFeed

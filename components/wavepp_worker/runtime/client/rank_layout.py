@@ -7,10 +7,10 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport import resolve_transport
-from wavepp_worker.model.cost_model import is_timed
-from wavepp_worker.model.info import ModelInfo
-from wavepp_worker.model.load import resolve_dtype
+from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
+from wavepp_worker.model.stage_loader import resolve_dtype
+from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.rank_config import RankConfig

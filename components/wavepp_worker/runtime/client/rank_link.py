@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from wavepp_worker.model.info import ModelInfo
+from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.runtime.client.rank_layout import rank_configs
 from wavepp_worker.runtime.client.rank_processes import RankProcesses
 from wavepp_worker.runtime.protocol.codec import Codec

@@ -18,7 +18,7 @@ import zmq
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model.load import load_stage
+from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
 from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
 from wavepp_worker.runtime.admission.round_planner import make_round_planner

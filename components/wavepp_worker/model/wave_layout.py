@@ -30,7 +30,7 @@ def token_slots(block_table: torch.Tensor, start: int, end: int, block: int) -> 
 
 
 @dataclass
-class Wave:
+class WaveLayout:
     """One wave's layout, and what passes by on its way through a stage.
 
     In a *prefill* wave keys and values are gathered request after request; in a *decode* wave, where every
@@ -77,7 +77,7 @@ class Wave:
         return self._masks[window]
 
 
-def plan_wave(chunks: list[Chunk], block: int, device: torch.device) -> Wave:
+def lay_out_wave(chunks: list[Chunk], block: int, device: torch.device) -> WaveLayout:
     """Lay out ``chunks``.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_wave(chunks: list[Chunk], block: int, device: torch.device) -> Wave:
         read = torch.cat([torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots])
     else:
         read = torch.cat(slots)
-    return Wave(
+    return WaveLayout(
         starts=starts,
         lengths=lengths,
         decode=decode,
@@ -106,16 +106,16 @@ def plan_wave(chunks: list[Chunk], block: int, device: torch.device) -> Wave:
     )
 
 
-_current: ContextVar[Wave] = ContextVar("wavepp_wave")
+_current: ContextVar[WaveLayout] = ContextVar("wavepp_wave")
 
 
-def current_wave() -> Wave:
+def current_wave() -> WaveLayout:
     """The wave that this thread is running through a model."""
     return _current.get()
 
 
 @contextlib.contextmanager
-def running(wave: Wave) -> Iterator[None]:
+def running(wave: WaveLayout) -> Iterator[None]:
     """Make ``wave`` the current one; transformers' modules have no argument to carry it in."""
     token = _current.set(wave)
     try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.cost_model import is_timed, read_timed_model
-from wavepp_worker.model.timed import TimedStage
+from wavepp_worker.model.timed_model import is_timed, read_timed_model
+from wavepp_worker.model.timed_stage import TimedStage
 
 if TYPE_CHECKING:
-    from wavepp_worker.model.info import ModelInfo
+    from wavepp_worker.model.model_info import ModelInfo
     from wavepp_worker.model.torch_stage import TorchStage
 
 
@@ -55,6 +55,6 @@ def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) 
     if is_timed(Path(model_dir)):
         return TimedStage(read_timed_model(Path(model_dir)), layers)
     # Imported late, as transformers takes seconds to import and a timed stage needs none of it.
-    from wavepp_worker.model.torch_load import load_torch_stage
+    from wavepp_worker.model.torch_loader import load_torch_stage
 
     return load_torch_stage(Path(model_dir), layers, dtype, device)

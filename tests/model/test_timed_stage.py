@@ -14,11 +14,12 @@ import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import ConfigError, RequestTimeout, WaveppError
-from wavepp_worker.model.cost_model import Link, TimedModel, write_timed_model
-from wavepp_worker.model.info import read_model_info
-from wavepp_worker.model.load import load_stage
+from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.stage import Chunk, StageOutput
-from wavepp_worker.model.timed import Ending, TimedKV, TimedStage, expected_token
+from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
+from wavepp_worker.model.timed_stage import TimedKV, TimedStage, expected_token
+from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 

@@ -11,7 +11,7 @@ import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import outline, read_config
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
-from wavepp_worker.model.cost_model import is_timed, read_timed_model
+from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 # A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
 # runs up to 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
@@ -52,7 +52,7 @@ class ModelInfo:
 
 
 def read_model_info(model_dir: Path) -> ModelInfo:
-    """Read a Hugging Face directory without loading weights, or a timed model's (see ``model.cost_model``).
+    """Read a Hugging Face directory without loading weights, or a timed model's (see ``model.timed_model``).
 
     Raises:
         ConfigError: it is neither, lacks a file, or its architecture is not supported; names ``model``.

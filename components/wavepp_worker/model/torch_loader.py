@@ -17,7 +17,7 @@ from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import require_model_dir
 from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
-from wavepp_worker.model.wave import Wave, running
+from wavepp_worker.model.wave_layout import WaveLayout, running
 
 
 def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage:
@@ -87,7 +87,7 @@ def _to_device(model: Any, device: str) -> Any:
 def _learn_shapes(model: Any, layers: range, parts: Outline) -> list[LayerShape]:
     """Run two tokens: shows what each layer stores, and that its attention goes through ours alone."""
     device = model.device
-    wave = Wave(
+    wave = WaveLayout(
         starts=[0],
         lengths=[2],
         decode=False,

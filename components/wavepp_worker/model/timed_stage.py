@@ -8,58 +8,19 @@ is right only if every rank reused, copied and wrote the right blocks.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wavepp_worker.errors import ConfigError, HandoffError, RequestTimeout, WaveppError
-from wavepp_worker.model.cost_model import TimedModel
+from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.timed_model import TimedModel
+from wavepp_worker.model.virtual_device import Clock, Ending, Queue
 
-Clock = Callable[[], int]
-
-SPIN_SECONDS = 0.0001
-"""How long before the end a wait stops sleeping: the system wakes sleepers up to this much late."""
-
-_ENTRY = 16
+_ENTRY_BYTES = 16
 _MULTIPLIERS = tuple(np.uint64(m) for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xBF58476D1CE4E5B9))
-
-
-class Queue:
-    """One engine of a virtual device (compute, a copy direction, a link): work ends in launch order.
-
-    Times are nanoseconds of the clock, which all processes of a host share.
-    """
-
-    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
-        self._clock = clock
-        self.free_at = 0
-
-    def launch(self, seconds: float, after: int = 0) -> int:
-        """Queue work that needs what is ready at ``after``; returns when it ends."""
-        self.free_at = max(self._clock(), self.free_at, after) + round(seconds * 1e9)
-        return self.free_at
-
-
-class Ending:
-    """Implements ``Completion``: work that ends at ``at`` nanoseconds of the monotonic clock."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def wait(self, timeout: float) -> None:
-        left = (self.at - time.monotonic_ns()) / 1e9
-        if left > timeout:
-            raise RequestTimeout(
-                f"the virtual device is busy for another {left:.1f} s, more than the {timeout:.0f} s that a "
-                "wave may take; raise speed in timed.json or lower chunk"
-            )
-        if left > SPIN_SECONDS:
-            time.sleep(left - SPIN_SECONDS)
-        while time.monotonic_ns() < self.at:
-            time.sleep(0)
 
 
 class TimedKV:
@@ -79,7 +40,7 @@ class TimedKV:
 
     @property
     def block_bytes(self) -> int:
-        return _ENTRY
+        return _ENTRY_BYTES
 
     def hash_before(self, table: NDArray[np.int64], start: int) -> np.uint64:
         """Hash of the prompt's tokens ``[0, start)``.
