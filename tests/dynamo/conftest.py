@@ -32,3 +32,8 @@ def fake_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill_handler, "BootstrapServer", fakes.FakeBootstrap)
     monkeypatch.setattr(decode_handler, "DecodeEngine", fakes.FakeDecodeEngine)
     monkeypatch.setattr(fakes.FakeBootstrap, "rooms", {})
+
+
+@pytest.fixture(params=["prefill", "decode", "agg"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from wavepp_worker.dynamo.load_snapshots import SnapshotThread, load_snapshot
+from wavepp_worker.dynamo.load_snapshots import INTERVAL_SECONDS, SnapshotThread, load_snapshot
 
 
 def test_a_snapshot_has_the_load_and_the_hit_rate() -> None:
@@ -23,5 +23,6 @@ def test_the_thread_publishes_until_it_is_closed() -> None:
     assert published.wait(5)
     thread.close()
     thread.close()
-    assert "load snapshots" not in {each.name for each in threading.enumerate()}
+    published.clear()
+    assert not published.wait(2 * INTERVAL_SECONDS)
     SnapshotThread(published.set).close()

@@ -28,3 +28,11 @@ def test_other_spellings_of_the_extremes() -> None:
     assert sampling_params({"top_k": -1}, None, SamplingParams()).top_k == 0
     nothing = sampling_params({"top_p": 0.0, "temperature": 1.0}, None, SamplingParams())
     assert (nothing.top_k, nothing.top_p) == (1, 1.0)
+
+
+def test_what_the_request_says_wins_over_the_models_defaults() -> None:
+    defaults = SamplingParams(temperature=0.6, top_p=0.9, min_p=0.05, repetition_penalty=1.1)
+    given = {"top_p": 0.5, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.5, "seed": 0}
+    assert sampling_params(given, 3, defaults) == SamplingParams(
+        temperature=0.6, top_p=0.5, seed=0, presence_penalty=0.5, logprobs=3
+    )
