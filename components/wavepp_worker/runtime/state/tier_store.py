@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +10,11 @@ import torch
 
 from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.cache.moves import Copy, Move, Tier
-from wavepp_worker.errors import CacheCorrupt, ConfigError
+from wavepp_worker.errors import CacheCorrupt
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.state.host_memory import HostMemory
+from wavepp_worker.runtime.state.move_batches import batches, runs
 
 STAGING_BYTES = 16 << 20
 """Most bytes gathered at once between two tiers (or one block): few copies, yet buffers the allocators reuse.
@@ -46,7 +48,7 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
     """The tiers of a rank with one window; its disk tier is the file ``rank<n>.blocks`` in ``disk_path``.
 
     Raises:
-        ConfigError: there is no room for the host tier, or ``DiskStore`` refuses the file.
+        ConfigError: the host tier cannot be had, or ``DiskStore`` refuses the file.
     """
     disk = None
     if config.disk_blocks:
@@ -70,16 +72,17 @@ class TierStore:
         windows: by window index. All memories are on one device.
 
     Raises:
-        ConfigError: there is no room for the host tier.
+        ConfigError: the host tier cannot be had.
     """
 
     def __init__(self, windows: Sequence[WindowTiers]) -> None:
         self._windows = tuple(windows)
         self._device = self._windows[0].memory.device
         self._queued: torch.cuda.Event | None = None
-        self._hosts: list[torch.Tensor] = []
-        for window in self._windows:
-            self._hosts.append(_host_memory(window.host_blocks, window.memory.block_bytes, self._device))
+        self._hosts = [
+            HostMemory(window.host_blocks, window.memory.block_bytes, self._device)
+            for window in self._windows
+        ]
 
     def run(self, moves: Sequence[Move]) -> None:
         """Copy as if one move after the other; neighbours of one direction are copied together.
@@ -94,7 +97,7 @@ class TierStore:
             torch.cuda.current_stream(self._device).wait_event(self._queued)
         lost: dict[tuple[int, Tier, int], Move] = {}
         reasons: list[str] = []
-        for batch in self._batches(moves):
+        for batch in batches(moves, self._most_at_once):
             good = [move for move in batch if (move.window, *move.source) not in lost]
             failed = [move for move in batch if (move.window, *move.source) in lost]
             failed += self._copy(good, reasons) if good else []
@@ -130,9 +133,7 @@ class TierStore:
         """Wait for queued copies, then give up host memory and disk files. Idempotent."""
         self._settle()
         for host in self._hosts:
-            if self._device.type == "cuda" and host.numel():
-                torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(host.data_ptr()))
-        self._hosts = []
+            host.close()
         for window in self._windows:
             if window.disk is not None:
                 window.disk.close()
@@ -150,41 +151,24 @@ class TierStore:
         if move.source[0] == move.target[0]:
             raise ValueError(f"{move} stays on its tier")
 
-    def _batches(self, moves: Sequence[Move]) -> Iterator[list[Move]]:
-        """Runs of moves that can be copied at once with the same result as one by one.
-
-        Within one direction no move writes what another reads, so only two writes of one slot are apart.
-        """
-        batch: list[Move] = []
-        targets: set[int] = set()
-        direction: tuple[int, Tier, Tier] | None = None
-        for move in moves:
-            its = (move.window, move.source[0], move.target[0])
-            limit = STAGING_BYTES // self._windows[move.window].memory.block_bytes
-            if batch and (its != direction or move.target[1] in targets or len(batch) >= limit):
-                yield batch
-                batch, targets = [], set()
-            direction = its
-            batch.append(move)
-            targets.add(move.target[1])
-        if batch:
-            yield batch
+    def _most_at_once(self, window: int) -> int:
+        return STAGING_BYTES // self._windows[window].memory.block_bytes
 
     def _copy(self, batch: list[Move], reasons: list[str]) -> list[Move]:
         """Copy one batch; returns the moves that failed and appends why."""
-        window, host = self._windows[batch[0].window], self._hosts[batch[0].window]
+        window, host = self._windows[batch[0].window], self._hosts[batch[0].window].rows
         memory, disk = window.memory, window.disk
         sources = [move.source[1] for move in batch]
         targets = [move.target[1] for move in batch]
         source, target = batch[0].source[0], batch[0].target[0]
         if (source, target) == (Tier.DEVICE, Tier.HOST):
             rows = memory.export_blocks(torch.tensor(sources))
-            for at, slot, count in _runs(targets):
+            for at, slot, count in runs(targets):
                 host[slot : slot + count].copy_(rows[at : at + count], non_blocking=True)
             self._note_queued()
         elif (source, target) == (Tier.HOST, Tier.DEVICE):
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8, device=self._device)
-            for at, slot, count in _runs(sources):
+            for at, slot, count in runs(sources):
                 rows[at : at + count].copy_(host[slot : slot + count], non_blocking=True)
             memory.import_blocks(torch.tensor(targets), rows)
             self._note_queued()
@@ -219,32 +203,6 @@ class TierStore:
         if self._queued is not None:
             self._queued.synchronize()
             self._queued = None
-
-
-def _host_memory(blocks: int, block_bytes: int, device: torch.device) -> torch.Tensor:
-    """The host tier, uint8 ``[blocks, block_bytes]``; page-locked when the device is a GPU."""
-    size = blocks * block_bytes
-    failure = f"host_kv_tokens: cannot have {size} bytes of host memory; lower host_kv_tokens"
-    try:
-        host = torch.empty(blocks, block_bytes, dtype=torch.uint8)
-    except RuntimeError as error:
-        raise ConfigError(f"{failure} ({error})") from error
-    if device.type == "cuda" and size:
-        # Not pin_memory=True: that allocator rounds up to a power of two, up to twice the memory asked for.
-        try:
-            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), size, 0))
-        except RuntimeError as error:
-            raise ConfigError(f"{failure} or raise the limit of locked memory ({error})") from error
-    return host
-
-
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """``(index, first slot, count)`` of each stretch of consecutive slots."""
-    start = 0
-    for at in range(1, len(slots) + 1):
-        if at == len(slots) or slots[at] != slots[at - 1] + 1:
-            yield start, slots[start], at - start
-            start = at
 
 
 def _write(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor]) -> None:
