@@ -18,7 +18,7 @@ from wavepp_worker import EngineConfig
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.timed_model import read_timed_model
 from wavepp_worker.runtime.admission.queue import Admission
-from wavepp_worker.runtime.client.rank_layout import rank_configs
+from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only

@@ -20,7 +20,6 @@ from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
 from wavepp_worker.model.timed_stage import TimedKV, TimedStage, expected_token
 from wavepp_worker.model.virtual_device import Ending
-from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 BLOCK = 16
@@ -250,10 +249,7 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
         engine.prefill([1, 2, 3])
         follow_up = [*prompts[0][:-1], 5]
         begun = time.perf_counter()
-        requests = [
-            PrefillRequest(request_id=f"timed-{i}", tokens=pack_tokens(prompt))
-            for i, prompt in enumerate(prompts)
-        ]
+        requests = [PrefillRequest.of(f"timed-{i}", prompt) for i, prompt in enumerate(prompts)]
         results = [future.result() for future in [engine.submit(request) for request in requests]]
         virtual = (time.perf_counter() - begun) * speed
         again = engine.prefill(follow_up)

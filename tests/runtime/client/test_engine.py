@@ -16,7 +16,6 @@ import pytest
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, RequestAborted, RequestTimeout
 from wavepp_worker.model.sampling import SamplingParams
-from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support.prompts import PromptMaker
@@ -33,7 +32,7 @@ def assert_right(reference: Reference, prompt: list[int], result: PrefillResult)
 
 
 def submit(engine: PrefillEngine, name: str, prompt: list[int]) -> Future[PrefillResult]:
-    return engine.submit(PrefillRequest(request_id=name, tokens=pack_tokens(prompt)))
+    return engine.submit(PrefillRequest.of(name, prompt))
 
 
 def running(pid: int) -> bool:
@@ -148,7 +147,7 @@ def test_a_thousand_random_good_and_bad_requests_leak_nothing(engine: PrefillEng
         elif kind < 0.4:
             sampling = SamplingParams(top_p=1.5)
         try:
-            request = PrefillRequest(request_id=name, tokens=pack_tokens(prompt), sampling=sampling)
+            request = PrefillRequest.of(name, prompt, sampling=sampling)
             good.append(engine.submit(request))
         except InvalidRequest:
             refused += 1
@@ -204,7 +203,7 @@ def test_s38_a_replayed_request_is_refused_until_all_ranks_have_let_go_of_the_fi
 def test_a_banned_first_token_is_not_chosen(engine: PrefillEngine, reference: Reference) -> None:
     prompt = [4, 5, 6, 7]
     best, second = reference.next_logprobs(prompt).topk(2).indices.tolist()
-    request = PrefillRequest(request_id="banned", tokens=pack_tokens(prompt), banned=(best,))
+    request = PrefillRequest.of("banned", prompt, banned=(best,))
     assert engine.submit(request).result(60).first_token == second
 
 
@@ -214,7 +213,7 @@ def test_admission_is_told_once_and_before_the_answer(engine: PrefillEngine) -> 
     maker = PromptMaker(seed=9)
     futures = []
     for index in range(3):
-        request = PrefillRequest(request_id=f"told-{index}", tokens=pack_tokens(maker.tokens(590)))
+        request = PrefillRequest.of(f"told-{index}", maker.tokens(590))
         futures.append(engine.submit(request, lambda index=index: order.append(f"admitted {index}")))
         futures[-1].add_done_callback(lambda _, index=index: order.append(f"done {index}"))
     wait(futures, timeout=120)

@@ -15,7 +15,6 @@ from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 EXPIRY = 1.5
@@ -38,8 +37,7 @@ def engine(tiny_llama: Path) -> Iterator[PrefillEngine]:
 
 
 def request(name: str, tokens: int) -> PrefillRequest:
-    ids = pack_tokens([(index * 7) % 256 for index in range(tokens)])
-    return PrefillRequest(request_id=name, tokens=ids, handoff=True)
+    return PrefillRequest.of(name, [(index * 7) % 256 for index in range(tokens)], handoff=True)
 
 
 def test_finished_kv_stays_held_until_its_time_limit(engine: PrefillEngine) -> None:

@@ -16,7 +16,7 @@ def run(*keys: int, parent: int | None = None, tokens: bytes = b"") -> StoredRun
 
 def test_a_block_is_stored_when_the_last_rank_has_it_and_removed_when_the_first_loses_it() -> None:
     """Promise 15."""
-    feed = IndexFeed(ranks=2, block=1)
+    feed = IndexFeed(ranks=2, block_size=1)
     tokens = bytes([7, 0, 0, 0, 8, 0, 0, 0])
     assert feed.apply(CacheChanges(rank=0, stored=(run(1, 2, tokens=tokens),))) == []
     (stored,) = feed.apply(CacheChanges(rank=1, stored=(run(1, 2),)))
@@ -32,7 +32,7 @@ def test_a_block_is_stored_when_the_last_rank_has_it_and_removed_when_the_first_
 def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> None:
     """Whatever the interleaving, a router believes exactly what all ranks hold, parents first."""
     ranks = data.draw(st.integers(1, 4))
-    feed = IndexFeed(ranks, block=1)
+    feed = IndexFeed(ranks, block_size=1)
     depth = [0] * ranks
     believed: list[int] = []
     for _ in range(data.draw(st.integers(0, 30))):

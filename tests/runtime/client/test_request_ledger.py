@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.runtime.client.request_ledger import Ledger
+from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Admitted, HandoffSettled, Released
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 
 def test_an_id_is_free_again_only_when_the_ranks_were_told_to_let_go_of_it() -> None:
     """S38: a quick second request of the same id would be let go of in place of the first."""
-    ledger = Ledger(ranks=2)
+    ledger = RequestLedger(ranks=2)
     request = PrefillRequest(request_id="r", tokens=b"\0" * 64, handoff=True)
     ledger.accept(request, now=0.0, deadline=9.0)
     ledger.progress(Admitted(request_id="r", endpoint=0, queued=0.0, admission=0.0), 1.0)

@@ -13,7 +13,6 @@ import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import RequestAborted
 from wavepp_worker.model.sampling import SamplingParams
-from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support.prompts import PromptMaker
@@ -56,11 +55,7 @@ def test_an_abort_storm_over_a_full_cache(
         for index in range(count):
             slots.acquire()
             prompt, name = maker.prompt(shared=0.9), f"s{index}"
-            future = engine.submit(
-                PrefillRequest(
-                    request_id=name, tokens=pack_tokens(prompt), sampling=SamplingParams(logprobs=5)
-                )
-            )
+            future = engine.submit(PrefillRequest.of(name, prompt, sampling=SamplingParams(logprobs=5)))
             future.add_done_callback(lambda _: slots.release())
             jobs.append((prompt, future))
             if maker.random.random() < 0.5:

@@ -16,8 +16,7 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.cli import app
 from wavepp_worker.errors import ConfigError, EngineDead
 from wavepp_worker.model.model_info import read_model_info
-from wavepp_worker.runtime.client.prompts import pack_tokens
-from wavepp_worker.runtime.client.rank_layout import rank_configs
+from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support.traces import flow_hops, slices, traced
@@ -33,7 +32,7 @@ def prompts(count: int) -> list[list[int]]:
 
 def run(engine: PrefillEngine, count: int) -> None:
     jobs = [
-        engine.submit(PrefillRequest(request_id=f"job-{index}", tokens=pack_tokens(prompt)))
+        engine.submit(PrefillRequest.of(f"job-{index}", prompt))
         for index, prompt in enumerate(prompts(count))
     ]
     for job in jobs:

@@ -17,7 +17,7 @@ def require_sound(reports: Sequence[AuditReport]) -> None:
 
 
 def still_held(reports: Sequence[AuditReport], live: Sequence[str]) -> list[str]:
-    """One sentence per holder of a block or a request; empty at rest (promise 1)."""
+    """One sentence per holder of a block or a request; empty at rest (promise 1 of docs/design.md)."""
     held = [
         f"rank {report.rank} knows {len(report.live)} requests {list(report.live[:4])} and has "
         f"{report.free} free + {report.reusable} reusable of {report.capacity} blocks"

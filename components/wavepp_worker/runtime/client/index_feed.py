@@ -1,9 +1,11 @@
-"""From the ranks' cache changes to the worker's: stored on *all*, removed from the *first* (promise 15)."""
+"""From the ranks' cache changes to the worker's: stored on *all*, removed from the *first* (promise 15 of
+docs/design.md)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wavepp_worker import token_ids
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
 from wavepp_worker.runtime.protocol.requests import IndexDelta
@@ -21,9 +23,9 @@ class _Block:
 class IndexFeed:
     """Counts, per block, the ranks that can reuse it. Pure: changes in, deltas out."""
 
-    def __init__(self, ranks: int, block: int) -> None:
+    def __init__(self, ranks: int, block_size: int) -> None:
         self._ranks = ranks
-        self._width = 4 * block
+        self._block_size = block_size
         self._blocks: dict[int, _Block] = {}
 
     def apply(self, changes: CacheChanges) -> list[IndexDelta]:
@@ -58,7 +60,9 @@ class IndexFeed:
             block.ranks.add(rank)
             block.parent, block.salt, block.lora = parent, run.salt, run.lora
             if run.tokens:
-                block.tokens = run.tokens[index * self._width : (index + 1) * self._width]
+                block.tokens = token_ids.part(
+                    run.tokens, index * self._block_size, (index + 1) * self._block_size
+                )
             if len(block.ranks) == self._ranks:
                 complete.append(key)
             parent = key

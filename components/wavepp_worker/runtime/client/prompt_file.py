@@ -23,7 +23,6 @@ from rich.progress import (
 from wavepp_worker.errors import ConfigError, InvalidRequest, WaveppError
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.client.engine import PrefillEngine
-from wavepp_worker.runtime.client.prompts import pack_tokens
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
@@ -134,9 +133,7 @@ def _submit(
     if prompt.error is not None:
         return prompt.error
     try:
-        request = PrefillRequest(
-            request_id=f"line-{index}", tokens=pack_tokens(prompt.token_ids), sampling=sampling
-        )
+        request = PrefillRequest.of(f"line-{index}", prompt.token_ids, sampling=sampling)
         return engine.submit(request)
     except InvalidRequest as error:
         return str(error)

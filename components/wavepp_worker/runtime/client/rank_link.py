@@ -1,4 +1,4 @@
-"""The engine's end of its ranks: spawns them, sends commands, and hands their events to one callback."""
+"""The engine's end of its ranks: spawns them, sends commands, and tells one listener what they do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import zmq
 
 from wavepp_worker.model.model_info import ModelInfo
-from wavepp_worker.runtime.client.rank_layout import rank_configs
+from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.client.rank_processes import RankProcesses
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.commands import Command, Stop
@@ -29,32 +29,36 @@ TICK_SECONDS = 0.1
 logger = logging.getLogger(__name__)
 
 
+class RankListener(Protocol):
+    """Who is told what the ranks do; all but ``on_exit`` come from the link's thread."""
+
+    def on_event(self, event: Event) -> None:
+        """A rank reports."""
+
+    def on_tick(self) -> None:
+        """About a tenth of a second has passed."""
+
+    def on_exit(self, rank: int, code: int) -> None:
+        """The first rank has exited unasked, with ``code``; comes once, from the thread that watches processes."""
+
+    def on_failure(self, error: Exception) -> None:
+        """An event could not be read or handled; comes once, and no event is handled afterwards."""
+
+
 class RankLink:
-    """Rank processes and the sockets to them, under a private directory that goes with them."""
+    """Rank processes and the sockets to them, under a private directory that goes with them.
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        info: ModelInfo,
-        on_event: Callable[[Event], None],
-        on_tick: Callable[[], None],
-        on_exit: Callable[[int, int], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
+    Attributes:
+        processes: the ranks.
+    """
+
+    def __init__(self, config: EngineConfig, info: ModelInfo, listener: RankListener) -> None:
         """Spawn the ranks.
-
-        Args:
-            on_event: gets every event, from the link's thread.
-            on_tick: called about ten times a second from the same thread.
-            on_exit: ``(rank, exit code)`` of the first rank that exits unasked.
-            on_failure: told once if an event could not be read or handled; no event is handled afterwards.
 
         Raises:
             ConfigError: the partition or the hand-off cannot work.
         """
-        self._on_event = on_event
-        self._on_tick = on_tick
-        self._on_failure = on_failure
+        self._listener = listener
         self._closing = threading.Event()
         self._timeline = config.timeline
         self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
@@ -65,7 +69,7 @@ class RankLink:
             events.set_hwm(0)
             events.bind(configs[0].events)
             self._commands = Outbox(self._context, configs[0].commands)
-            self._processes = RankProcesses(configs, on_exit)
+            self.processes = RankProcesses(configs, listener.on_exit)
         except BaseException:
             self._context.destroy(linger=0)
             shutil.rmtree(self._run_dir, ignore_errors=True)
@@ -73,25 +77,16 @@ class RankLink:
         self._thread = threading.Thread(target=self._serve, args=(events,), name="engine", daemon=True)
         self._thread.start()
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids in rank order."""
-        return self._processes.pids
-
     def send(self, command: Command) -> None:
         """Queue a command for rank 0."""
         self._commands.send(command)
 
-    def kill(self) -> None:
-        """End all ranks at once."""
-        self._processes.kill()
-
     def close(self, graceful: bool) -> None:
         """Stop the ranks, by asking if ``graceful``, and release everything; bounded in time."""
-        self._processes.expect_exit()
+        self.processes.expect_exit()
         if graceful:
             self.send(Stop())
-        self._processes.close(CLOSE_SECONDS if graceful else 0.0)
+        self.processes.close(CLOSE_SECONDS if graceful else 0.0)
         self._closing.set()
         self._commands.close()
         self._thread.join(CLOSE_SECONDS)
@@ -113,11 +108,11 @@ class RankLink:
         try:
             while not self._closing.is_set():
                 if events.poll(int(1000 * TICK_SECONDS)):
-                    self._on_event(Codec.event.decode(events.recv()))
+                    self._listener.on_event(Codec.event.decode(events.recv()))
                 if time.monotonic() > next_tick:
-                    self._on_tick()
+                    self._listener.on_tick()
                     next_tick = time.monotonic() + TICK_SECONDS
         except Exception as error:
-            self._on_failure(error)
+            self._listener.on_failure(error)
         finally:
             events.close(linger=0)

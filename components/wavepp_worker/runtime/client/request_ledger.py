@@ -75,7 +75,7 @@ class LiveRequest:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Consequence:
     """What follows from an event: a call, an answer for a future, or a request nobody wants any more."""
 
     on_admitted: Callable[[], None] | None = None
@@ -84,7 +84,7 @@ class Outcome:
     unwanted: str | None = None
 
 
-class Ledger:
+class RequestLedger:
     """Live requests by id, and how many ended how."""
 
     def __init__(self, ranks: int) -> None:
@@ -149,11 +149,11 @@ class Ledger:
         self.failed += 1
         return True, live.future
 
-    def progress(self, event: Progress, now: float) -> Outcome:
+    def progress(self, event: Progress, now: float) -> Consequence:
         """Account for what a rank reported of a request; reports on unknown requests are ignored."""
         live = self._live.get(event.request_id)
         if live is None:
-            return Outcome()
+            return Consequence()
         unwanted = on_admitted = None
         match event:
             case Admitted():
@@ -176,7 +176,7 @@ class Ledger:
             self.reused_tokens += answer.reused_tokens
         if live.over(self._ranks):
             del self._live[event.request_id]
-        return Outcome(on_admitted, live.future if answer is not None else None, answer, unwanted)
+        return Consequence(on_admitted, live.future if answer is not None else None, answer, unwanted)
 
     def drop_all(self) -> list[Future[PrefillResult]]:
         """Forget everything; returns the futures that have to fail."""

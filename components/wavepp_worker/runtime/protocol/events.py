@@ -15,8 +15,6 @@ class RankReady(Message, frozen=True):
     """A rank has loaded its layers and connected."""
 
     rank: int
-    pid: int
-    blocks: int
     handoff: RankAddress | None
 
 
@@ -35,7 +33,6 @@ class Heartbeat(Message, frozen=True):
         wave_age: seconds since its last wave ended.
         waiting: requests not yet admitted (rank 0 only).
         running: admitted requests whose prompt is not done.
-        handing_off: finished requests whose KV is held.
         waves: waves executed since start.
         rounds: rounds since start.
     """
@@ -44,7 +41,6 @@ class Heartbeat(Message, frozen=True):
     wave_age: float
     waiting: int
     running: int
-    handing_off: int
     used_blocks: int
     waves: int
     rounds: int

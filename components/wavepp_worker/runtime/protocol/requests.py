@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from wavepp_worker import token_ids
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
 
 class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt to prefill.
+    """One prompt to prefill; ``PrefillRequest.of`` makes one of a list of token ids.
 
     Attributes:
         request_id: unique among live requests; a duplicate is refused.
-        tokens: little-endian uint32 token ids.
+        tokens: packed token ids, see ``token_ids``.
         salt: cache isolation key (``cache_salt``); requests share KV only under equal salts.
         lora: LoRA adapter name, part of the cache key; empty for none.
         sampling: how the first token is chosen.
@@ -28,9 +31,36 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     handoff: bool = False
     banned: tuple[int, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        request_id: str,
+        prompt: Sequence[int],
+        *,
+        salt: str = "",
+        lora: str = "",
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
+        handoff: bool = False,
+        banned: Sequence[int] = (),
+    ) -> PrefillRequest:
+        """A request to prefill the token ids of ``prompt``; for the rest see the attributes.
+
+        Raises:
+            InvalidRequest: ``prompt`` is not a flat list of token ids.
+        """
+        return cls(
+            request_id=request_id,
+            tokens=token_ids.pack(prompt),
+            salt=salt,
+            lora=lora,
+            sampling=sampling,
+            handoff=handoff,
+            banned=tuple(banned),
+        )
+
     @property
     def prompt_tokens(self) -> int:
-        return len(self.tokens) // 4
+        return token_ids.count(self.tokens)
 
 
 class StageTiming(msgspec.Struct, frozen=True):
@@ -87,7 +117,7 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stored: chained block hashes (unsigned 64 bit), parents first.
         parent: hash of the block before ``stored[0]``, None at the root.
-        tokens: little-endian uint32 token ids of ``stored``.
+        tokens: packed token ids of ``stored``, see ``token_ids``.
         salt: the salt the blocks were stored under.
         lora: their LoRA name.
         removed: chained block hashes, leaves first.

@@ -151,7 +151,7 @@ def _serve(
     wave.start()
     collect_young_only()
     address = state.source.address if state.source is not None else None
-    events.send(RankReady(rank=config.rank, pid=os.getpid(), blocks=config.blocks, handoff=address))
+    events.send(RankReady(rank=config.rank, handoff=address))
     loop_main()
     executor.close()
     wave.join(config.wait)

@@ -162,7 +162,6 @@ class LocalState:
                 wave_age=time.monotonic() - self._last_wave,
                 waiting=waiting,
                 running=running,
-                handing_off=self.source.pending() if self.source is not None else 0,
                 used_blocks=self.cache.use().held,
                 waves=self.waves,
                 rounds=self.rounds,

@@ -1,0 +1,64 @@
+"""What can be said against a configuration before a rank is started, and what its ``auto`` values mean."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.handoff.transport import resolve_transport
+from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.runtime.planning.registry import make_planner
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+
+
+def check_timeline(config: EngineConfig) -> None:
+    """Raise ConfigError unless the timeline can be written where it shall be."""
+    path = config.timeline
+    if path is None:
+        return
+    if path.is_dir():
+        raise ConfigError(f"timeline is {path}, which is a directory; name a file in it")
+    parent = path.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"timeline is {path}, but {parent} is not a directory that can be written to; make it, or name a "
+            "file elsewhere"
+        )
+
+
+def check_planner(leader: RankConfig) -> None:
+    """Raise ConfigError here, rather than in rank 0's process, if the sizes of waves do not suit the planner."""
+    make_planner(leader)
+
+
+def transport_of(config: EngineConfig) -> str:
+    """The hand-off's transport: ``none``, ``socket`` or ``nixl``.
+
+    Raises:
+        ConfigError: it is not installed, or the model computes no KV.
+    """
+    transport = resolve_transport(config.handoff)
+    if transport != "none" and is_timed(config.model):
+        raise ConfigError(
+            f"handoff is {config.handoff}, but {config.model} is a timed model and computes no KV to hand over; set "
+            "handoff to none, or model to one with weights"
+        )
+    return transport
+
+
+def ownership_of(config: EngineConfig) -> Literal["none", "lease"]:
+    """Whether requests lease what they reuse.
+
+    Raises:
+        ConfigError: leases need ``admission=wave``.
+    """
+    if config.ownership == "auto":
+        return "lease" if config.admission == "wave" else "none"
+    if config.admission == "lockstep" and config.ownership == "lease":
+        raise ConfigError(
+            "ownership=lease needs admission=wave: lockstep admission allocates while the executors are "
+            "paused; set ownership to none, or admission to wave"
+        )
+    return config.ownership

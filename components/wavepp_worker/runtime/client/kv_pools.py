@@ -1,0 +1,83 @@
+"""How many KV blocks each rank has, on its device and below, and which prompt fits in them."""
+
+from __future__ import annotations
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_info import ModelInfo
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+
+
+def pool_blocks(config: EngineConfig) -> list[int]:
+    """KV blocks of each rank's device.
+
+    Raises:
+        ConfigError: ``kv_tokens`` names another number of ranks, or less than one block.
+    """
+    tokens = _per_rank(config, "kv_tokens")
+    for rank, amount in enumerate(tokens):
+        if amount < config.block_size:
+            raise ConfigError(
+                f"kv_tokens gives rank {rank} {amount} tokens, less than one block of {config.block_size}; "
+                "raise kv_tokens or lower block_size"
+            )
+    return [amount // config.block_size for amount in tokens]
+
+
+def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
+    """Blocks of each rank's host tier and disk tier.
+
+    Raises:
+        ConfigError: the lists name another number of ranks, a tier is less than nothing, or there is a disk
+            tier and no place for it.
+    """
+    tiers = []
+    for key in ("host_kv_tokens", "disk_kv_tokens"):
+        tokens = _per_rank(config, key)
+        if min(tokens) < 0:
+            raise ConfigError(f"{key} is {min(tokens)} for some rank; it is 0 or more")
+        tiers.append([amount // config.block_size for amount in tokens])
+    if any(tiers[1]) and config.disk_path is None:
+        raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")
+    return list(zip(*tiers, strict=True))
+
+
+def headroom_blocks(config: EngineConfig, blocks: int) -> int:
+    """Blocks that requests being prepared leave alone: ``2 P M`` tokens (paper, section 4.4).
+
+    At most a 32nd of the pool: a committed escrow keeps its room whatever others do, so no victim has to be
+    substituted out of the headroom, and a small pool is better used than kept free.
+    """
+    return min(-(-2 * config.pp * config.max_num_batched_tokens // config.block_size), blocks // 32)
+
+
+def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
+    """The longest prompt this worker accepts, in tokens.
+
+    Raises:
+        ConfigError: ``max_model_len`` exceeds the model's context, or some rank's pool cannot hold one such
+            prompt.
+    """
+    longest = config.max_model_len or info.context_length
+    if longest > info.context_length:
+        raise ConfigError(
+            f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
+            "lower max_model_len"
+        )
+    for rank, blocks in enumerate(pool_blocks(config)):
+        if blocks * config.block_size < longest:
+            raise ConfigError(
+                f"kv_tokens gives rank {rank} a pool of {blocks * config.block_size} tokens, too small for one "
+                f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most "
+                f"{blocks * config.block_size}"
+            )
+    return longest
+
+
+def _per_rank(config: EngineConfig, key: str) -> list[int]:
+    value: int | tuple[int, ...] = getattr(config, key)
+    per_rank = [value] * config.pp if isinstance(value, int) else list(value)
+    if len(per_rank) != config.pp:
+        raise ConfigError(
+            f"{key} lists {len(per_rank)} pools for pp={config.pp} ranks; give one number, or one per rank"
+        )
+    return per_rank

@@ -1,0 +1,78 @@
+"""From a configuration to one ``RankConfig`` per rank, checked before any process starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wavepp_worker.model.model_info import ModelInfo
+from wavepp_worker.model.partition import partition_layers
+from wavepp_worker.model.stage_loader import resolve_dtype
+from wavepp_worker.runtime.client.config_checks import (
+    check_planner,
+    check_timeline,
+    ownership_of,
+    transport_of,
+)
+from wavepp_worker.runtime.client.kv_pools import headroom_blocks, pool_blocks, tier_blocks
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+
+WAIT_SECONDS = 120.0
+"""Bound of every wait inside a worker: a rank that makes its peers wait longer counts as dead."""
+
+
+def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[RankConfig]:
+    """The ranks' configurations, with their sockets under ``run_dir``.
+
+    Raises:
+        ConfigError: the partition, the hand-off or the timeline cannot work.
+    """
+    check_timeline(config)
+    layers = partition_layers(info, config.pp, config.partition)
+    transport = transport_of(config)
+    dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
+    blocks = pool_blocks(config)
+    tiers = tier_blocks(config)
+    ownership = ownership_of(config)
+
+    def address(name: str) -> str:
+        return f"ipc://{run_dir}/{name}"
+
+    configs = [
+        RankConfig(
+            rank=rank,
+            ranks=config.pp,
+            model=str(config.model),
+            model_id=info.model_id,
+            layers=(layers[rank].start, layers[rank].stop),
+            dtype=dtype,
+            device=config.device,
+            threads=config.threads,
+            block_size=config.block_size,
+            blocks=blocks[rank],
+            host_blocks=tiers[rank][0],
+            disk_blocks=tiers[rank][1],
+            disk_path=str(config.disk_path or ""),
+            admission=config.admission,
+            ownership=ownership,
+            headroom=headroom_blocks(config, blocks[rank]),
+            round_delay=config.round_delay,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            min_num_batched_tokens=config.min_num_batched_tokens,
+            planner=config.planner,
+            wave_cost=config.wave_cost,
+            max_num_seqs=config.max_num_seqs,
+            host=config.host,
+            handoff=transport,
+            handoff_timeout=config.handoff_timeout,
+            commands=address("commands"),
+            events=address("events"),
+            rounds=tuple(address(f"rounds-{follower}") for follower in range(1, config.pp)),
+            data=tuple(address(f"data-{receiver}") for receiver in range(config.pp)),
+            timeline=str(run_dir / f"timeline-{rank}") if config.timeline else "",
+            wait=WAIT_SECONDS,
+        )
+        for rank in range(config.pp)
+    ]
+    check_planner(configs[0])
+    return configs

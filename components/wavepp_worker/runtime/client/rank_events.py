@@ -1,0 +1,98 @@
+"""What follows from what the ranks do: answers, index deltas, expired requests, and the engine's death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestTimeout
+from wavepp_worker.runtime.client.auditor import Auditor
+from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.index_feed import IndexFeed
+from wavepp_worker.runtime.client.rank_configs import WAIT_SECONDS
+from wavepp_worker.runtime.client.request_ledger import Progress
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.events import (
+    AuditReport,
+    CacheChanges,
+    Event,
+    Heartbeat,
+    RankFailed,
+    RankReady,
+)
+from wavepp_worker.runtime.protocol.requests import IndexDelta
+
+
+class RankEvents:
+    """Implements ``RankListener`` for one engine; called from the link's threads."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        state: EngineState,
+        auditor: Auditor,
+        on_index: Callable[[IndexDelta], None] | None,
+    ) -> None:
+        self._state = state
+        self._auditor = auditor
+        self._on_index = on_index
+        self._index = IndexFeed(config.pp, config.block_size)
+        self._request_timeout = config.request_timeout
+
+    def on_event(self, event: Event) -> None:
+        """A rank reports."""
+        state = self._state
+        match event:
+            case RankReady():
+                with state.lock:
+                    all_ready = state.roster.ready(event)
+                if all_ready:
+                    state.started.set()
+            case RankFailed(config=True):
+                state.die(ConfigError(event.reason))
+            case RankFailed():
+                state.die(EngineDead(f"rank {event.rank} failed: {event.reason}"))
+            case Heartbeat():
+                with state.lock:
+                    state.roster.beat(event, time.monotonic())
+            case CacheChanges():
+                for delta in self._index.apply(event):
+                    if self._on_index is not None:
+                        self._on_index(delta)
+            case AuditReport():
+                self._auditor.add(event)
+            case _:
+                self._progress(event)
+
+    def on_tick(self) -> None:
+        """Fail requests that are late, and the engine if a rank has fallen silent."""
+        now = time.monotonic()
+        with self._state.lock:
+            late = self._state.ledger.late(now)
+            silent = self._state.roster.silent(now - WAIT_SECONDS)
+        for request_id in late:
+            limit = f"request_timeout={self._request_timeout:g} s"
+            self._state.abort(
+                request_id, RequestTimeout(f"request {request_id} did not finish within {limit}")
+            )
+        if silent is not None:
+            self._state.die(EngineDead(f"rank {silent} has not been heard of for {WAIT_SECONDS:.0f} s"))
+
+    def on_exit(self, rank: int, code: int) -> None:
+        """A rank's process ended unasked."""
+        self._state.die(EngineDead(f"rank {rank} exited with code {code}"))
+
+    def on_failure(self, error: Exception) -> None:
+        """An event could not be read or handled."""
+        self._state.die(EngineDead(f"a rank's event could not be handled: {type(error).__name__}: {error}"))
+
+    def _progress(self, event: Progress) -> None:
+        with self._state.lock:
+            follows = self._state.ledger.progress(event, time.monotonic())
+        if follows.on_admitted is not None:
+            follows.on_admitted()
+        if follows.future is not None and follows.answer is not None:
+            follows.future.set_result(follows.answer)
+        if follows.unwanted is not None:
+            text = f"no decode worker took the KV of request {follows.unwanted} in time"
+            self._state.abort(follows.unwanted, HandoffError(text))

@@ -1,0 +1,70 @@
+"""What is refused, and what is worked out, before a rank is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wavepp_worker import EngineConfig
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_info import read_model_info
+from wavepp_worker.runtime.client.config_checks import ownership_of
+from wavepp_worker.runtime.client.kv_pools import headroom_blocks, pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.rank_configs import rank_configs
+
+
+def config(model: Path = Path("/m"), **values: Any) -> EngineConfig:
+    return EngineConfig(model=model, dtype="float32", **values)
+
+
+def test_pools_are_whole_blocks_of_each_rank() -> None:
+    assert pool_blocks(config(pp=2, kv_tokens=99, block_size=10)) == [9, 9]
+    tiers = config(pp=2, kv_tokens=(20, 10), block_size=10, host_kv_tokens=(0, 35), disk_kv_tokens=0)
+    assert pool_blocks(tiers) == [2, 1]
+    assert tier_blocks(tiers) == [(0, 0), (3, 0)]
+    for values, sentence in (
+        ({"kv_tokens": 15}, "less than one block of 16; raise kv_tokens or lower block_size"),
+        ({"kv_tokens": (32, 32)}, "kv_tokens lists 2 pools for pp=1"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            pool_blocks(config(**values))
+    for values, sentence in (
+        ({"host_kv_tokens": -1}, "host_kv_tokens is -1 for some rank"),
+        ({"disk_kv_tokens": 64}, "disk_path is not set"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            tier_blocks(config(**values))
+
+
+def test_headroom_is_two_waves_a_rank_but_a_small_pool_is_used() -> None:
+    wide = config(pp=4, max_num_batched_tokens=100, block_size=16)
+    assert headroom_blocks(wide, 10_000) == 50
+    assert headroom_blocks(wide, 320) == 10
+
+
+def test_leases_are_the_default_of_wave_admission_and_lockstep_refuses_them() -> None:
+    assert ownership_of(config()) == "lease"
+    assert ownership_of(config(admission="lockstep")) == "none"
+    assert ownership_of(config(ownership="none")) == "none"
+    with pytest.raises(ConfigError, match="ownership=lease needs admission=wave"):
+        ownership_of(config(admission="lockstep", ownership="lease"))
+
+
+def test_every_rank_gets_its_own(tiny_llama: Path, tmp_path: Path) -> None:
+    info = read_model_info(tiny_llama)
+    made = rank_configs(config(tiny_llama, pp=2, kv_tokens=(640, 320)), info, tmp_path)
+    assert [each.blocks for each in made] == [40, 20]
+    assert [each.first for each in made] == [True, False]
+    assert made[0].layers[1] == made[1].layers[0]
+    assert made[0].commands == made[1].commands
+
+
+def test_sizes_that_do_not_suit_the_planner_are_refused_before_a_rank_starts(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    bad = config(tiny_llama, planner="mpu-paper", max_num_batched_tokens=100, block_size=16)
+    with pytest.raises(
+        ConfigError, match=r"max_num_batched_tokens 100. Change those two to multiples of block_size"
+    ):
+        rank_configs(bad, read_model_info(tiny_llama), tmp_path)
