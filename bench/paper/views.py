@@ -90,10 +90,11 @@ def mean_idle(row: CellRow) -> Idle | None:
     return Idle(**{cause: fmean(getattr(stage, cause) for stage in row.idle) for cause in CAUSES})
 
 
-def change(value: float, base: float) -> str:
+def change(value: float, base: float, digits: int = 1) -> str:
     """``value`` against ``base`` in per cent."""
-    text = f"{value / base - 1:+.1%}"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text
+    text = f"{value / base - 1:+.{digits}%}"
+    zero = f"{0:.{digits}%}"
+    return zero if text[1:] == zero else text
 
 
 def others(cell: Cell) -> float:

@@ -3,19 +3,76 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bench.__main__ import COMMANDS
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
 ROOT = Path(__file__).parents[2]
+MODULES = [command.split()[0] for command in COMMANDS]
 
 
 def run(*arguments: str) -> str:
+    """``python -m ARGUMENTS`` in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """``python -m ARGUMENTS`` in this process, which has imported most of it; for commands without processes."""
+
+    def run_here(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["python", *arguments[1:]])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        code = None
+        try:
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code
+        printed = capsys.readouterr()
+        assert not code, printed.err
+        return printed.out
+
+    return run_here
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_command_explains_itself(run_here, module: str) -> None:
+    printed = run_here(module, "--help")
+    assert "Usage" in printed
+    assert "--help" in printed
+
+
+def test_every_command_is_listed(run_here) -> None:
+    printed = run_here("bench")
+    for command, line in COMMANDS.items():
+        assert f"python -m {command} " in printed
+        assert line in printed
+    runnable = {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        for file in (ROOT / "bench").rglob("*.py")
+        if '__name__ == "__main__"' in file.read_text()
+    }
+    assert runnable - {"bench"} == set(MODULES)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/measurements.md"])
+def test_pages_name_commands_that_exist(page: str) -> None:
+    named = set(re.findall(r"python -m (bench[\w.]*)", (ROOT / page).read_text()))
+    assert named <= {*MODULES, "bench"}, "a command that does not exist"
+    if page == "README.md":
+        assert named >= set(MODULES)
 
 
 def test_admission() -> None:
@@ -42,3 +99,45 @@ def test_trace(tmp_path: Path) -> None:
     assert "mpu" in printed
     assert printed.count("40.0%") == 3, "what could be reused, and what each policy reused"
     assert json.loads(timeline.read_text())["traceEvents"]
+
+
+def test_a_cell_of_the_paper_in_a_worker_process_and_its_reports(tmp_path: Path, run_here) -> None:
+    """The worker is a process that imports what it runs: only a real one shows whether it can."""
+    kept = tmp_path / "paper.json"
+    cell = ("--model", "minimax-m2.7-pp4", "--policy", "lease", "--only", "short cold c=8")
+    printed = run("bench.paper", *cell, "--kv-tokens", "2000000", "--processes", "1", "--out", str(kept))
+    [row] = json.loads(kept.read_text())
+    assert (row["family"], row["concurrency"]) == ("short cold", 8)
+    assert "Verdict on 1 measurements of 1 cells" in printed
+    assert f"{row['date']}" in run_here("bench.paper.report", str(kept))
+    assert "0 of 1 throughputs moved" in run_here("bench.paper.compare", str(kept), str(kept))
+
+
+def test_kept_results_are_readable(run_here) -> None:
+    printed = run_here("bench.paper.report", "docs/results/paper.json")
+    assert "Verdict on 408 measurements of 68 cells" in printed
+    assert "MISSED" not in printed
+
+
+def test_slow_rounds(run_here) -> None:
+    few = ("--requests", "16", "--kv-tokens", "1000000", "--cell", "glm-5.2-pp4 4K suffix c=8")
+    printed = run_here("bench.slow_rounds", *few, "--delay", "0", "--delay", "0.064", "--policy", "lockstep")
+    shares = [
+        float(line.split()[1].rstrip("%"))
+        for line in printed.splitlines()
+        if line.split()[:1] in (["0"], ["64"])
+    ]
+    assert shares[0] > shares[1], "slower rounds cost throughput"
+
+
+def test_planners(run_here) -> None:
+    printed = run_here(
+        "bench.planners", "--only", "reuse 131K c=8", "--planner", "greedy", "--planner", "mpu"
+    )
+    assert "kimi-k3-pp8 reuse 131K c=8" in printed
+
+
+def test_cost_models(run_here) -> None:
+    printed = run_here("bench.paper.cost_models")
+    assert "Kimi K3, PP8 on GB300" in printed
+    assert "cold 262K c=1" in printed

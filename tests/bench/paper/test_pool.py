@@ -7,7 +7,7 @@ from bench.common.systems import SYSTEMS
 from bench.paper import pool
 from bench.paper.pool import missing
 from bench.paper.rows import CellRow
-from tests.bench.paper.test_report import row
+from tests.support.cell_rows import row
 
 GLM = "glm-5.2-pp4"
 

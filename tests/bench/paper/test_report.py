@@ -5,57 +5,23 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench.common.cells import CELLS, cell_named
+from bench.common.cells import CELLS
 from bench.common.kept import read_kept, write_kept
 from bench.common.policies import POLICIES
-from bench.common.tables import print_table
 from bench.paper.figures import write_figures
 from bench.paper.report import print_report
 from bench.paper.rows import CellRow, Idle
 from bench.paper.rungs import ablation_cells, steps
 from bench.paper.verdict import Finding, not_run, verdict
 from bench.paper.views import Results, find_cell, mean_idle
-from bench.retention.report import (
-    RetentionPoint,
-    retention_table,
-    times_table,
-    write_retention_figure,
-)
+from tests.support.cell_rows import row
 
 GLM = "glm-5.2-pp4"
 K3 = "kimi-k3-pp8"
-
-
-def row(name: str, policy: str, share: float = 0.97, **changes: object) -> CellRow:
-    """A row of the cell ``name`` whose bound is 100,000 tokens/s, at ``share`` of it."""
-    of = cell_named(name)
-    reusable = 1 - of.uncached / of.tokens
-    made = CellRow(
-        model=of.model,
-        policy=policy,
-        family=of.family,
-        concurrency=of.concurrency,
-        requests=64,
-        clock="virtual",
-        speed=1.0,
-        throughput=share * 1e5,
-        bound=1e5,
-        computed=share * 1e5 * (1 - reusable),
-        p50=10.0,
-        p95=11.0,
-        reused=reusable,
-        reusable=reusable,
-        waves=400,
-        rounds=90,
-        planning=50e-6,
-        idle=(Idle(no_work=0.01, upstream=0.02), Idle(no_work=0.01, upstream=0.0)),
-    )
-    return msgspec.structs.replace(made, **changes)
 
 
 def text(rows: list[CellRow], chosen: str = "") -> str:
@@ -280,25 +246,3 @@ def test_figures_are_written_where_there_are_rows(tmp_path: Path) -> None:
     ]
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in written)
     assert write_figures([], tmp_path / "none") == []
-
-
-def test_retention_beside_the_paper(tmp_path: Path) -> None:
-    points = [
-        RetentionPoint(rate=0.5, policy="mpu", good_hits=0.99, p50=4.0, p95=6.5, throughput=61_000.0),
-        RetentionPoint(rate=1.0, policy="mpu", good_hits=1.00, p50=5.0, p95=9.0, throughput=122_000.0),
-        RetentionPoint(rate=0.6, policy="lockstep", good_hits=0.5, p50=5.0, p95=9.0, throughput=70_000.0),
-    ]
-    write_kept(tmp_path / "points.json", points)
-    assert read_kept(tmp_path / "points.json", RetentionPoint) == points
-    out = io.StringIO()
-    for table in (retention_table(points), times_table(points)):
-        print_table(Console(file=out), table)
-    lines = [line.split() for line in out.getvalue().splitlines()]
-    assert ["0.500", "82%", "100%", "-", "99.0%", "-1"] in lines
-    assert ["0.600", "-", "-", "50.0%", "-", "-"] in lines
-    assert ["0.625", "76%", "92%", "-", "-", "-"] in lines
-    assert ["1.000", "83%", "97%", "-", "100.0%", "+3"] in lines
-    assert ["1.000", "-", "5.0", "/", "9.0", "122,000"] in lines
-    assert write_retention_figure(points, tmp_path / "retention.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="nothing to draw"):
-        write_retention_figure([], tmp_path / "none.png")

@@ -1,0 +1,36 @@
+"""The commands that measure WavePP: ``python -m bench`` lists them."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from bench.common.tables import plain_table, print_table
+
+COMMANDS = {
+    "bench.idle_latency": "where the time to first token of one request goes",
+    "bench.admission": "what finding and claiming 200K reusable tokens costs, against walking the tree twice",
+    "bench.ablation": "lockstep, waves, and waves with leases, on real processes under cache pressure",
+    "bench.slow_rounds": "what is left of each policy's throughput when admission rounds are slow",
+    "bench.round_delay": "throughput with every admission round delayed, against none, on real processes",
+    "bench.paper": "the paper's 68 cells under six policies, on virtual devices",
+    "bench.paper.report FILE": "tables, verdict and figures of a kept run of bench.paper",
+    "bench.paper.compare OLD NEW": "how far two kept runs of bench.paper are apart, cell by cell",
+    "bench.paper.cost_models": "cost models fitted to the paper's tables, and their errors",
+    "bench.retention": "how well prefixes survive at rising arrival rates",
+    "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
+    "bench.trace FILE": "a public request trace replayed on virtual devices",
+    "bench.planners": "every planner on the paper's cells, without host and cache",
+}
+"""What follows ``python -m``, and what it prints."""
+
+
+def main() -> None:
+    """Print every command with a line of what it prints; each has ``--help``."""
+    table = plain_table("", "each explains its options with --help", texts=["command", "what it prints"])
+    for command, line in COMMANDS.items():
+        table.add_row(f"python -m {command}", line)
+    print_table(Console(), table)
+
+
+if __name__ == "__main__":
+    main()
