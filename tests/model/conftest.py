@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,3 +39,19 @@ def plain() -> Callable[..., torch.Tensor]:
         return made[directory, dtype].logits(tokens)
 
     return logits
+
+
+@pytest.fixture
+def copy(tiny_llama: Path, tmp_path: Path) -> Path:
+    """A copy of ``tiny_llama`` to change."""
+    return Path(shutil.copytree(tiny_llama, tmp_path / "copy"))
+
+
+@pytest.fixture
+def gguf_file(tiny_llama: Path, tmp_path: Path) -> Path:
+    """``tiny_llama`` as a GGUF file."""
+    pytest.importorskip("gguf")
+    from tests.support.tiny_gguf import write_gguf
+
+    write_gguf(tiny_llama, tmp_path / "tiny.gguf")
+    return tmp_path / "tiny.gguf"

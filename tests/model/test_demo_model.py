@@ -1,97 +1,17 @@
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model import demo_model
-from wavepp_worker.model.gguf_convert import convert_gguf
 from wavepp_worker.model.model_info import read_model_info
-
-from tests.support import tiny_models
-
-gguf = pytest.importorskip("gguf")
-
-
-@pytest.fixture
-def gguf_file(tiny_llama: Path, tmp_path: Path) -> Path:
-    """``tiny_llama`` as a GGUF file, with the rows of queries and keys in GGUF's order."""
-    config = json.loads((tiny_llama / "config.json").read_text())
-    tokenizer = json.loads((tiny_llama / "tokenizer.json").read_text())
-    tokens = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
-    path = tmp_path / "tiny.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(6)
-    writer.add_context_length(8192)
-    writer.add_embedding_length(64)
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(300)
-    writer.add_rope_dimension_count(16)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(tokens, key=tokens.__getitem__))
-    writer.add_token_types([3 if i >= tiny_models.NORMAL else 1 for i in range(300)])
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-    writer.add_bos_token_id(tiny_models.BOS)
-    writer.add_eos_token_id(tiny_models.EOS)
-    writer.add_unk_token_id(tiny_models.PAD)
-    writer.add_pad_token_id(tiny_models.PAD)
-    writer.add_chat_template(AutoTokenizer.from_pretrained(tiny_llama).chat_template)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 6)
-    for name, weight in load_file(tiny_llama / "model.safetensors").items():
-        heads = 4 if "q_proj" in name else 2 if "k_proj" in name else None
-        array = weight.numpy()
-        if heads is not None:
-            rows = [
-                head * 16 + half * 8 + pair for head in range(heads) for pair in range(8) for half in range(2)
-            ]
-            array = np.ascontiguousarray(array[rows])
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def test_conversion_gives_the_same_model(gguf_file: Path, tiny_llama: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    steps: list[tuple[int, int]] = []
-    convert_gguf(gguf_file, out, lambda done, total: steps.append((done, total)))
-    assert steps[0] == (0, 57)
-    assert steps[-1] == (57, 57)
-    ours, theirs = (load_file(d / "model.safetensors") for d in (out, tiny_llama))
-    assert ours.keys() == theirs.keys()
-    for name, weight in theirs.items():
-        assert torch.equal(ours[name], weight.to(torch.bfloat16)), name
-    made, source = read_model_info(out), read_model_info(tiny_llama)
-    for key in ("num_layers", "vocab_size", "hidden_size", "context_length", "eos_token_ids"):
-        assert getattr(made, key) == getattr(source, key)
-    tokens = torch.arange(40)[None]
-    with torch.inference_mode():
-        a, b = (
-            AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32)(tokens).logits
-            for d in (out, tiny_llama)
-        )
-    assert (a - b).abs().mean() < 0.05
-    text = "the quick river 2024\n\n naïve 東京"
-    tokenizers = [AutoTokenizer.from_pretrained(d) for d in (out, tiny_llama)]
-    assert tokenizers[0].encode(text) == tokenizers[1].encode(text)
-    assert tokenizers[0].chat_template == tokenizers[1].chat_template
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model import attention
 from wavepp_worker.model.stage import Chunk
@@ -16,58 +15,6 @@ from tests.support.pipeline import Pipeline
 
 def prompt(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 297, (length,), generator=torch.Generator().manual_seed(seed))
-
-
-@pytest.fixture
-def partial(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Callable[[str, tuple[str, ...]], Path]:
-    """A copy whose weights are not numbers except those whose names contain one of the given parts."""
-
-    def make(family: str, kept: tuple[str, ...]) -> Path:
-        source = tiny_model(family)
-        for file in source.iterdir():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-        weights = load_file(source / "model.safetensors")
-        for name, weight in weights.items():
-            if not any(part in name for part in kept):
-                weights[name] = torch.full_like(weight, torch.nan)
-        save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-        return tmp_path
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("family", "layers", "kept"),
-    [
-        ("llama", range(0, 2), ("embed", "layers.0.", "layers.1.")),
-        ("llama", range(2, 4), ("layers.2.", "layers.3.")),
-        ("llama", range(4, 6), ("layers.4.", "layers.5.", "model.norm", "lm_head")),
-        ("tied", range(0, 2), ("embed", "layers.0.", "layers.1.")),
-        ("tied", range(4, 6), ("layers.4.", "layers.5.", "model.norm", "embed")),
-        ("qwen3_moe", range(3, 4), ("layers.3.",)),
-        ("deepseek_v3", range(1, 3), ("layers.1.", "layers.2.")),
-    ],
-)
-def test_a_stage_needs_and_holds_its_own_layers_only(
-    family: str, layers: range, kept: tuple[str, ...], partial: Callable, tiny_model: Callable
-) -> None:
-    stage = load_stage(partial(family, kept), layers, torch.float32, "cpu")
-    whole = load_stage(tiny_model(family), range(6), torch.float32, "cpu")
-    names = {name for name, _ in whole._model.named_parameters(remove_duplicate=False)}
-    held = {name for name, _ in stage._model.named_parameters(remove_duplicate=False)}
-    if family == "tied":
-        kept = (*kept, "lm_head") if "model.norm" in kept else kept
-    assert held == {name for name in names if any(part in name for part in kept)}
-    inputs = prompt(5) if layers.start == 0 else {"hidden": torch.randn(5, 64)}
-    output = stage.forward(inputs, [Chunk(0, 5, torch.tensor([0, 1]), True)], stage.make_kv(2, 4))
-    result = output.logits if layers.stop == 6 else output.activations["hidden"]
-    assert torch.isfinite(result).all()
-
-
-def test_tied_head_uses_the_embedding(tiny_tied: Path) -> None:
-    stage = load_stage(tiny_tied, range(5, 6), torch.float32, "cpu")
-    head, embedding = stage._model.get_output_embeddings(), stage._model.get_input_embeddings()
-    assert head.weight.data_ptr() == embedding.weight.data_ptr()
 
 
 def test_only_wanted_rows_get_logits(tiny_llama: Path, stages: Callable, plain: Callable) -> None:

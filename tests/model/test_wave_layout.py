@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.wave_layout import current_wave, lay_out_wave, running, token_slots
+
+CPU = torch.device("cpu")
+FIRST, SECOND = torch.tensor([7, 2]), torch.tensor([5])
+
+
+def test_tokens_lie_where_the_block_table_says() -> None:
+    assert token_slots(FIRST, 2, 7, 4).tolist() == [30, 31, 8, 9, 10]
+    with pytest.raises(WaveppError, match=r"tokens \[0, 9\) need 3 blocks of 4 but the block table has 2"):
+        token_slots(FIRST, 0, 9, 4)
+
+
+def test_a_prefill_wave_writes_its_chunks_and_reads_each_request_from_its_start() -> None:
+    wave = lay_out_wave([Chunk(3, 2, FIRST, False), Chunk(0, 2, SECOND, True)], 4, CPU)
+    assert not wave.decode
+    assert wave.positions.tolist() == [[3, 4, 0, 1]]
+    assert wave.write_slots.tolist() == [31, 8, 20, 21]
+    assert wave.read_slots is not None
+    assert wave.read_slots.tolist() == [28, 29, 30, 31, 8, 20, 21]
+    assert wave.tokens == 4
+
+
+def test_without_a_prefix_nothing_is_read() -> None:
+    assert lay_out_wave([Chunk(0, 5, FIRST, True), Chunk(0, 1, SECOND, True)], 4, CPU).read_slots is None
+
+
+def test_a_decode_wave_is_padded_with_each_requests_own_first_token_and_masked() -> None:
+    wave = lay_out_wave([Chunk(4, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
+    assert wave.decode
+    assert wave.read_slots is not None
+    assert wave.read_slots.view(2, 5).tolist() == [[28, 29, 30, 31, 8], [20, 21, 20, 20, 20]]
+    mask = wave.decode_mask(None)
+    assert mask is not None
+    assert mask.view(2, 5).int().tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+    windowed = wave.decode_mask(3)
+    assert windowed is not None
+    assert windowed.view(2, 5).int().tolist() == [[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
+    same = lay_out_wave([Chunk(1, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
+    assert same.decode_mask(None) is None, "everything is attended"
+
+
+@pytest.mark.parametrize("chunks", [[], [Chunk(0, 0, FIRST, True)], [Chunk(-1, 2, FIRST, True)]])
+def test_chunks_without_tokens_are_refused(chunks: list[Chunk]) -> None:
+    with pytest.raises(WaveppError, match="chunks of at least one token"):
+        lay_out_wave(chunks, 4, CPU)
+
+
+def test_the_wave_that_runs_is_known_to_its_thread_only_while_it_runs() -> None:
+    outer, inner = (lay_out_wave([Chunk(0, n, FIRST, True)], 4, CPU) for n in (1, 2))
+    with running(outer):
+        with running(inner):
+            assert current_wave() is inner
+        assert current_wave() is outer
+    with pytest.raises(LookupError):
+        current_wave()
