@@ -12,9 +12,9 @@ from wavepp_worker.cache.pool import BlockPool
 from wavepp_worker.errors import AuditError
 
 
-def blocks_needed(prompt_tokens: int, max_tokens: int, block: int) -> int:
+def blocks_needed(prompt_tokens: int, max_tokens: int, block_size: int) -> int:
     """Blocks for a prompt and what it generates; the last token is never run, so it needs no place."""
-    return -(-(prompt_tokens + max_tokens - 1) // block)
+    return -(-(prompt_tokens + max_tokens - 1) // block_size)
 
 
 class Batch:
@@ -22,11 +22,11 @@ class Batch:
 
     Args:
         blocks: capacity of the pool.
-        max_requests: most requests that hold blocks at once.
+        max_num_seqs: most requests that hold blocks at once.
     """
 
-    def __init__(self, blocks: int, max_requests: int) -> None:
-        self.max_requests = max_requests
+    def __init__(self, blocks: int, max_num_seqs: int) -> None:
+        self.max_num_seqs = max_num_seqs
         self._pool = BlockPool(blocks)
         self._waiting: OrderedDict[str, int] = OrderedDict()
         self._held: dict[str, list[int]] = {}
@@ -70,7 +70,7 @@ class Batch:
     def admit(self) -> list[tuple[str, list[int]]]:
         """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``."""
         admitted = []
-        while self._waiting and len(self._held) < self.max_requests:
+        while self._waiting and len(self._held) < self.max_num_seqs:
             request_id, blocks = next(iter(self._waiting.items()))
             if blocks > self._pool.free:
                 break
@@ -105,9 +105,9 @@ class Batch:
                 f"requests hold {len(held)} blocks ({len(set(held))} different), {self._pool.free} are free, "
                 f"but the pool has {self.capacity}"
             )
-        if len(self._held) > self.max_requests:
+        if len(self._held) > self.max_num_seqs:
             raise AuditError(
-                f"{len(self._held)} requests hold blocks, but max_num_seqs is {self.max_requests}"
+                f"{len(self._held)} requests hold blocks, but max_num_seqs is {self.max_num_seqs}"
             )
         strays = sorted(self._running.keys() - self._held.keys())
         if strays:

@@ -21,8 +21,8 @@ OnOutput = Callable[[DecodeOutput], object]
 class DecodingRequest:
     """A request that is live in the engine.
 
-    It belongs to the *KV arrivals* thread until its KV and first token are here, then to the step loop; only its
-    owner advances ``sequence`` and finishes it.
+    It belongs to the *KV arrivals* thread until its KV and first token are here, then to the step loop; only
+    its owner advances ``sequence`` and finishes it.
 
     Attributes:
         deadline: monotonic seconds after which it fails.

@@ -84,7 +84,7 @@ class DecodeEngine:
             self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
                 self._scheduler,
-                block=self.config.block_size,
+                block_size=self.config.block_size,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
                 on_failure=self._die,
@@ -223,7 +223,7 @@ def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
     pool_tokens = config.kv_tokens // config.block_size * config.block_size
     if pool_tokens < longest:
         raise ConfigError(
-            f"kv_tokens gives a pool of {pool_tokens} tokens in blocks of {config.block_size}, too small for one "
-            f"request of {longest} tokens; raise kv_tokens or set max_model_len to at most {pool_tokens}"
+            f"kv_tokens gives a pool of {pool_tokens} tokens in blocks of {config.block_size}, too small for "
+            f"one request of {longest} tokens; raise kv_tokens or set max_model_len to at most {pool_tokens}"
         )
     return longest

@@ -1,4 +1,4 @@
-"""The KV arrivals thread: has each request's KV pulled into its blocks, then passes it on to the step loop."""
+"""The KV arrivals thread: has a request's KV pulled into its blocks, then passes it on to the step loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KvArrivals:
     Args:
         receiver: what transfers KV.
         scheduler: of the engine.
-        block: tokens per block.
+        block_size: tokens per block.
         vocab_size: first tokens must be below it.
         timeout: seconds a request may take until its KV and first token are here.
         on_failure: told when the thread cannot go on.
@@ -36,14 +36,14 @@ class KvArrivals:
         receiver: KVReceiver,
         scheduler: Scheduler,
         *,
-        block: int,
+        block_size: int,
         vocab_size: int,
         timeout: float,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._receiver = receiver
         self._scheduler = scheduler
-        self._block = block
+        self._block_size = block_size
         self._vocab_size = vocab_size
         self._timeout = timeout
         self._on_failure = on_failure
@@ -93,8 +93,8 @@ class KvArrivals:
         async def allocate(offer: Offer) -> torch.Tensor:
             if offer.prompt_tokens != request.prompt_tokens:
                 raise HandoffError(
-                    f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but bootstrap_room "
-                    f"{request.handoff.room} offers KV of {offer.prompt_tokens}"
+                    f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but "
+                    f"bootstrap_room {request.handoff.room} offers KV of {offer.prompt_tokens}"
                 )
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
@@ -110,7 +110,7 @@ class KvArrivals:
             if not granted.done():
                 granted.set_result(blocks)
 
-        wanted = blocks_needed(request.prompt_tokens, request.max_tokens, self._block)
+        wanted = blocks_needed(request.prompt_tokens, request.max_tokens, self._block_size)
         self._scheduler.ask_for_blocks(decoding, wanted, lambda blocks: self._call(lambda: settle(blocks)))
         return await granted
 
@@ -123,11 +123,11 @@ class KvArrivals:
             elif (error := task.exception()) is not None:
                 self._scheduler.fail(decoding, self._explained(decoding, error))
             else:
-                self._start(decoding, task.result())
+                self._pass_on(decoding, task.result())
         except Exception as error:
             self._on_failure(error)
 
-    def _start(self, decoding: DecodingRequest, received: Received) -> None:
+    def _pass_on(self, decoding: DecodingRequest, received: Received) -> None:
         self.bytes_received += received.bytes_received
         first = received.first.first
         if not 0 <= first.token < self._vocab_size:

@@ -14,7 +14,7 @@ from wavepp_worker.model.sampling import SampledToken
 
 
 class Scheduler:
-    """Every live request, and the batch they make up. Thread-safe; callbacks run outside its lock."""
+    """Every live request, and the batch they make up. Thread-safe; outputs are given out outside its lock."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -129,7 +129,7 @@ class Scheduler:
             }
 
     def check_at_rest(self, timeout: float) -> None:
-        """Wait until no request is decoding, then check that all blocks are free.
+        """Wait until no request is live, then check that all blocks are free.
 
         Raises:
             AuditError: requests are still live after ``timeout`` seconds, or the books are broken.
@@ -143,7 +143,7 @@ class Scheduler:
                     return
             if time.monotonic() > deadline:
                 raise AuditError(
-                    f"not at rest after {timeout:.0f} s: {len(held)} requests are decoding, such as {held[:8]}, "
+                    f"not at rest after {timeout:.0f} s: {len(held)} requests are live, such as {held[:8]}, "
                     f"and {self._batch.free} of {self._batch.capacity} blocks are free"
                 )
             time.sleep(0.01)

@@ -69,6 +69,6 @@ def failure_reason(error: WaveppError) -> str:
 
 
 def invalid_request_in(reason: str) -> InvalidRequest | None:
-    """The client's own mistake, if that is what failed the prefill; ``reason`` may stand within other words."""
+    """The client's own mistake, if that is what failed the prefill; other words may stand before it."""
     _, found, sentence = reason.partition(_INVALID_REQUEST)
     return InvalidRequest(sentence) if found else None

@@ -1,4 +1,4 @@
-"""From Dynamo's ``sampling_options`` to how tokens are chosen here. Pure, but for the model's own defaults."""
+"""From Dynamo's ``sampling_options`` to how tokens are chosen here, and the model's own defaults."""
 
 from __future__ import annotations
 

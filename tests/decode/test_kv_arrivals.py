@@ -1,0 +1,178 @@
+"""The KV arrivals thread on a receiver that gives what a test says, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.decode.batch import Batch
+from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.kv_arrivals import KvArrivals
+from wavepp_worker.decode.scheduler import Scheduler
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.decode.receiver import Received
+from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.model.sampling import SampledToken
+
+from tests.support.decode_bench import Collector
+from tests.support.decoding_requests import decoding
+from tests.support.waiting import WAIT_SECONDS, wait_until
+
+VOCABULARY = 50
+BLOCK_SIZE = 4
+
+
+class Receiver:
+    """Offers 4 prompt tokens and, once ``arrived`` is set, gives first token 7 with 2 tokens reused."""
+
+    def __init__(self) -> None:
+        self.offered_tokens = 4
+        self.first = 7
+        self.error: Exception | None = None
+        self.arrived = threading.Event()
+        self.arrived.set()
+        self.tables: list[torch.Tensor] = []
+        self.cancelled = 0
+        self.closed = threading.Event()
+
+    async def receive(self, host: str, port: int, room: int, allocate: Any, timeout: float) -> Received:
+        offer = Offer(request_id="p", prompt_tokens=self.offered_tokens, model_id="m", ranks=())
+        try:
+            self.tables.append(await allocate(offer))
+            while not self.arrived.is_set():
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        end = FirstToken(first=SampledToken(self.first), reused_tokens=2)
+        return Received(offer=offer, first=end, bytes_received=100, seconds=0.0)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Side:
+    def __init__(self, blocks: int = 8) -> None:
+        self.receiver = Receiver()
+        self.scheduler = Scheduler(Batch(blocks, 8))
+        self.failures: list[BaseException] = []
+        self.arrivals = KvArrivals(
+            self.receiver,  # type: ignore[arg-type]
+            self.scheduler,
+            block_size=BLOCK_SIZE,
+            vocab_size=VOCABULARY,
+            timeout=WAIT_SECONDS,
+            on_failure=self.failures.append,
+        )
+        self.arrivals.start()
+
+    def submit(self, name: str = "r0", **values: Any) -> tuple[DecodingRequest, Collector]:
+        request, collector = decoding(name, **values)
+        self.scheduler.add(request)
+        self.arrivals.submit(request)
+        return request, collector
+
+
+@pytest.fixture
+def side() -> Iterator[Callable[..., Side]]:
+    """``side(blocks=8)``: a running thread; at the end it is closed and nothing has failed."""
+    made: list[Side] = []
+
+    def make(**values: Any) -> Side:
+        made.append(Side(**values))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.arrivals.close(WAIT_SECONDS)
+        each.arrivals.close(WAIT_SECONDS)
+        assert each.receiver.closed.is_set()
+        assert each.failures == []
+
+
+def test_a_request_whose_kv_is_here_is_passed_on_with_its_first_token(side: Any) -> None:
+    s = side()
+    request, collector = s.submit(max_tokens=6)
+    assert s.scheduler.next_step() == [request]
+    assert (collector.ids, request.sequence.generated, request.reused_tokens) == ([7], [7], 2)
+    assert request.table is s.receiver.tables[0]
+    # 4 prompt tokens and 6 generated, of which the last is never run.
+    assert (request.table.dtype, len(request.table)) == (torch.int64, 3)
+    assert s.arrivals.bytes_received == 100
+
+
+def test_an_answer_of_one_token_never_runs(side: Any) -> None:
+    s = side()
+    _, collector = s.submit(max_tokens=1)
+    assert (collector.reason, collector.ids) == ("length", [7])
+    s.scheduler.check_at_rest(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("offered_tokens", 3, "prompt of 4 tokens, but bootstrap_room 1 offers KV of 3"),
+        ("first", VOCABULARY, "first token 50 of request r0 is outside the vocabulary of 50"),
+        ("first", -1, "first token -1"),
+        ("error", HandoffError("rank 1 is gone"), "rank 1 is gone"),
+        ("error", OSError("broken"), "the KV of request r0 could not be received: OSError: broken"),
+    ],
+)
+def test_what_cannot_be_continued_fails_and_gives_its_blocks_back(
+    side: Any, field: str, value: Any, sentence: str
+) -> None:
+    s = side()
+    setattr(s.receiver, field, value)
+    _, collector = s.submit()
+    assert (collector.reason, collector.last.error_kind) == ("error", "HandoffError")
+    assert sentence in (collector.last.error or "")
+    s.scheduler.check_at_rest(WAIT_SECONDS)
+
+
+def test_one_waits_for_blocks_until_another_ends(side: Any) -> None:
+    s = side(blocks=2)
+    first, _ = s.submit("a")
+    assert s.scheduler.next_step() == [first]
+    second, _ = s.submit("b")
+    wait_until(lambda: s.scheduler.counts()["waiting"] == 1)
+    s.scheduler.finish(first, "length")
+    assert s.scheduler.next_step() == [second]
+
+
+def test_a_request_cancelled_while_kv_arrives_lets_go_of_it(side: Any) -> None:
+    s = side()
+    s.receiver.arrived.clear()
+    _, collector = s.submit()
+    wait_until(lambda: s.receiver.tables)
+    s.arrivals.cancel("nobody")
+    s.arrivals.cancel("r0")
+    assert collector.reason == "cancelled"
+    assert s.receiver.cancelled == 1
+    s.scheduler.check_at_rest(WAIT_SECONDS)
+
+
+def test_a_request_aborted_before_it_began_is_never_asked_for(side: Any) -> None:
+    s = side()
+    request, collector = decoding()
+    s.scheduler.add(request)
+    s.scheduler.abort("r0")
+    s.arrivals.submit(request)
+    assert collector.reason == "cancelled"
+    assert s.receiver.tables == []
+
+
+def test_closing_cancels_what_is_arriving(side: Any) -> None:
+    s = side()
+    s.receiver.arrived.clear()
+    _, collector = s.submit()
+    wait_until(lambda: s.receiver.tables)
+    s.arrivals.close(WAIT_SECONDS)
+    assert collector.reason == "cancelled"
+    late, _ = decoding("late")
+    s.arrivals.submit(late)

@@ -1,0 +1,116 @@
+"""The step loop on a model that always wants the next number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.decode.batch import Batch, blocks_needed
+from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.scheduler import Scheduler
+from wavepp_worker.decode.step_loop import StepLoop
+from wavepp_worker.errors import EngineDead, WaveppError
+from wavepp_worker.model.stage import Chunk, StageOutput
+
+from tests.support.decode_bench import Collector
+from tests.support.decoding_requests import decoding
+
+VOCABULARY = 50
+
+
+class CountingUp:
+    """After token ``t`` the most probable one is ``t + 1``; ``before`` is called with every wave."""
+
+    def __init__(self, before: Callable[[list[Chunk]], object] = lambda _: None) -> None:
+        self.waves: list[list[tuple[int, int]]] = []
+        self.before = before
+        self.blind = False
+
+    def forward(self, tokens: torch.Tensor, chunks: list[Chunk], kv: Any) -> StageOutput:
+        self.before(chunks)
+        assert all(chunk.wants_logits for chunk in chunks)
+        self.waves.append([(chunk.start, chunk.length) for chunk in chunks])
+        logits = torch.nn.functional.one_hot(tokens + 1, VOCABULARY).float()
+        return StageOutput({}, None if self.blind else logits)
+
+
+class Loop:
+    def __init__(self, **stage: Any) -> None:
+        self.scheduler = Scheduler(Batch(100, 100))
+        self.stage = CountingUp(**stage)
+        self.loop = StepLoop(self.stage, None, self.scheduler, 60.0)  # type: ignore[arg-type]
+        self.left = 0
+
+    def running(self, name: str, **values: Any) -> tuple[DecodingRequest, Collector]:
+        """A request whose prompt and first token, 10, are here."""
+        request, collector = decoding(name, **values)
+
+        def last(output: Any) -> None:
+            collector(output)
+            if output.finish_reason is not None:
+                self.left -= 1
+                if not self.left:
+                    self.scheduler.close(EngineDead("all have ended"))
+
+        request = DecodingRequest(request.request, last, request.deadline)
+        self.left += 1
+        self.scheduler.add(request)
+
+        def granted(blocks: list[int]) -> None:
+            request.table = torch.tensor(blocks)
+
+        wanted = blocks_needed(request.request.prompt_tokens, request.request.max_tokens, 4)
+        self.scheduler.ask_for_blocks(request, wanted, granted)
+        request.sequence.accept(10)
+        self.scheduler.start(request)
+        return request, collector
+
+
+def test_each_step_runs_the_newest_token_of_everybody() -> None:
+    loop = Loop()
+    _, first = loop.running("a", prompt_tokens=4, max_tokens=4)
+    _, second = loop.running("b", prompt_tokens=7, max_tokens=3)
+    loop.loop.run()
+    assert (first.ids, first.reason) == ([11, 12, 13], "length")
+    assert (second.ids, second.reason) == ([11, 12], "length")
+    assert loop.stage.waves == [[(4, 1), (7, 1)], [(5, 1), (8, 1)], [(6, 1)]]
+    assert (loop.loop.steps, loop.loop.prompt_tokens_computed) == (3, 0)
+    loop.scheduler.check_at_rest(0)
+
+
+def test_a_stop_token_ends_the_answer_and_is_in_it() -> None:
+    loop = Loop()
+    _, collector = loop.running("a", max_tokens=20, stop_token_ids=(13,))
+    loop.loop.run()
+    assert (collector.ids, collector.reason) == ([11, 12, 13], "stop")
+
+
+def test_an_aborted_request_takes_part_in_no_further_step() -> None:
+    loop = Loop(before=lambda chunks: loop.scheduler.abort("b") if chunks[0].start == 5 else None)
+    _, stays = loop.running("a", max_tokens=5)
+    _, goes = loop.running("b", max_tokens=20)
+    loop.loop.run()
+    assert stays.reason == "length"
+    assert (goes.reason, goes.ids) == ("cancelled", [11, 12])
+    assert [len(wave) for wave in loop.stage.waves] == [2, 2, 1, 1]
+
+
+def test_a_request_past_its_deadline_fails_alone() -> None:
+    loop = Loop()
+    _, late = loop.running("a", max_tokens=20, deadline=time.monotonic() - 1)
+    _, other = loop.running("b", max_tokens=3)
+    loop.loop.run()
+    assert (late.last.error_kind, late.ids) == ("RequestTimeout", [])
+    assert "request a did not finish within request_timeout=60 s" in (late.last.error or "")
+    assert other.reason == "length"
+
+
+def test_a_model_without_logits_ends_the_loop() -> None:
+    loop = Loop()
+    loop.running("a")
+    loop.stage.blind = True
+    with pytest.raises(WaveppError, match="needs all of its layers"):
+        loop.loop.run()
