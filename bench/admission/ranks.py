@@ -10,31 +10,31 @@ from typing import Any
 import msgspec
 import zmq
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
-from wavepp_worker.runtime.admission.rounds_plane import LeaderRounds
+from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.rounds import Plan
 
-from bench.admission.cached_rank import WAIT, CachedRank, Workload, round_actions, run_follower
+from bench.admission.cached_rank import WAIT, CachedRank
+from bench.admission.long_prompts import LongPrompts
+from bench.admission.two_walks import round_actions
 
 
 class Ranks:
     """Rank 0, and a process for every other rank; they run rounds until the end of the ``with`` block."""
 
-    def __init__(self, workload: Workload, ranks: int, pause: float, two_walks: bool) -> None:
+    def __init__(self, traffic: LongPrompts, ranks: int, pause: float, two_walks: bool) -> None:
         self._stack = ExitStack()
         directory = self._stack.enter_context(tempfile.TemporaryDirectory())
         addresses = [f"ipc://{directory}/{number}" for number in range(1, ranks)]
         spawn = multiprocessing.get_context("spawn")
         self._processes = [
-            spawn.Process(
-                target=run_follower, args=(number, workload, address, pause, two_walks), daemon=True
-            )
+            spawn.Process(target=run_follower, args=(number, traffic, address, pause, two_walks), daemon=True)
             for number, address in enumerate(addresses, start=1)
         ]
         for process in self._processes:
             process.start()
         self._context: zmq.Context[Any] = zmq.Context()
         self._plane = LeaderRounds(self._context, addresses, WAIT)
-        self.rank = self._stack.enter_context(CachedRank(0, workload, pause))
+        self.rank = self._stack.enter_context(CachedRank(0, traffic, pause))
         self._actions = round_actions(self.rank, two_walks)
         self.rounds = 0
 
@@ -60,3 +60,20 @@ class Ranks:
         self.rounds += 1
         self.rank.admitted.extend(admit.request_id for admit in outcome.admitted)
         return outcome
+
+
+def run_follower(number: int, traffic: LongPrompts, address: str, pause: float, two_walks: bool) -> None:
+    """The process of rank ``number``: takes part in every round until one says stop."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    rounds = FollowerRounds(context, address, WAIT)
+    with CachedRank(number, traffic, pause) as rank:
+        actions = round_actions(rank, two_walks)
+        while not rank.stopping.is_set():
+            plan = rounds.next_plan(WAIT)
+            if plan is None:
+                raise TimeoutError(f"rank {number} got no plan for {WAIT:.0f} s")
+            outcome = actions.apply(plan, rounds.exchange(actions.vote(plan)))
+            rank.admitted.extend(admit.request_id for admit in outcome.admitted)
+    rank.cache.check()
+    rounds.close()
+    context.term()

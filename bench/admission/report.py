@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from pathlib import Path
 
 from rich.table import Table
 
-Samples = defaultdict[str, list[float]]
+from bench.admission.samples import INDEX, WALKS, Samples
+from bench.common.percentile import percentile
+from bench.common.policies import LOCKSTEP, MPU
+from bench.common.tables import plain_table
 
-INDEX, WALKS = "hint index", "two walks"
 PAPER = {
     "look-up: two walks (the first)": ("64.4 ms", ""),
     "look-up: hint index": ("24 µs", ""),
@@ -19,10 +20,11 @@ PAPER = {
 """What the paper reports (section 4.3) for 200K-token prompts at concurrency 64: median, p99."""
 
 
-def show(samples: Samples, rounds: dict[str, float], title: str) -> Table:
-    table = Table("step", "median", "p99", "samples", "paper median", "paper p99", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
+def steps_table(samples: Samples, rounds: dict[str, float], title: str) -> Table:
+    """Median and p99 of every step beside the paper's."""
+    table = plain_table(
+        title, texts=["step"], numbers=["median", "p99", "samples", "paper median", "paper p99"]
+    )
     for name, values in samples.items():
         table.add_row(
             name,
@@ -36,17 +38,14 @@ def show(samples: Samples, rounds: dict[str, float], title: str) -> Table:
     return table
 
 
-def percentile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def duration(seconds: float) -> str:
     return f"{1e6 * seconds:.1f} µs" if seconds < 1e-3 else f"{1e3 * seconds:.2f} ms"
 
 
 def draw_figure(path: Path, samples: Samples, title: str) -> None:
     """Median (bar) and p99 (line) of the steps that both ways have, on a logarithmic scale."""
-    from matplotlib.figure import Figure
+    # Tables do without matplotlib.
+    from bench.common.figure_style import COLOURS, grid, save
 
     pairs = [
         ("one look-up", f"look-up: {INDEX}", "look-up: two walks (the first)"),
@@ -57,9 +56,8 @@ def draw_figure(path: Path, samples: Samples, title: str) -> None:
             *(f"discovery between admissions: {way}" for way in (INDEX, WALKS)),
         ),
     ]
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, (label, colour) in enumerate([(INDEX, "tab:blue"), (WALKS, "tab:orange")]):
+    figure, [[axes]] = grid(1, 1, title, panel=(8, 4))
+    for number, (label, colour) in enumerate([(INDEX, COLOURS[MPU]), (WALKS, COLOURS[LOCKSTEP])]):
         values = [[1000 * value for value in samples[names[number]]] for _, *names in pairs]
         places = [at + 0.38 * (number - 0.5) for at in range(len(pairs))]
         medians = [statistics.median(group) for group in values]
@@ -68,6 +66,5 @@ def draw_figure(path: Path, samples: Samples, title: str) -> None:
     axes.set_xticks(range(len(pairs)), [label for label, *_ in pairs])
     axes.set_yscale("log")
     axes.set_ylabel("ms: median, line to p99")
-    axes.set_title(title, fontsize="medium")
     axes.legend()
-    figure.savefig(path, dpi=150)
+    save(figure, path)

@@ -34,6 +34,8 @@ K3_COLD = ("cold 65.5K", "cold 131K", "cold 262K")
 K3_REUSE = ("reuse 131K", "reuse 262K")
 LINES = (LOCKSTEP, MPU)
 """The policies drawn as lines; the others are in the tables, the heat map and the bars."""
+End = tuple[float, str, str]
+"""The last value of a line, its name and its colour."""
 PANEL = 1.5
 """About how high the axes of a panel are, in inches."""
 
@@ -141,12 +143,7 @@ def _throughput_panel(axes: Axes, results: Results, cells: Sequence[Cell], *, la
         axes.plot(places, values, color=PAPER[system], linestyle=DASHES[system], linewidth=1.0)
         ends.append((values[-1], f"{system}, paper", PAPER[system]))
         shown += values
-    for policy in LINES:
-        points = [(at, row.throughput) for at, cell in enumerate(cells) if (row := results.row(cell, policy))]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=COLOURS[policy], marker="o")
-            ends.append((points[-1][1], policy, COLOURS[policy]))
-            shown += [value for _, value in points]
+    shown += _our_lines(axes, results, cells, lambda row: row.throughput, ends)
     axes.set_xticks(places, [str(cell.concurrency) for cell in cells])
     limits(axes, shown)
     token_axis(axes)
@@ -165,15 +162,24 @@ def _lines(
     values = [of_paper(cell) for cell in cells]
     axes.plot(places, values, color=PAPER["WavePP"], linestyle=DASHES["WavePP"], linewidth=1.0)
     ends, shown = [(values[-1], "WavePP, paper", PAPER["WavePP"])], list(values)
-    for policy in LINES:
-        points = [(at, ours(row)) for at, cell in enumerate(cells) if (row := results.row(cell, policy))]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=COLOURS[policy], marker="o")
-            ends.append((points[-1][1], policy, COLOURS[policy]))
-            shown += [value for _, value in points]
+    shown += _our_lines(axes, results, cells, ours, ends)
     axes.set_xticks(places, [str(cell.concurrency) for cell in cells])
     limits(axes, shown)
     label_ends(axes, ends, PANEL)
+
+
+def _our_lines(
+    axes: Axes, results: Results, cells: Sequence[Cell], value: Callable[[CellRow], float], ends: list[End]
+) -> list[float]:
+    """Draw a line per policy of ``LINES``, add its end to ``ends``; returns the values drawn."""
+    shown: list[float] = []
+    for policy in LINES:
+        points = [(at, value(row)) for at, cell in enumerate(cells) if (row := results.row(cell, policy))]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=COLOURS[policy], marker="o")
+            ends.append((points[-1][1], policy, COLOURS[policy]))
+            shown += [y for _, y in points]
+    return shown
 
 
 def _operating_panel(axes: Axes, results: Results, cells: Sequence[Cell], *, last: bool) -> None:

@@ -1,0 +1,37 @@
+"""The look-up that hint index and leases are compared with: a walk of the tree to find, another one to pin."""
+
+from __future__ import annotations
+
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.runtime.admission.ownership import LeaseOwnership
+from wavepp_worker.runtime.admission.round_actions import RoundActions
+
+from bench.admission.cached_rank import CachedRank
+
+
+def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
+    """The look-up of the two-walk baseline: block by block down the tree, under its mutex; tokens."""
+    depth = 0
+    limit = min(len(keys), (prompt_tokens - 1) // cache.block)
+    with cache.windows() as windows:
+        nodes = windows[0].tree.nodes
+        parent = None
+        while depth < limit:
+            node = nodes.get(keys[depth])
+            if node is None or node.parent is not parent:
+                break
+            parent = node
+            depth += 1
+    return depth * cache.block
+
+
+class TwoWalkActions(RoundActions):
+    """Looks prefixes up in the tree. The walk that pins is the lease's, as in the other."""
+
+    def _endpoint(self, request_id: str) -> int:
+        local = self._state.requests.known(request_id)
+        return first_walk(self._state.cache, local.keys, local.request.prompt_tokens)
+
+
+def round_actions(rank: CachedRank, two_walks: bool) -> RoundActions:
+    return (TwoWalkActions if two_walks else RoundActions)(rank.state, LeaseOwnership(rank.state))
