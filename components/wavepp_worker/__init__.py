@@ -1,29 +1,70 @@
-"""WavePP: a pipeline-parallel prefill worker for NVIDIA Dynamo."""
+"""WavePP: a pipeline-parallel prefill worker for NVIDIA Dynamo. What is exported here is the Python interface.
+
+docs/python.md shows each name in use.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wavepp_worker.errors import (
+        AuditError,
+        ConfigError,
+        EngineDead,
+        HandoffError,
+        InvalidRequest,
+        RequestAborted,
+        RequestTimeout,
+        WaveppError,
+    )
+    from wavepp_worker.model.sampling import SamplingParams
     from wavepp_worker.runtime.client.engine import PrefillEngine
     from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-    from wavepp_worker.runtime.protocol.requests import PrefillResult
+    from wavepp_worker.runtime.protocol.requests import (
+        EngineStats,
+        IndexDelta,
+        PrefillRequest,
+        PrefillResult,
+    )
 
-__all__ = ["EngineConfig", "PrefillEngine", "PrefillResult"]
+__all__ = [
+    "AuditError",
+    "ConfigError",
+    "EngineConfig",
+    "EngineDead",
+    "EngineStats",
+    "HandoffError",
+    "IndexDelta",
+    "InvalidRequest",
+    "PrefillEngine",
+    "PrefillRequest",
+    "PrefillResult",
+    "RequestAborted",
+    "RequestTimeout",
+    "SamplingParams",
+    "WaveppError",
+]
+
+_HOMES = {
+    "EngineConfig": "runtime.protocol.engine_config",
+    "EngineStats": "runtime.protocol.requests",
+    "IndexDelta": "runtime.protocol.requests",
+    "PrefillEngine": "runtime.client.engine",
+    "PrefillRequest": "runtime.protocol.requests",
+    "PrefillResult": "runtime.protocol.requests",
+    "SamplingParams": "model.sampling",
+}
+"""The module of each public name that is not an error."""
 
 
 def __getattr__(name: str) -> Any:
     """Load the public names on first use: the launcher and ``--help`` should not import torch."""
-    if name == "EngineConfig":
-        from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
 
-        return EngineConfig
-    if name == "PrefillEngine":
-        from wavepp_worker.runtime.client.engine import PrefillEngine
 
-        return PrefillEngine
-    if name == "PrefillResult":
-        from wavepp_worker.runtime.protocol.requests import PrefillResult
-
-        return PrefillResult
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return list(__all__)

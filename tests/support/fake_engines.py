@@ -12,8 +12,13 @@ from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeSt
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.runtime.client.engine import EngineStats
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, StageTiming, Timings
+from wavepp_worker.runtime.protocol.requests import (
+    EngineStats,
+    PrefillRequest,
+    PrefillResult,
+    StageTiming,
+    Timings,
+)
 
 VOCABULARY = 258
 CONTEXT = 128

@@ -1,0 +1,90 @@
+"""What users import: that it is all of it, that it is lazy, and that docs/python.md is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wavepp_worker
+from wavepp_worker import errors
+
+REPOSITORY = Path(__file__).parents[1]
+PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
+INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt"}
+"""Errors of a rank that no caller sees: one ends the rank, of the other only a copy is lost."""
+
+
+def examples(page: str) -> list[tuple[int, str]]:
+    """The Python blocks of a page, each with the line it begins at."""
+    found = re.finditer(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [(page.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+def test_every_example_of_the_page_runs(tiny_llama: Path) -> None:
+    blocks = examples(PAGE)
+    assert len(blocks) == PAGE.count("```python") >= 10
+    names: dict[str, object] = {"__name__": "example"}
+    for line, block in blocks:
+        # So many empty lines in front that a traceback names the page's line.
+        code = "\n" * line + block.replace('"DIR"', repr(str(tiny_llama)))
+        exec(compile(code, "docs/python.md", "exec"), names)
+
+
+def test_the_readmes_example_runs(tiny_llama: Path) -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    blocks = examples(readme)
+    assert blocks
+    for line, block in blocks:
+        code = "\n" * line + block.replace('"DIR"', repr(str(tiny_llama)))
+        exec(compile(code, "README.md", "exec"), {})
+
+
+def test_every_public_name_has_an_example() -> None:
+    imported = set(
+        re.findall(r"\w+", " ".join(re.findall(r"^from wavepp_worker import (.*)$", PAGE, re.MULTILINE)))
+    )
+    assert imported == set(wavepp_worker.__all__)
+
+
+def test_nothing_else_is_public() -> None:
+    assert dir(wavepp_worker) == sorted(wavepp_worker.__all__)
+    everything: dict[str, object] = {}
+    exec("from wavepp_worker import *", everything)
+    assert everything.keys() - {"__builtins__"} == set(wavepp_worker.__all__)
+    for name in ("RankConfig", "WaveCost", "PositionMismatch", "CacheCorrupt"):
+        with pytest.raises(AttributeError, match=f"'wavepp_worker' has no attribute '{name}'"):
+            getattr(wavepp_worker, name)
+
+
+def test_every_error_that_a_caller_meets_is_public() -> None:
+    raised = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.WaveppError)
+    }
+    assert raised - INTERNAL_ERRORS == {name for name in wavepp_worker.__all__ if name in vars(errors)}
+    assert raised >= INTERNAL_ERRORS
+
+
+def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
+    source = Path(wavepp_worker.__file__).read_text(encoding="utf-8")
+    seen = re.search(r"if TYPE_CHECKING:\n(.*?)\n\n__all__", source, re.DOTALL)
+    assert seen is not None
+    typed: dict[str, object] = {}
+    exec(re.sub("^    ", "", seen[1], flags=re.MULTILINE), typed)
+    del typed["__builtins__"]
+    assert typed == {name: getattr(wavepp_worker, name) for name in wavepp_worker.__all__}
+
+
+def test_the_configuration_and_the_errors_load_no_tensor_library() -> None:
+    code = (
+        "import sys; from wavepp_worker import EngineConfig, InvalidRequest; EngineConfig(model='/m'); "
+        "print([name for name in ('torch', 'transformers', 'zmq') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
