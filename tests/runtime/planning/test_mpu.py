@@ -107,7 +107,7 @@ def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(st
     assert (spans[0].length < 150) == cut
 
 
-def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> None:
+def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:
     """Four requests for waves of three: the fourth goes alone, and the three that come back again go together."""
     planner = mpu(4, 64, WaveCost(1.0, 1.0, 0.0))
     flight = tuple((Span(f"f{i}", 0, 95, True),) for i in range(3))
@@ -122,7 +122,7 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_have_room() -> Non
     assert launched(a, b, c, d) == ["a", "b", "c"]
     assert launched(d, e, f, g) == ["d"]
     assert launched(e, f, g, h) == ["e", "f", "g"]
-    assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both have room"
+    assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both fit"
 
 
 def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_same() -> None:
@@ -137,7 +137,7 @@ def test_short_requests_pass_one_that_would_be_cut_and_the_wave_is_full_all_the_
     assert shape(plan(planner, waiting)) == [("r0", 0, 80), ("r2", 0, 24), ("r1", 0, 24)]
 
 
-def test_nobody_passes_who_would_end_a_wave_sooner_for_the_room_that_is_left() -> None:
+def test_nobody_passes_who_would_end_a_wave_sooner_for_what_is_left() -> None:
     planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))
     spans = plan(planner, lanes(96, 656, 24, 640))
     assert shape(spans) == [("r0", 0, 96), ("r1", 0, 32)], "656 take 6 waves, after 32 of them 5"

@@ -56,7 +56,7 @@ def test_a_lane_passed_over_too_often_goes_first() -> None:
     ]
 
 
-def test_no_younger_lane_joins_a_wave_that_has_no_room_for_an_overdue_one() -> None:
+def test_no_younger_lane_joins_a_wave_that_is_too_full_for_an_overdue_one() -> None:
     planner = WholeWaves(64, deadline=1)
     waiting = list(lanes(40, 56, 100, 20, 8))
     assert shape(plan(planner, waiting)) == [("r0", 0, 40), ("r3", 0, 20)]

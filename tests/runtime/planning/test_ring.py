@@ -23,3 +23,11 @@ def test_the_ring_is_bounded_ordered_and_knows_what_it_carries() -> None:
     ring.complete(second)
     assert not ring.carries("a")
     ring.check()
+
+
+def test_a_ring_whose_counts_are_wrong_says_so() -> None:
+    ring = Ring(2)
+    ring.launch((Span("a", 0, 4, True),))
+    ring._in_flight["b"] += 1
+    with pytest.raises(ValueError, match="the ring counts"):
+        ring.check()

@@ -1,0 +1,121 @@
+"""Which requests share waves, and what the WAVE thread hears of them, in waves of 8 tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneEnded, LaneScheduled
+from wavepp_worker.runtime.protocol.waves import Span
+
+from tests.support.planning import shape
+
+
+class Observant(GreedyPlanner):
+    """Keeps what it is told of executed waves."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.seen: list[tuple[Sequence[Span], float]] = []
+
+    def observe(self, spans: Sequence[Span], seconds: float) -> None:
+        self.seen.append((spans, seconds))
+
+
+def admitted(*lengths: int, waves: int = 4, max_num_seqs: int = 8) -> Lanes:
+    """Requests ``r0``, ``r1``, … of so many tokens, all admitted."""
+    lanes = Lanes(Ring(waves), Observant(), max_num_seqs)
+    for i, tokens in enumerate(lengths):
+        assert lanes.take(LaneAdmitted(f"r{i}", 0, tokens)) == []
+    return lanes
+
+
+def test_a_request_has_a_lane_until_its_last_chunk_is_in_a_wave_and_ends_with_that_wave() -> None:
+    lanes = admitted(12)
+    first, nothing = lanes.launch(lanes.propose())
+    assert (nothing, len(lanes)) == ([], 1)
+    second, scheduled = lanes.launch(lanes.propose())
+    assert (scheduled, len(lanes)) == ([LaneScheduled("r0")], 0)
+    assert lanes.propose() == (), "no work is left"
+    assert lanes.complete(first) == []
+    assert lanes.complete(second) == [LaneEnded("r0", aborted=False)]
+
+
+def test_only_the_oldest_requests_share_waves_and_take_blocks() -> None:
+    lanes = admitted(2, 3, 4, max_num_seqs=2)
+    assert shape(lanes.propose()) == [("r0", 0, 2), ("r1", 0, 3)]
+    assert lanes.next_leased() == "r0"
+    lanes.started("r0")
+    lanes.started("r1")
+    assert lanes.next_leased() is None, "r2 keeps its lease until one of the first two is scheduled"
+    lanes.launch(lanes.propose())
+    assert lanes.next_leased() == "r2"
+
+
+def test_nothing_is_proposed_while_the_ring_is_full() -> None:
+    lanes = admitted(32, waves=2)
+    lanes.launch(lanes.propose())
+    lanes.launch(lanes.propose())
+    assert lanes.propose() == ()
+    with pytest.raises(ValueError, match="2 waves are in flight"):
+        lanes.launch((Span("r0", 16, 8, False),))
+
+
+def test_a_completed_wave_makes_place_in_the_ring_and_is_told_to_the_planner() -> None:
+    planner = Observant()
+    lanes = Lanes(Ring(1), planner, 8)
+    lanes.take(LaneAdmitted("r0", 0, 32))
+    wave, _ = lanes.launch(lanes.propose())
+    assert lanes.propose() == ()
+    lanes.complete(wave, seconds=0.25)
+    assert planner.seen == [((Span("r0", 0, 8, False),), 0.25)]
+    assert shape(lanes.propose()) == [("r0", 8, 8)]
+
+
+def test_who_is_aborted_before_a_wave_carries_it_has_ended_at_once() -> None:
+    lanes = admitted(4, 4)
+    assert lanes.take(LaneAborted("r0")) == [LaneEnded("r0", aborted=True)]
+    assert lanes.next_leased() == "r1"
+    assert shape(lanes.propose()) == [("r1", 0, 4)]
+    lanes.check()
+
+
+def test_who_is_aborted_in_flight_ends_with_the_last_wave_that_carries_it() -> None:
+    """Promise 10: its blocks are in use until then."""
+    lanes = admitted(32)
+    first, _ = lanes.launch(lanes.propose())
+    second, _ = lanes.launch(lanes.propose())
+    assert lanes.take(LaneAborted("r0")) == []
+    assert (len(lanes), lanes.propose()) == (0, ())
+    lanes.check()
+    assert lanes.complete(first) == []
+    assert lanes.complete(second) == [LaneEnded("r0", aborted=True)]
+    lanes.check()
+
+
+def test_who_is_aborted_behind_its_last_chunk_ends_as_aborted() -> None:
+    lanes = admitted(4)
+    wave, scheduled = lanes.launch(lanes.propose())
+    assert scheduled == [LaneScheduled("r0")]
+    assert lanes.take(LaneAborted("r0")) == []
+    assert lanes.complete(wave) == [LaneEnded("r0", aborted=True)]
+
+
+def test_a_wave_that_is_not_the_next_work_of_its_lanes_is_refused_and_changes_nothing() -> None:
+    lanes = admitted(12)
+    with pytest.raises(PositionMismatch, match="accepted"):
+        lanes.launch((Span("r0", 4, 8, True),))
+    assert shape(lanes.propose()) == [("r0", 0, 8)]
+    assert not lanes.ring.carries("r0")
+
+
+def test_waves_complete_in_the_order_of_their_launch() -> None:
+    lanes = admitted(32)
+    lanes.launch(lanes.propose())
+    second, _ = lanes.launch(lanes.propose())
+    with pytest.raises(PositionMismatch, match="oldest wave in flight is 0"):
+        lanes.complete(second)
