@@ -55,6 +55,13 @@ def test_a_request_alone_is_not_cut_finer_than_the_wave_it_would_wait_behind() -
     assert cut(slack=0.0) == 48, "the first stage is idle: the wave ahead is further on"
 
 
+def test_a_request_id_may_come_again_with_another_prompt() -> None:
+    planner = mpu(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+    assert shape(plan(planner, [Lane("r", 800, 816)])) == [("r", 800, 16)]
+    assert shape(plan(planner, [Lane("r", 0, 400)])) == [("r", 0, 32)], "as for any request of 400"
+    assert shape(plan(mpu(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0)), [Lane("s", 0, 400)])) == [("s", 0, 32)]
+
+
 def test_a_request_is_cut_evenly() -> None:
     planner = mpu(2, 64, WaveCost(43.0, 1.0, 0.0))
     (lane,) = lanes(96)

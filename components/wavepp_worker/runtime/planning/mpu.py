@@ -95,7 +95,8 @@ class Mpu(PackingPlanner):
         if not lanes:
             return ()
         head, demand = lanes[0], self._demand
-        if head.request_id != self._oldest:
+        # A request that stands before where it began is another one that has taken over the name.
+        if head.request_id != self._oldest or head.next < self._oldest_begun:
             self._oldest, self._oldest_begun = head.request_id, head.next
         demand.see(view)
         seconds = self._seconds(view, lanes)
