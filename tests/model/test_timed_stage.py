@@ -4,45 +4,23 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
-from wavepp_worker.errors import ConfigError, RequestTimeout, WaveppError
-from wavepp_worker.model.model_info import read_model_info
+from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.stage import Chunk, StageOutput
-from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
 from wavepp_worker.model.timed_stage import TimedKV, TimedStage, expected_token
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
+from tests.support.timed_models import VOCABULARY, timed_model
+
 BLOCK = 16
-VOCABULARY = 1000
-
-
-def timed_model(**changes: Any) -> TimedModel:
-    """8 layers; a wave of n tokens takes 8 * (0.01 + 0.001 n) s, a hop 0.5 s, a block 0.16 s to copy."""
-    model = TimedModel(
-        name="test",
-        layers=8,
-        vocabulary=VOCABULARY,
-        context_length=100_000,
-        wave_seconds=0.01,
-        token_seconds=0.001,
-        context_seconds=0.0,
-        activation_bytes=0,
-        kv_bytes=10,
-        hop=Link(latency=0.5, bandwidth=1.0),
-        to_host=Link(latency=0.0, bandwidth=8000.0),
-        from_host=Link(latency=0.0, bandwidth=8000.0),
-    )
-    return msgspec.structs.replace(model, **changes)
 
 
 class Pipeline:
@@ -183,51 +161,6 @@ def test_a_wrong_block_is_an_error_not_a_wrong_answer() -> None:
 def test_millions_of_tokens_of_kv_cost_next_to_nothing() -> None:
     kv = TimedKV(timed_model(), range(8), 8_000_000 // 64, 64, time.monotonic_ns)
     assert kv.block_bytes * kv.num_blocks < 4 << 20
-
-
-def test_waiting_for_the_device_is_exact_and_bounded() -> None:
-    at, busy = time.monotonic_ns() + 100_000_000, time.thread_time()
-    Ending(at).wait(1.0)
-    assert time.thread_time() - busy < 0.01
-    assert 0 <= time.monotonic_ns() - at < 20_000_000
-    with pytest.raises(RequestTimeout, match=r"busy for another (9.9|10.0) s, more than the 1 s"):
-        Ending(time.monotonic_ns() + 10_000_000_000).wait(1.0)
-
-
-def test_a_timed_directory_is_a_model(tmp_path: Path) -> None:
-    directory = write_timed_model(tmp_path / "model", timed_model(speed=20.0))
-    info = read_model_info(directory)
-    assert (info.num_layers, info.vocab_size, info.context_length) == (8, VOCABULARY, 100_000)
-    same = read_model_info(write_timed_model(tmp_path / "faster", timed_model(speed=90.0)))
-    other = read_model_info(write_timed_model(tmp_path / "other", timed_model(kv_bytes=11)))
-    assert info.model_id == same.model_id != other.model_id
-    assert load_stage(directory, range(2, 5), torch.float32, "cpu").layers == range(2, 5)
-    with pytest.raises(ConfigError, match=r"partition: layers .* do not exist; the model has 8"):
-        load_stage(directory, range(2, 9), torch.float32, "cpu")
-
-
-@pytest.mark.parametrize(
-    ("break_it", "said"),
-    [
-        (lambda fields: fields.pop("layers"), "missing required field `layers`"),
-        (lambda fields: fields.update(layers=0), r"Expected `int` >= 1 - at `\$.layers`"),
-        (
-            lambda fields: fields.update(token_seconds="fast"),
-            r"Expected `float`, got `str` - at `\$.token_seconds`",
-        ),
-        (lambda fields: fields["hop"].update(bandwidth=0), r"`\$.hop.bandwidth`"),
-        (lambda fields: fields.update(spede=3), "unknown field `spede`"),
-        (lambda fields: fields.update(speed=-1), r"`\$.speed`"),
-    ],
-)
-def test_errors_in_timed_json_are_sentences(
-    tmp_path: Path, break_it: Callable[[dict[str, Any]], Any], said: str
-) -> None:
-    fields = msgspec.to_builtins(timed_model())
-    break_it(fields)
-    (tmp_path / "timed.json").write_bytes(msgspec.json.encode(fields))
-    with pytest.raises(ConfigError, match=f"model: .*timed.json does not describe a timed model .*{said}"):
-        read_model_info(tmp_path)
 
 
 def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path) -> None:

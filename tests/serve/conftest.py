@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.graph_process import RunningGraph, Starter, start_graph
+from tests.support.graph_process import REPOSITORY, RunningGraph, Starter, start_graph
 
 _PROGRAMS = Path(__file__).with_name("programs")
 
@@ -31,3 +31,12 @@ def start_dummies(tmp_path: Path) -> Starter:
         return start_graph("dummies.py", *words, env={"PYTHONPATH": path}, cwd=tmp_path)
 
     return start
+
+
+@pytest.fixture
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are found from here, and no setting of Dynamo comes from outside."""
+    monkeypatch.chdir(REPOSITORY)
+    for name in list(os.environ):
+        if name.startswith("DYN_"):
+            monkeypatch.delenv(name)

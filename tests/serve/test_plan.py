@@ -1,71 +1,21 @@
-"""Graphs by name, and what a plan says before anything starts."""
+"""What a plan says before anything starts."""
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import typer.testing
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import Graph, Service
-from wavepp_worker.serve.backoff import Backoff
-from wavepp_worker.serve.cli import app
 from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.plan import DEMO_MODEL, Options, Plan, make_plan
 
-from tests.support.graph_process import SERVE
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(REPOSITORY)
-    for name in list(os.environ):
-        if name.startswith("DYN_"):
-            monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 def flags(plan: Plan, service: str) -> list[tuple[str, ...]]:
     return [process.argv for process in plan.processes if process.service == service]
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "graphs:disagg_wavepp",
-        "graphs.disagg_wavepp",
-        "graphs/disagg_wavepp.py",
-        "graphs.disagg_wavepp:disagg_wavepp",
-    ],
-)
-def test_graph_by_any_name(target: str) -> None:
-    graph = resolve(target)
-    assert graph.name == "disagg_wavepp"
-    assert [service.name for service in graph.services] == ["Frontend", "DecodeWorker", "PrefillWorker"]
-
-
-@pytest.mark.parametrize("target", ["graphs", "graphs:nope", "nope:x", "graphs/nope.py", "os", "", ":x"])
-def test_unknown_graph_is_named(target: str) -> None:
-    with pytest.raises(ConfigError, match=f"^graph {target}: "):
-        resolve(target)
-
-
-def test_module_with_one_graph_needs_no_name(tmp_path: Path) -> None:
-    (tmp_path / "any.py").write_text(
-        "from wavepp_worker.serve import Graph, Service\nmine = Graph('mine', (Service('A', 'a'),))\n"
-    )
-    assert resolve(str(tmp_path / "any.py")).name == "mine"
-
-
-@pytest.mark.parametrize("names", [(), ("A", "A"), ("Common",)])
-def test_graph_with_bad_names(names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="graph g"):
-        Graph("g", tuple(Service(name, "m") for name in names))
 
 
 def test_default_disaggregated_graph() -> None:
@@ -181,49 +131,3 @@ def test_one_service_needs_a_meeting_point(monkeypatch: pytest.MonkeyPatch, tiny
     assert not plan.own_broker
     with pytest.raises(ConfigError, match=r"--service-name: .*Nobody"):
         make_plan(graph, config, Options(only="Nobody"))
-
-
-def test_dry_run_shows_the_merged_configuration_and_starts_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "c.yaml"
-    file.write_text("PrefillWorker:\n  pp: 4\n  ServiceArgs: {workers: 3, envs: {A: one}}\n")
-    words = ["serve", "graphs:disagg_wavepp", "-f", str(file), "--PrefillWorker.ServiceArgs.envs.B=two words"]
-    result = typer.testing.CliRunner().invoke(
-        app, [*words, "--dry-run", "--PrefillWorker.partition=10,8,6,6"]
-    )
-    assert result.exit_code == 0, result.output
-    assert result.output.count("# PrefillWorker:") == 3
-    assert "A=one B='two words'" in result.output
-    assert "--partition=10,8,6,6" in result.output
-    assert "--pp=4" in result.output
-    assert "DYN_TCP_RPC_HOST=127.0.0.1" in result.output
-
-
-def test_bad_key_ends_the_command_with_one_sentence() -> None:
-    done = subprocess.run(
-        [*SERVE, "graphs:disagg_wavepp", "--PrefillWorker.pp=0"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: PrefillWorker.pp: should be greater than or equal to 1")
-    assert done.stderr.count("\n") == 1
-
-
-def test_misspelt_option_is_not_taken_for_an_override() -> None:
-    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-rum"])
-    assert result.exit_code == 2
-
-
-def test_launcher_does_not_load_torch() -> None:
-    words = ["serve", "graphs:disagg_wavepp", "--dry-run"]
-    code = (
-        "import sys; from typer.testing import CliRunner; from wavepp_worker.serve.cli import app; "
-        f"assert CliRunner().invoke(app, {words!r}).exit_code == 0; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_backoff_doubles_up_to_its_limit_and_forgets_after_a_good_life() -> None:
-    backoff = Backoff()
-    assert [backoff.after(1.0) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert backoff.after(61.0) == 1
-    assert backoff.after(1.0) == 2

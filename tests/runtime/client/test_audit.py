@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import AuditError
+from wavepp_worker.runtime.client.audit import require_sound, still_held, summary
+from wavepp_worker.runtime.protocol.events import AuditReport
+
+
+def report(rank: int, **values: Any) -> AuditReport:
+    fields = {
+        "audit_id": 1,
+        "rank": rank,
+        "capacity": 10,
+        "free": 6,
+        "reusable": 4,
+        "live": (),
+        "problems": (),
+    }
+    return AuditReport(**{**fields, **values})
+
+
+def test_at_rest_nothing_is_held() -> None:
+    reports = [report(0), report(1, free=10, reusable=0)]
+    require_sound(reports)
+    assert still_held(reports, []) == []
+    assert summary(reports)["ranks"][1] == {"rank": 1, "capacity": 10, "free": 10, "reusable": 0}
+
+
+def test_every_holder_is_named() -> None:
+    reports = [report(0, live=("a",)), report(1), report(2, free=5)]
+    first, second, third = still_held(reports, ["b"])
+    assert first.startswith("rank 0 knows 1 requests ['a']")
+    assert second == "rank 2 knows 0 requests [] and has 5 free + 4 reusable of 10 blocks"
+    assert third == "the engine still has 1 requests: ['b']"
+
+
+def test_broken_books_are_an_error_with_every_ranks_sentence() -> None:
+    with pytest.raises(
+        AuditError, match=r"^rank 0: a block leaked; rank 1: twice free; rank 1: never there$"
+    ):
+        require_sound(
+            [report(0, problems=("a block leaked",)), report(1, problems=("twice free", "never there"))]
+        )

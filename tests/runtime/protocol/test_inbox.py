@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import zmq
+from wavepp_worker.runtime.protocol.inbox import Inbox
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox[int]]:
+    with zmq.Context() as context:
+        made: Inbox[int] = Inbox(context, "test")
+        yield made
+        made.close()
+
+
+def test_items_arrive_in_order_and_once(inbox: Inbox[int]) -> None:
+    for item in range(5):
+        inbox.put(item)
+    assert inbox.take() == [0, 1, 2, 3, 4]
+    assert inbox.take() == []
+    assert not inbox.socket.poll(0), "a wait beside sockets would wake for nothing"
+
+
+def test_an_item_wakes_whoever_polls(inbox: Inbox[int]) -> None:
+    assert not inbox.socket.poll(0)
+    sender = threading.Timer(0.05, inbox.put, (7,))
+    sender.start()
+    assert inbox.socket.poll(10_000)
+    sender.join()
+    assert inbox.take() == [7]
