@@ -1,0 +1,155 @@
+"""The tests mirror the packages: ``cache/pool.py`` is tested by ``tests/cache/test_pool.py``, and so on."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "components" / "wavepp_worker"
+PACKAGES = ("cache", "decode", "dynamo", "handoff", "model", "runtime", "serve")
+DECISIONS = (ast.If, ast.IfExp, ast.For, ast.While, ast.Try, ast.comprehension, ast.BoolOp)
+"""A module without any of them in a function has no logic of its own."""
+
+
+class Together(NamedTuple):
+    """What a test file shows of several modules, and those that have no other file of their own."""
+
+    shows: str
+    modules: tuple[str, ...] = ()
+
+
+SEVERAL_MODULES = {
+    "cache/test_promises.py": Together(
+        "the numbered promises of a rank's cache, checked by its own audit",
+        ("cache/audit.py", "cache/escrow.py", "cache/victims.py"),
+    ),
+    "cache/test_cache_machine.py": Together("random calls against a naive model"),
+    "cache/test_ownership_scenarios.py": Together("numbered scenarios of who holds what"),
+    "cache/test_reconciliation.py": Together("several ranks' caches agree on an endpoint"),
+    "cache/test_disk_store.py": Together("the file survives restarts and damage", ("cache/disk_format.py",)),
+    "cache/windows/test_kinds.py": Together(
+        "the same questions to every kind of window",
+        ("cache/windows/attention.py", "cache/windows/recurrent.py", "cache/windows/window.py"),
+    ),
+    "decode/test_handoff.py": Together("the decode engine behind a real hand-off"),
+    "dynamo/test_conformance.py": Together("Dynamo's conformance kit on our workers"),
+    "dynamo/test_prefill.py": Together("the worker's side of Dynamo", ("dynamo/prefill_handler.py",)),
+    "dynamo/test_decode.py": Together("the worker's side of Dynamo", ("dynamo/decode_handler.py",)),
+    "dynamo/test_args.py": Together("flags as a user types them", ("dynamo/flags.py",)),
+    "handoff/test_transport.py": Together("with and without NIXL", ("handoff/nixl/library.py",)),
+    "handoff/test_transfer.py": Together(
+        "a hand-off from end to end over both transports",
+        (
+            "handoff/decode/nixl_reader.py",
+            "handoff/nixl/registered_memory.py",
+            "handoff/prefill/nixl_source.py",
+            "handoff/prefill/socket_source.py",
+        ),
+    ),
+    "handoff/test_interleavings.py": Together("any order of events settles everything once"),
+    "handoff/test_killed.py": Together("a decode worker killed during a transfer"),
+    "handoff/connection/test_channel.py": Together(
+        "messages over a real connection, and its end",
+        (
+            "handoff/claim_messages.py",
+            "handoff/connection/change_signal.py",
+            "handoff/connection/listener.py",
+            "handoff/connection/tasks.py",
+            "handoff/pull_messages.py",
+        ),
+    ),
+    "model/test_packing.py": Together("any packing over any division of the layers"),
+    "runtime/client/test_engine.py": Together(
+        "an engine and its rank processes",
+        (
+            "runtime/client/auditor.py",
+            "runtime/client/config_checks.py",
+            "runtime/client/engine_state.py",
+            "runtime/client/kv_pools.py",
+            "runtime/client/rank_events.py",
+            "runtime/client/rank_link.py",
+            "runtime/client/rank_processes.py",
+            "runtime/client/stats.py",
+            "runtime/protocol/outbox.py",
+            "runtime/rank/main.py",
+        ),
+    ),
+    "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),
+    "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
+    "runtime/planning/test_every_planner.py": Together(
+        "what holds of every planner", ("runtime/planning/planner.py",)
+    ),
+    "runtime/trace/test_traced_runs.py": Together("the trace of real runs"),
+    "serve/test_supervisor.py": Together(
+        "launches of services that only pretend, and misbehave",
+        (
+            "serve/child.py",
+            "serve/health.py",
+            "serve/keeper.py",
+            "serve/launch.py",
+            "serve/log.py",
+            "serve/orphans.py",
+            "serve/run_dir.py",
+        ),
+    ),
+    "serve/test_dynamo_planes.py": Together("Dynamo's own sample over our planes", ("serve/broker.py",)),
+    "simulator/test_simulator.py": Together(
+        "schedules of all ranks' threads",
+        ("runtime/admission/ownership.py", "runtime/admission/round_actions.py"),
+    ),
+}
+
+NO_TESTS_YET = {
+    "handoff/decode/puller.py",
+    "handoff/prefill/pull_server.py",
+    "runtime/admission/rounds_plane.py",
+    "runtime/rank/data_plane.py",
+    "runtime/rank/device_queue.py",
+    "runtime/rank/executor.py",
+    "runtime/rank/follower.py",
+    "runtime/rank/leader_wave.py",
+    "runtime/state/local_state.py",
+}
+
+
+def has_logic(module: Path) -> bool:
+    return any(
+        isinstance(node, DECISIONS)
+        for function in ast.walk(ast.parse(module.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    )
+
+
+def modules() -> set[str]:
+    files = (file for package in PACKAGES for file in (PACKAGE / package).rglob("*.py"))
+    return {str(file.relative_to(PACKAGE)) for file in files if file.name != "__init__.py"}
+
+
+def own_test(module: str) -> Path:
+    return TESTS / Path(module).with_name(f"test_{Path(module).name}")
+
+
+def excepted() -> set[str]:
+    return NO_TESTS_YET.union(*(together.modules for together in SEVERAL_MODULES.values()))
+
+
+def test_every_module_with_logic_is_tested_where_its_path_says() -> None:
+    lacking = {each for each in modules() if has_logic(PACKAGE / each) and not own_test(each).exists()}
+    assert sorted(lacking - excepted()) == [], "write these modules' tests beside those of their package"
+
+
+def test_every_test_file_is_a_modules_or_says_what_it_shows() -> None:
+    files = {file for package in PACKAGES for file in (TESTS / package).rglob("test_*.py")}
+    strays = files - {own_test(each) for each in modules()} - {TESTS / name for name in SEVERAL_MODULES}
+    assert sorted(str(file.relative_to(TESTS)) for file in strays) == [], "name them after what they test"
+
+
+def test_no_exception_is_older_than_its_reason() -> None:
+    assert sorted(name for name in SEVERAL_MODULES if not (TESTS / name).exists()) == [], "gone"
+    assert sorted(excepted() - modules()) == [], "gone"
+    assert sorted(each for each in excepted() if own_test(each).exists()) == [], (
+        "tested by files of their own"
+    )
