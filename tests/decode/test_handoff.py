@@ -188,7 +188,7 @@ def test_blocks_are_not_freed_while_they_are_written(
 
 def test_abort_before_the_prefill_begins(engine: DecodeEngine, worker: Prefill, prompt: Any) -> None:
     outputs = Collector()
-    packed = prompt(9).astype("<u4").tobytes()
+    packed = token_ids.pack(prompt(9))
     request = DecodeRequest(request_id="early", tokens=packed, max_tokens=4, handoff=worker.room())
     engine.submit(request, outputs)
     time.sleep(0.1)
@@ -201,7 +201,7 @@ def test_a_failed_prefill_is_told(
 ) -> None:
     good = submit(prompt(40), max_tokens=60)
     at, outputs = worker.room(), Collector()
-    packed = prompt(9).astype("<u4").tobytes()
+    packed = token_ids.pack(prompt(9))
     engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
     worker.server.fail(at.room, "the prompt was unlucky")
     assert outputs.last.error_kind == "HandoffError"
@@ -212,7 +212,7 @@ def test_a_failed_prefill_is_told(
 
 def test_nobody_there(engine: DecodeEngine, prompt: Any) -> None:
     outputs = Collector()
-    packed = prompt(9).astype("<u4").tobytes()
+    packed = token_ids.pack(prompt(9))
     at = BootstrapAddress(host=HOST, port=1, room=1)
     engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
     assert outputs.last.error_kind == "HandoffError"

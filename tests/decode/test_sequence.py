@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
+from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
 
 
 def sequence(**values: object) -> Sequence:
-    fields = {"request_id": "r", "tokens": np.arange(5, dtype="<u4").tobytes(), "max_tokens": 4}
+    fields = {"request_id": "r", "tokens": token_ids.pack(range(5)), "max_tokens": 4}
     address = BootstrapAddress(host="127.0.0.1", port=1, room=1)
     return Sequence(DecodeRequest(**{**fields, "handoff": address, **values}))  # type: ignore[arg-type]
 

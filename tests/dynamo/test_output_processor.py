@@ -57,6 +57,7 @@ def test_the_answer_ends_before_its_stop_string_and_counts_no_token_after_it(tex
     assert (first["text"], first["tokens"]) == ("%&", ["%", "&", "'"])
     assert (last["text"], last["finish_reason"], last["token_ids"]) == ("", "stop", [7])
     assert processor.completion_tokens == 4
+    assert last["tokens"] == ["("]
     assert last["top_logprobs"][0][0]["token"] == "("
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wavepp_worker import token_ids
 from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
@@ -42,7 +43,7 @@ def as_the_frontend_sends(**changes: Any) -> dict[str, Any]:
 
 def test_a_plain_request_is_greedy_and_as_long_as_the_context_allows() -> None:
     parsed = read(**as_the_frontend_sends(stop_conditions__stop_token_ids_hidden=[99]))
-    assert np.frombuffer(parsed.tokens, "<u4").tolist() == [1, 2, 3]
+    assert token_ids.unpack(parsed.tokens).tolist() == [1, 2, 3]
     assert parsed.sampling == SamplingParams()
     assert parsed.max_tokens == 17
     assert parsed.stop_hidden == (99,)
@@ -84,7 +85,7 @@ def test_the_salt_comes_with_the_routing() -> None:
 
 def test_packed_token_ids_are_understood() -> None:
     parsed = read(token_ids=np.array([4, 5], dtype="<i4").tobytes())
-    assert np.frombuffer(parsed.tokens, "<u4").tolist() == [4, 5]
+    assert token_ids.unpack(parsed.tokens).tolist() == [4, 5]
 
 
 @pytest.mark.parametrize(

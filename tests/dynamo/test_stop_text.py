@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from wavepp_worker import token_ids
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 
 
@@ -75,7 +75,7 @@ def test_a_hidden_token_ends_without_text(tokenizer: Tokenizer) -> None:
 
 
 def test_the_prompt_is_context_not_text(tokenizer: Tokenizer) -> None:
-    prompt = np.array(ids_of(tokenizer, "prompt"), dtype="<u4").tobytes()
+    prompt = token_ids.pack(ids_of(tokenizer, "prompt"))
     assert say(StopText(tokenizer, ["zz"], prompt=prompt), ids_of(tokenizer, "ab"))[0] == "ab"
 
 

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+from wavepp_worker import token_ids
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.limits import check_prompt, first_outside
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sentence"),
+    [
+        (b"", "the prompt is empty"),
+        (b"\1\0\0", "cut off; give 4 bytes for each token id"),
+        (token_ids.pack([1] * 6), "the prompt has 6 tokens, this worker accepts at most 5; shorten it"),
+        (token_ids.pack([1, 100]), "token id 100 is outside the vocabulary of 100 tokens; ids are 0 to 99"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_sentence(tokens: bytes, sentence: str) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        check_prompt(tokens, 5, 100)
+
+
+def test_the_longest_prompt_and_the_highest_id_are_fine() -> None:
+    check_prompt(token_ids.pack([0, 99, 0, 99, 0]), 5, 100)
+
+
+def test_the_first_id_outside_is_found_among_anything() -> None:
+    assert first_outside([5, "x", None, 100, -1], 100) == 100
+    assert first_outside([0, -1], 100) == -1
+    assert first_outside([0, 99, "100"], 100) is None
