@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.cache.hashing import RUN_BLOCKS, BlockHasher, block_hashes, cache_seed
 
@@ -44,6 +44,7 @@ def test_every_key_depends_on_the_whole_prefix() -> None:
     assert not set(hasher.keys(tokens, 0)) & set(hasher.keys(tokens, 1))
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_remembered_runs_give_the_same_keys(data: st.DataObject) -> None:
     draw = random.Random(data.draw(st.integers(0, 3)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from wavepp_worker.cache.hint_index import HintIndex
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.reservations import Reservations
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.windows.kinds import make_window
 
-from tests.support.cache_bench import BLOCK, attention, keys_of, prompt
+from tests.support.cache_bench import BLOCK, CacheBench, attention, keys_of, prompt, recurrent
 
 KEYS = keys_of(prompt(1, 8))
 
@@ -56,3 +57,18 @@ def test_without_room_a_prepared_request_holds_nothing() -> None:
     assert held.prepare("a", KEYS, 9, 8, 4, 0) is None, "its lease takes all the room"
     assert list(held) == []
     assert held.usable(KEYS, 4) == 4
+
+
+def test_a_lower_lease_takes_the_destination_that_its_snapshot_lies_on() -> None:
+    """The only host block holds the earlier snapshot, and is where another request's victim would go."""
+    bench = CacheBench(attention(16), recurrent(3, host=1))
+    bench.run("a", prompt(1, 11))
+    bench.run("pushes the earlier snapshot down", prompt(2, 5))
+    assert bench.places(prompt(1, 11), window=1) == [None, Tier.HOST, None, Tier.DEVICE, None]
+    assert bench.lease("b", prompt(1, 11)) == 8
+    assert bench.prepare("c", prompt(3, 5)).committed
+    assert bench.ledger(1).get("c").destinations == 1
+    assert bench.cache.commit("b", 6) == Prepared(4, False)
+    assert bench.ledger(1).get("c").destinations == 0
+    bench.cache.check()
+    assert bench.materialise("c").moves == ()

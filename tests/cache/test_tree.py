@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.results import StoredBlock
@@ -43,6 +44,25 @@ def test_recomputing_a_block_that_sits_below_the_device_brings_it_up_without_a_c
     for name in ("again", "b"):
         bench.release(name)
     bench.cache.audit()
+
+
+@pytest.mark.parametrize("window", [attention(4, host=4), WindowSpec("near", "sliding", 4, 4, span=2)])
+def test_recomputing_a_block_that_another_request_holds_on_the_host_spares_it_the_copy(
+    window: WindowSpec,
+) -> None:
+    bench = CacheBench(window)
+    bench.run("a", prompt(1, 4))
+    bench.run("pushes it down", prompt(2, 8))
+    assert bench.places(prompt(1, 4)) == [HOST, HOST]
+    assert bench.lease("holder", [*prompt(1, 4), 9]) == 4
+    assert bench.prepare("again", prompt(1, 4), candidate=0).committed
+    bench.materialise("again")
+    bench.compute("again")
+    assert bench.places(prompt(1, 4))[1] == DEVICE
+    bench.release("again")
+    assert bench.cache.reserve("holder")
+    assert DEVICE not in [move.target[0] for move in bench.materialise("holder").moves]
+    bench.compute("holder")
 
 
 def test_lost_bytes_are_forgotten_with_all_that_follows_and_their_holders_named() -> None:

@@ -77,8 +77,7 @@ class TierAllocator:
         for member in followed:
             followed.extend(child for child in member.children if child.tier == HOST)
         for member in reversed(followed):
-            if member.attached:
-                self._spill(member, moves)
+            self._spill(member, moves)
 
     def _spill(self, node: Node, moves: list[Move]) -> None:
         """Send a block to disk, whose followers are there already; without room its content is lost."""

@@ -11,6 +11,8 @@ from wavepp_worker.cache.windows.share import Share
 
 
 class FullWindow(AttentionWindow):
+    """Blocks below their parents, on tiers that never get faster down a prefix; look-ups take O(log n) probes."""
+
     prefix_tree = True
 
     def needed(self, end: int) -> range:

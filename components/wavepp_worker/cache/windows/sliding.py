@@ -14,6 +14,8 @@ from wavepp_worker.errors import ConfigError
 
 
 class SlidingWindow(AttentionWindow):
+    """Only the blocks of the span are pinned; there may be holes before it, so a look-up is a scan backwards."""
+
     def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
         if spec.span < 1:
             raise ConfigError(f"window {spec.name} slides over {spec.span} tokens; span is at least 1")
