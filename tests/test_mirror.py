@@ -65,9 +65,7 @@ SEVERAL_MODULES = {
         "an engine and its rank processes",
         (
             "runtime/client/auditor.py",
-            "runtime/client/config_checks.py",
             "runtime/client/engine_state.py",
-            "runtime/client/kv_pools.py",
             "runtime/client/rank_events.py",
             "runtime/client/rank_link.py",
             "runtime/client/rank_processes.py",
@@ -76,12 +74,20 @@ SEVERAL_MODULES = {
             "runtime/rank/main.py",
         ),
     ),
+    "runtime/client/test_rank_configs.py": Together(
+        "what is refused and worked out before a rank starts",
+        ("runtime/client/config_checks.py", "runtime/client/kv_pools.py"),
+    ),
     "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),
     "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
     "runtime/planning/test_every_planner.py": Together(
         "what holds of every planner", ("runtime/planning/planner.py",)
     ),
     "runtime/trace/test_traced_runs.py": Together("the trace of real runs"),
+    "serve/test_plan.py": Together(
+        "what a plan says before anything starts",
+        ("serve/environment.py", "serve/flag_check.py", "serve/http_address.py", "serve/model_choice.py"),
+    ),
     "serve/test_supervisor.py": Together(
         "launches of services that only pretend, and misbehave",
         (

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import Graph, Service
+from wavepp_worker.serve.config_sources import read_file
 from wavepp_worker.serve.graph import resolve
-from wavepp_worker.serve.plan import DEMO_MODEL, Options, Plan, make_plan
+from wavepp_worker.serve.model_choice import DEMO_MODEL
+from wavepp_worker.serve.plan import Options, Plan, make_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
@@ -41,8 +43,6 @@ def test_default_disaggregated_graph() -> None:
 
 @pytest.mark.parametrize("name", ["disagg_wavepp", "agg_wavepp"])
 def test_configuration_files_fit_their_graphs(name: str) -> None:
-    from wavepp_worker.serve.settings import read_file
-
     plan = make_plan(resolve(f"graphs:{name}"), read_file(Path(f"configs/{name}.yaml")), Options())
     assert plan.processes[0].service == "Frontend"
     assert plan.model == "SmolLM2-135M-Instruct"
@@ -99,7 +99,7 @@ def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.Mo
     graph = Graph("g", (Service("Front", "m", kind="frontend"),))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
-        monkeypatch.setattr("wavepp_worker.serve.plan._DEFAULT_PORT", taken)
+        monkeypatch.setattr("wavepp_worker.serve.http_address.DEFAULT_PORT", taken)
         plan = make_plan(graph, {}, Options())
         assert plan.processes[0].port > taken
         assert plan.notes == (f"port {taken} is in use, so HTTP is on {plan.processes[0].port}",)

@@ -9,11 +9,11 @@ import typer
 from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, resolve
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.plan import Options, make_plan
-from wavepp_worker.serve.settings import merge, read_file, split_overrides
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import yaml
 
 from wavepp_worker.serve.broker import Broker
+from wavepp_worker.serve.environment import BROKER_VARIABLE, LOOPBACK, QUIET, STORE_VARIABLE, base_environment
 from wavepp_worker.serve.log import Log
-from wavepp_worker.serve.plan import LOOPBACK, QUIET, Plan, base_environment
+from wavepp_worker.serve.plan import Plan
 from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.supervisor import Supervisor
 
@@ -24,9 +25,9 @@ def describe(plan: Plan) -> str:
         key: value for key, value in {**LOOPBACK, **QUIET}.items() if os.environ.get(key, value) == value
     }
     if plan.own_store:
-        shared["DYN_FILE_KV"] = "<run directory>/store"
+        shared[STORE_VARIABLE] = "<run directory>/store"
     if plan.own_broker:
-        shared["DYN_ZMQ_BROKER_URL"] = "<the launcher's event broker>"
+        shared[BROKER_VARIABLE] = "<the launcher's event broker>"
     parts = [f"# {plan.graph}: configuration, all sources merged", config]
     parts += ["# environment of every process", _assignments(shared, "\n"), ""]
     for process in plan.processes:
@@ -59,10 +60,10 @@ def launch(plan: Plan, *, run_dir: Path | None, start_seconds: float) -> None:
     try:
         environment = {**base_environment(), **directory.environment()}
         if plan.own_store:
-            environment["DYN_FILE_KV"] = str(directory.store)
+            environment[STORE_VARIABLE] = str(directory.store)
         if plan.own_broker:
             broker = Broker()
-            environment["DYN_ZMQ_BROKER_URL"] = broker.url
+            environment[BROKER_VARIABLE] = broker.url
         asyncio.run(_supervise(plan, environment, directory, log, start_seconds))
     finally:
         if broker is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,37 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.config_sources import deep_merge
+from wavepp_worker.serve.environment import BROKER_VARIABLE, STORE_VARIABLE, check_reach
+from wavepp_worker.serve.flag_check import check_flags
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
-from wavepp_worker.serve.ports import free_ports, http_port
-from wavepp_worker.serve.settings import ServiceSettings, deep_merge, settle, to_flags
-
-DEMO_MODEL = "<default model>"
-"""Stands for the demo model's directory until that exists."""
-DEMO_NAME = "SmolLM2-135M-Instruct"
-
-_DEFAULT_PORT = 8000
-_BROKER = "DYN_ZMQ_BROKER_URL"
-_STORE = "DYN_FILE_KV"
-
-LOOPBACK = {
-    "DYN_TCP_RPC_HOST": "127.0.0.1",
-    # An interface's name, as Dynamo 1.4 takes no address here.
-    "DYN_TCP_RESPONSE_STREAM_HOST": "lo",
-    "DYN_SYSTEM_HOST": "127.0.0.1",
-}
-"""Where Dynamo listens; without these it takes the machine's routable address."""
-
-QUIET = {
-    "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "PYTHONUNBUFFERED": "1",
-    # Health checks and the comings and goings of connections would drown the rest.
-    "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn",
-    # A worker's discovery entry is gone before it stops, and what it runs is drained after this grace.
-    "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
-}
+from wavepp_worker.serve.http_address import http_address, reachable
+from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model
+from wavepp_worker.serve.ports import free_ports
+from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
 
 
 @dataclass(frozen=True)
@@ -145,7 +121,7 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
     )
     settings = settle(graph, config, planes)
     services = _chosen(graph, options.only)
-    _check_reach(planes, alone=options.only is not None)
+    check_reach(planes, alone=options.only is not None)
 
     notes: list[str] = []
     gpus = Allotment()
@@ -156,13 +132,14 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
         own = settings[service.name]
         flags = dict(own.flags)
         if service.needs_model:
-            name = _add_model(service, flags, settings)
+            name = add_model(service, flags, settings)
             model = name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
-            host, port = _address(service, own, options, notes)
+            host, port, note = http_address(service, own, options.host, options.port)
+            notes += [note] if note else []
             flags |= {"http_host": host, "http_port": port}
-            base_url = f"http://{_reachable(host)}:{port}"
+            base_url = f"http://{reachable(host)}:{port}"
             ports = [port]
             if own.workers > 1:
                 raise ConfigError(
@@ -172,7 +149,7 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
         else:
             ports = free_ports(own.workers, taken={process.port for process in processes})
         argv = to_flags(flags)
-        _check_flags(service, argv)
+        check_flags(service, argv)
         for replica, port in enumerate(ports):
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             devices = gpus.take(own.gpus, f"{service.name}.ServiceArgs.resources.gpu")
@@ -196,18 +173,12 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
         base_url=base_url,
         model=model,
         wants_demo=wants_demo,
-        own_store=planes["discovery_backend"] == "file" and _STORE not in os.environ,
-        own_broker=planes["event_plane"] == "zmq" and _BROKER not in os.environ and options.only is None,
+        own_store=planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ,
+        own_broker=planes["event_plane"] == "zmq"
+        and BROKER_VARIABLE not in os.environ
+        and options.only is None,
         notes=tuple(notes),
     )
-
-
-def base_environment() -> dict[str, str]:
-    """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
-    inherited = {**LOOPBACK, **QUIET, **os.environ}
-    # One port for all would let only the first worker start.
-    inherited.pop("DYN_SYSTEM_PORT", None)
-    return inherited
 
 
 def _chosen(graph: Graph, only: str | None) -> tuple[Service, ...]:
@@ -218,99 +189,6 @@ def _chosen(graph: Graph, only: str | None) -> tuple[Service, ...]:
         names = ", ".join(service.name for service in graph.services)
         raise ConfigError(f"--service-name: graph {graph.name} has no service {only!r}; it has {names}")
     return chosen
-
-
-def _check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
-    """A service that is started alone must meet the others somewhere."""
-    if not alone:
-        return
-    if planes["discovery_backend"] == "file" and _STORE not in os.environ:
-        raise ConfigError(
-            f"--service-name: the other services could not find this one; set {_STORE} to a directory that "
-            "all of them share, or give each --Common.discovery_backend=etcd and ETCD_ENDPOINTS"
-        )
-    elsewhere = os.environ.get("DYN_TCP_RPC_HOST", "127.0.0.1") not in ("127.0.0.1", "localhost", "::1")
-    if planes["event_plane"] == "zmq" and _BROKER not in os.environ and not elsewhere:
-        raise ConfigError(
-            f"--service-name: the services need one event broker; set {_BROKER} for all of them and run "
-            "python -m wavepp_worker.serve.broker once, or give each --Common.event_plane=nats"
-        )
-
-
-def _add_model(
-    service: Service, flags: dict[str, Any], settings: Mapping[str, ServiceSettings]
-) -> str | None:
-    """Settle ``model`` and, where the service takes it, ``served_model_name``; returns the latter."""
-
-    def given(key: str) -> Any:
-        return next((own.flags[key] for own in settings.values() if own.flags.get(key) is not None), None)
-
-    model = flags.get("model") or given("model")
-    if model is None:
-        flags["model"], name = DEMO_MODEL, DEMO_NAME
-    else:
-        directory = Path(str(model)).expanduser().resolve()
-        if not (directory / "config.json").is_file():
-            what = "holds no config.json" if directory.is_dir() else "is no directory"
-            raise ConfigError(
-                f"{service.name}.model: {directory} {what}; give a Hugging Face model directory, "
-                f"or leave it out for {DEMO_NAME}"
-            )
-        flags["model"], name = directory, directory.name
-    if "served_model_name" not in service.common:
-        return None
-    if flags.get("served_model_name") is None:
-        flags["served_model_name"] = given("served_model_name") or name
-    return str(flags["served_model_name"])
-
-
-def _address(service: Service, own: ServiceSettings, options: Options, notes: list[str]) -> tuple[str, int]:
-    host = options.host or str(own.flags.get("http_host") or "127.0.0.1")
-    asked, key = options.port, "--port"
-    if asked is None and "http_port" in own.asked and own.flags["http_port"] is not None:
-        key = f"{service.name}.http_port"
-        try:
-            asked = int(own.flags["http_port"])
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{key}: {own.flags['http_port']!r} is not a port number") from error
-    port = http_port(host, asked, key, _DEFAULT_PORT)
-    if asked is None and port != _DEFAULT_PORT:
-        notes.append(f"port {_DEFAULT_PORT} is in use, so HTTP is on {port}")
-    return host, port
-
-
-def _reachable(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
-        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
-    return f"[{host}]" if ":" in host else host
-
-
-def _check_flags(service: Service, argv: list[str]) -> None:
-    if service.arguments is None:
-        return
-    module, _, name = service.arguments.partition(":")
-    try:
-        parser = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{service.name}: {module} cannot be imported: {error}") from error
-    try:
-        parser.parse(argv)
-    except ConfigError as error:
-        raise ConfigError(_as_keys(service, str(error))) from error
-
-
-def _as_keys(service: Service, message: str) -> str:
-    """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote."""
-    message = re.sub(
-        r"--([a-z][a-z0-9-]*)",
-        lambda match: f"{service.name}.{match[1].replace('-', '_')}",
-        message.removesuffix(" (see --help)"),
-    )
-    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
-    if unknown:
-        keys = ", ".join(word.partition("=")[0] for word in unknown[1].split() if "." in word)
-        message = f"{keys}: unknown; python -m {service.module} --help lists the keys, as flags"
-    return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"
 
 
 def _merged(services: tuple[Service, ...], settings: Mapping[str, ServiceSettings]) -> dict[str, Any]:

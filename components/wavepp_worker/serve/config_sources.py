@@ -1,0 +1,136 @@
+"""A file and ``--Service.key=value`` overrides, merged key by key. Pure but for reading the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import check_names
+from wavepp_worker.serve.graph import COMMON, Graph
+
+LAUNCHER = "ServiceArgs"
+"""The key of a service under which the launcher's own settings are."""
+TAKEN = "common-configs"
+"""The key of a service that lists which keys of ``Common`` it takes."""
+
+_OVERRIDE = re.compile(r"--([A-Za-z_]\w*)((?:\.[A-Za-z_][\w-]*)+)(?:=(.*))?", re.DOTALL)
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with every leaf of ``over`` put in; mappings merge, anything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = deep_merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def merge(graph: Graph, *sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Configurations put one over the other, every key under the name that it has now.
+
+    Args:
+        sources: a section per service and ``Common`` each; the later ones win.
+
+    Raises:
+        ConfigError: a source gives a key under its former and its present name.
+    """
+    former = {service.name: service.former for service in graph.services}
+    former[COMMON] = {old: new for names in former.values() for old, new in names.items()}
+    merged: dict[str, Any] = {}
+    for source in sources:
+        renamed = {name: _renamed(name, section, former.get(name, {})) for name, section in source.items()}
+        merged = deep_merge(merged, renamed)
+    return merged
+
+
+def _renamed(service: str, section: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        check_names(section, lambda key: f"{service}.{key}", former)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    renamed = {former.get(key, key): value for key, value in section.items()}
+    if isinstance(taken := renamed.get(TAKEN), list):
+        renamed[TAKEN] = [former.get(underscored(str(key)), key) for key in taken]
+    return renamed
+
+
+def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take ``--Service.key=value`` and ``--Service.key value`` out of a command line.
+
+    Values are JSON, numbers, true, false or null where they look so, else text; environment variables are
+    always text. A key without a value is true.
+
+    Returns:
+        The rest of the command line, and the overrides as a configuration.
+    """
+    rest: list[str] = []
+    overrides: dict[str, Any] = {}
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        match = _OVERRIDE.fullmatch(word)
+        if match is None:
+            rest.append(word)
+            continue
+        service, dotted, text = match.groups()
+        if text is None:
+            text = words.pop(0) if words and not words[0].startswith("-") else "true"
+        path = [service, *(underscored(part) for part in dotted[1:].split("."))]
+        is_text = path[1:3] == [LAUNCHER, "envs"]
+        value: Any = text if is_text else _value(text)
+        for part in reversed(path):
+            value = {part: value}
+        overrides = deep_merge(overrides, value)
+    return rest, overrides
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """A configuration file, keys as the command line spells them.
+
+    Raises:
+        ConfigError: not there, not YAML, or not sections of keys.
+    """
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"-f {path}: cannot be read ({error.strerror}); give a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"-f {path}: is not YAML: {error}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"-f {path}: should hold a section per service, not {type(loaded).__name__}")
+    config: dict[str, Any] = {}
+    for name, section in loaded.items():
+        if not isinstance(section or {}, dict):
+            raise ConfigError(f"-f {path}: {name} should hold keys and values, not {section!r}")
+        config[str(name)] = {underscored(str(key)): value for key, value in (section or {}).items()}
+    return config
+
+
+def underscored(text: str) -> str:
+    """A key as the command line spells it: ``kv-tokens`` is ``kv_tokens``."""
+    return text if text == TAKEN else text.replace("-", "_")
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false", "null"):
+        return json.loads(text.lower())
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    for kind in (int, float):
+        try:
+            # A value such as 007 or 1.10 is a name or a version: only what reads back the same is a number.
+            if str(kind(text)) == text:
+                return kind(text)
+        except ValueError:
+            continue
+    return text

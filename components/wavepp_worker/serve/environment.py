@@ -1,0 +1,66 @@
+"""What processes find in their environment, and what of it a service that is started alone has to be given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from wavepp_worker.errors import ConfigError
+
+BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
+"""Where Dynamo finds the event broker."""
+STORE_VARIABLE = "DYN_FILE_KV"
+"""Where Dynamo's discovery by files keeps them."""
+
+LOOPBACK = {
+    "DYN_TCP_RPC_HOST": "127.0.0.1",
+    # An interface's name, as Dynamo 1.4 takes no address here.
+    "DYN_TCP_RESPONSE_STREAM_HOST": "lo",
+    "DYN_SYSTEM_HOST": "127.0.0.1",
+}
+"""Where Dynamo listens; without these it takes the machine's routable address."""
+
+QUIET = {
+    "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+    # Health checks and the comings and goings of connections would drown the rest.
+    "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn",
+    # A worker's discovery entry is gone before it stops, and what it runs is drained after this grace.
+    "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
+}
+
+
+def base_environment() -> dict[str, str]:
+    """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
+    inherited = {**LOOPBACK, **QUIET, **os.environ}
+    # One port for all would let only the first worker start.
+    inherited.pop("DYN_SYSTEM_PORT", None)
+    return inherited
+
+
+def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
+    """Refuse to start a service alone that could not meet the others anywhere.
+
+    Args:
+        planes: how the graph's processes find and hear each other.
+        alone: whether one service only is started.
+
+    Raises:
+        ConfigError: says what to set.
+    """
+    if not alone:
+        return
+    if planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ:
+        raise ConfigError(
+            f"--service-name: the other services could not find this one; set {STORE_VARIABLE} to a directory that "
+            "all of them share, or give each --Common.discovery_backend=etcd and ETCD_ENDPOINTS"
+        )
+    elsewhere = os.environ.get("DYN_TCP_RPC_HOST", "127.0.0.1") not in ("127.0.0.1", "localhost", "::1")
+    if planes["event_plane"] == "zmq" and BROKER_VARIABLE not in os.environ and not elsewhere:
+        raise ConfigError(
+            f"--service-name: the services need one event broker; set {BROKER_VARIABLE} for all of them and run "
+            "python -m wavepp_worker.serve.broker once, or give each --Common.event_plane=nats"
+        )

@@ -1,0 +1,43 @@
+"""Asks a service's own parser whether it would take the flags, before a process is started with them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.graph import Service
+
+
+def check_flags(service: Service, argv: Sequence[str]) -> None:
+    """Refuse flags that the service would refuse.
+
+    Raises:
+        ConfigError: names the key as the configuration spells it.
+    """
+    if service.arguments is None:
+        return
+    module, _, name = service.arguments.partition(":")
+    try:
+        parser = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(f"{service.name}: {module} cannot be imported: {error}") from error
+    try:
+        parser.parse(argv)
+    except ConfigError as error:
+        raise ConfigError(_as_keys(service, str(error))) from error
+
+
+def _as_keys(service: Service, message: str) -> str:
+    """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote."""
+    message = re.sub(
+        r"--([a-z][a-z0-9-]*)",
+        lambda match: f"{service.name}.{match[1].replace('-', '_')}",
+        message.removesuffix(" (see --help)"),
+    )
+    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
+    if unknown:
+        keys = ", ".join(word.partition("=")[0] for word in unknown[1].split() if "." in word)
+        message = f"{keys}: unknown; python -m {service.module} --help lists the keys, as flags"
+    return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"
