@@ -73,6 +73,20 @@ def test_a_bad_flag_is_named(flags: str, named: str) -> None:
         PrefillArgs.parse(flags.split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--decode-kv-tokens 0", "--decode-kv-tokens: "),
+        ("--decode-block 0", "--decode-block: "),
+        ("--kv-tokens 64 --decode-kv-tokens x", "--decode-kv-tokens: "),
+        ("--max-num-seqs 0", "--max-num-seqs: "),
+    ],
+)
+def test_a_bad_flag_of_either_half_is_named_as_it_was_given(flags: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{named}"):
+        AggArgs.parse(["--model", "/m", *flags.split()])
+
+
 def test_a_bad_command_line_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         PrefillArgs.parse_or_exit(["--model", "/m", "--nonsense"])

@@ -125,7 +125,11 @@ class AggArgs(_Args):
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
-        decode = build(DecodeConfig, overlay(common, own))
+        decode = build(
+            DecodeConfig,
+            overlay(common, own),
+            lambda key: flag_of(f"decode_{key}" if key in own else key),
+        )
         return cls(engine, decode, _runtime(given, "backend", engine.model.name))
 
 

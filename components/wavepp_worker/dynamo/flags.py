@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -74,8 +74,12 @@ def take(given: dict[str, Any], model: type[BaseModel], *, prefix: str = "") -> 
     return taken
 
 
-def build(model: type[Model], given: Mapping[str, Any]) -> Model:
+def build(model: type[Model], given: Mapping[str, Any], spell: Callable[[str], str] = flag_of) -> Model:
     """Validate what the command line gave.
+
+    Args:
+        given: what ``take`` took, or several of those put together.
+        spell: a field's flag, as it was given.
 
     Raises:
         ConfigError: names every flag that is missing or wrong, and why.
@@ -84,14 +88,14 @@ def build(model: type[Model], given: Mapping[str, Any]) -> Model:
     try:
         return model(**values)
     except ValidationError as error:
-        raise ConfigError(_sentences(error.errors())) from error
+        raise ConfigError(_sentences(error.errors(), spell)) from error
 
 
-def _sentences(problems: Iterable[Any]) -> str:
+def _sentences(problems: Iterable[Any], spell: Callable[[str], str]) -> str:
     grouped: dict[str, list[str]] = {}
     for problem in problems:
         location = problem["loc"]
-        key = flag_of(str(location[0])) if location else "the configuration"
+        key = spell(str(location[0])) if location else "the configuration"
         if problem["type"] == "missing":
             grouped.setdefault(key, []).append("is required")
         elif problem["type"] == "value_error":

@@ -1,5 +1,7 @@
-"""From the ranks' cache changes to the worker's: stored on *all*, removed from the *first* (promise 15 of
-docs/design.md)."""
+"""From the ranks' cache changes to the worker's: stored on *all*, removed from the *first*.
+
+Promise 15 of docs/design.md.
+"""
 
 from __future__ import annotations
 
