@@ -194,7 +194,7 @@ def test_holding_wakes_who_waits_for_it() -> None:
         await asyncio.sleep(0.02)
         assert not waiting.done()
         books.hold("a", TABLE, 100, 0)
-        assert await waiting is True
+        assert await asyncio.wait_for(waiting, 2) is True
         assert await books.changed.wait_for(lambda: books.get("c"), 0.05) is False
 
     asyncio.run(run())

@@ -29,16 +29,21 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    ToPuller,
     check_request,
 )
 from wavepp_worker.model.stage import PagedKV
 
 CONNECT_SECONDS = 5.0
+"""How long a peer may take to accept a connection."""
 CANCEL_SECONDS = 1.0
 """How long telling a peer that the request is not wanted any more may take."""
 PULL_ATTEMPTS = 3
 """Connections tried to one rank for one request."""
 RETRY_SECONDS = 0.1
+"""What the n-th attempt waits for, times n, before the next."""
+WRITER_THREADS = 4
+"""Threads that write to this worker's KV, for all pulls together."""
 
 T = TypeVar("T")
 
@@ -58,7 +63,7 @@ class Puller:
     def __init__(self, kv: PagedKV, host: str) -> None:
         self._kv = kv
         self._host = host
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="kv-receive")
+        self._threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="kv-receive")
         self._nixl: NixlReader | None = None
         self._nixl_lock = threading.Lock()
 
@@ -96,54 +101,12 @@ class Puller:
             self._nixl.close()
 
     async def _pull_once(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
-        request_id = offer.request_id
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
         unwanted = False
-        agent: NixlAgent | None = None
-        position = size = 0
         try:
-            await channel.send(Pull(request_id=request_id, wait=max(0.0, latest - time.monotonic())))
-            while True:
-                message = await channel.receive(TO_PULLER)
-                check_request(message, request_id)
-                if isinstance(message, PullFailed):
-                    raise PullRefused(message.message)
-                if isinstance(message, NixlAgent):
-                    agent = message
-                    continue
-                if isinstance(message, AllSent):
-                    break
-                if (
-                    isinstance(message, PullValid)
-                    or not position == message.start < message.end <= offer.prompt_tokens
-                ):
-                    raise HandoffError(
-                        f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
-                        f"at token {position} of {offer.prompt_tokens}"
-                    )
-                if isinstance(message, KvPiece):
-                    await self._take_piece(channel, message, rank, table)
-                else:
-                    await self._take_regions(channel, message, agent, rank, table)
-                position = message.end
-                size += rank.bytes_per_token * (message.end - message.start)
-            expected = rank.bytes_per_token * offer.prompt_tokens
-            if (position, size) != (offer.prompt_tokens, expected) or (message.tokens, message.size) != (
-                position,
-                size,
-            ):
-                raise HandoffError(
-                    f"request {request_id}: rank {rank.rank} ended after {message.tokens} tokens in "
-                    f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
-                    f"{expected} were due"
-                )
-            await channel.send(PullReceived(request_id=request_id, tokens=position, size=size))
-            answer = await channel.receive(TO_PULLER)
-            check_request(answer, request_id)
-            if not isinstance(answer, PullValid):
-                reason = answer.message if isinstance(answer, PullFailed) else type(answer).__name__
-                raise PullRefused(f"rank {rank.rank} did not take the confirmation: {reason}")
-            return size
+            await channel.send(Pull(request_id=offer.request_id, wait=max(0.0, latest - time.monotonic())))
+            await self._take_all(channel, offer, rank, table)
+            return await self._confirm(channel, offer, rank)
         except PeerLost:
             raise
         except BaseException:
@@ -151,8 +114,55 @@ class Puller:
             raise
         finally:
             if unwanted:
-                await channel.say_last(CancelPull(request_id=request_id), CANCEL_SECONDS)
+                await channel.say_last(CancelPull(request_id=offer.request_id), CANCEL_SECONDS)
             channel.close()
+
+    async def _take_all(self, channel: Channel, offer: Offer, rank: RankAddress, table: torch.Tensor) -> None:
+        """Take tokens in order, as they become ready, until the rank says that it has sent all."""
+        request_id = offer.request_id
+        agent: NixlAgent | None = None
+        position = 0
+        while not isinstance(message := await self._next(channel, request_id), AllSent):
+            if isinstance(message, PullFailed):
+                raise PullRefused(message.message)
+            if isinstance(message, NixlAgent):
+                agent = message
+                continue
+            if (
+                isinstance(message, PullValid)
+                or not position == message.start < message.end <= offer.prompt_tokens
+            ):
+                raise HandoffError(
+                    f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
+                    f"at token {position} of {offer.prompt_tokens}"
+                )
+            if isinstance(message, KvPiece):
+                await self._take_piece(channel, message, rank, table)
+            else:
+                await self._take_regions(channel, message, agent, rank, table)
+            position = message.end
+        size, due = rank.bytes_per_token * position, rank.bytes_per_token * offer.prompt_tokens
+        if position != offer.prompt_tokens or (message.tokens, message.size) != (position, size):
+            raise HandoffError(
+                f"request {request_id}: rank {rank.rank} ended after {message.tokens} tokens in "
+                f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
+                f"{due} were due"
+            )
+
+    async def _confirm(self, channel: Channel, offer: Offer, rank: RankAddress) -> int:
+        """Say that everything is here; returns its KV bytes once the rank has said that they are valid."""
+        size = rank.bytes_per_token * offer.prompt_tokens
+        await channel.send(PullReceived(request_id=offer.request_id, tokens=offer.prompt_tokens, size=size))
+        answer = await self._next(channel, offer.request_id)
+        if not isinstance(answer, PullValid):
+            reason = answer.message if isinstance(answer, PullFailed) else type(answer).__name__
+            raise PullRefused(f"rank {rank.rank} did not take the confirmation: {reason}")
+        return size
+
+    async def _next(self, channel: Channel, request_id: str) -> ToPuller:
+        message = await channel.receive(TO_PULLER)
+        check_request(message, request_id)
+        return message
 
     async def _take_piece(
         self, channel: Channel, piece: KvPiece, rank: RankAddress, table: torch.Tensor
