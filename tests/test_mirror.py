@@ -103,20 +103,27 @@ SEVERAL_MODULES = {
     "serve/test_dynamo_planes.py": Together("Dynamo's own sample over our planes", ("serve/broker.py",)),
     "simulator/test_simulator.py": Together(
         "schedules of all ranks' threads",
-        ("runtime/admission/ownership.py", "runtime/admission/round_actions.py"),
+        ("runtime/admission/ownership.py", "runtime/admission/actions.py"),
     ),
 }
 
 NO_TESTS_YET = {
     "handoff/decode/puller.py",
     "handoff/prefill/pull_server.py",
+    "runtime/admission/ballot.py",
     "runtime/admission/rounds_plane.py",
+    "runtime/rank/answers.py",
+    "runtime/rank/build.py",
     "runtime/rank/data_plane.py",
     "runtime/rank/device_queue.py",
+    "runtime/rank/execution_order.py",
     "runtime/rank/executor.py",
-    "runtime/rank/follower.py",
-    "runtime/rank/leader_wave.py",
-    "runtime/state/local_state.py",
+    "runtime/rank/loop_thread.py",
+    "runtime/rank/parts.py",
+    "runtime/rank/wave_thread.py",
+    "runtime/rank/wave_turn.py",
+    "runtime/state/lifecycle.py",
+    "runtime/state/reports.py",
 }
 
 

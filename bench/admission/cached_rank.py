@@ -14,7 +14,7 @@ from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.state.local_state import LocalState
+from wavepp_worker.runtime.rank.parts import make_parts
 
 from bench.admission.long_prompts import LongPrompts
 
@@ -51,11 +51,12 @@ class CachedRank:
         keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
         blocks = len({key for branch in keys for key in branch}) + traffic.room
         self.cache = RankCache([WindowSpec("attention", "full", blocks)], traffic.block)
-        config: Any = SimpleNamespace(rank=number, headroom=0, block_size=traffic.block, model_id=MODEL)
         nowhere: Any = SimpleNamespace(send=lambda message: None)
-        self.state = LocalState(config, nowhere, self.cache, NoTiers())
+        self.parts = make_parts(
+            self.cache, NoTiers(), nowhere, rank=number, model_id=MODEL, headroom=0, leases=True
+        )
         self.hasher = hasher
-        self.stopping = self.state.stopping
+        self.stopping = threading.Event()
         self.admitted: deque[str] = deque()
         self.ended: deque[str] = deque()
         self.changes = 0
@@ -95,10 +96,10 @@ class CachedRank:
             self._failure = failure
 
     def _execute(self, request_id: str) -> None:
-        local = self.state.requests.known(request_id)
+        local = self.parts.requests.known(request_id)
         self.cache.materialise(request_id)
         self.cache.publish(request_id, local.request.prompt_tokens)
-        self.state.let_go(request_id)
+        self.parts.lifecycle.let_go(request_id)
         self.ended.append(request_id)
 
     def _publish(self, name: str, keys: list[int], tokens: int) -> bool:

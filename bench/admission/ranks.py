@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import tempfile
+import time
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 import zmq
+from wavepp_worker.runtime.admission.ballot import Ballot
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.rounds import Plan
+from wavepp_worker.runtime.rank.wave_turn import FollowerWave
 
 from bench.admission.cached_rank import WAIT, CachedRank
 from bench.admission.long_prompts import LongPrompts
@@ -56,7 +59,14 @@ class Ranks:
     def run(self, plan: Plan) -> RoundOutcome:
         """One round, from the encoding of the plan to the outcome; its number is given here."""
         plan = msgspec.structs.replace(plan, round_id=self.rounds)
-        outcome = self._actions.apply(plan, self._plane.run(plan, self._actions.vote))
+        ballot = Ballot(plan, 1 + len(self._processes))
+        self._plane.broadcast(plan)
+        tally = ballot.cast(self._actions.vote(plan))
+        for vote in self._plane.votes(plan.round_id):
+            tally = ballot.cast(vote)
+        assert tally is not None, "every rank has voted"
+        self._plane.broadcast(tally)
+        outcome = self._actions.apply(plan, tally)
         self.rounds += 1
         self.rank.admitted.extend(admit.request_id for admit in outcome.admitted)
         return outcome
@@ -65,15 +75,17 @@ class Ranks:
 def run_follower(number: int, traffic: LongPrompts, address: str, pause: float, two_walks: bool) -> None:
     """The process of rank ``number``: takes part in every round until one says stop."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    rounds = FollowerRounds(context, address, WAIT)
+    rounds = FollowerRounds(context, address)
     with CachedRank(number, traffic, pause) as rank:
-        actions = round_actions(rank, two_walks)
-        while not rank.stopping.is_set():
-            plan = rounds.next_plan(WAIT)
-            if plan is None:
-                raise TimeoutError(f"rank {number} got no plan for {WAIT:.0f} s")
-            outcome = actions.apply(plan, rounds.exchange(actions.vote(plan)))
-            rank.admitted.extend(admit.request_id for admit in outcome.admitted)
+        wave = FollowerWave(round_actions(rank, two_walks), rank.parts.reports, WAIT)
+        while not wave.stopped:
+            message = rounds.receive(WAIT)
+            if message is None:
+                raise TimeoutError(f"rank {number} got nothing from rank 0 for {WAIT:.0f} s")
+            effects = wave.turn(message, time.monotonic())
+            if effects.vote is not None:
+                rounds.send(effects.vote)
+            rank.admitted.extend(effects.admitted)
     rank.cache.check()
     rounds.close()
     context.term()

@@ -54,9 +54,9 @@ def measure_closed_loop(
         while ranks.rank.ended:
             ended += 1
             request_id = ranks.rank.ended.popleft()
-            planner.advance(LaneStarted(request_id))
-            planner.advance(LaneScheduled(request_id))
-            planner.advance(LaneEnded(request_id, aborted=False))
+            planner.lane_progressed(LaneStarted(request_id))
+            planner.lane_progressed(LaneScheduled(request_id))
+            planner.lane_progressed(LaneEnded(request_id, aborted=False))
         if pending and len(submitted) - ended < concurrency:
             request = pending.pop()
             submitted[request.request_id] = now

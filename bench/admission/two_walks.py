@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from wavepp_worker.cache.rank_cache import RankCache
-from wavepp_worker.runtime.admission.ownership import LeaseOwnership
-from wavepp_worker.runtime.admission.round_actions import RoundActions
+from wavepp_worker.runtime.admission.actions import RoundActions
 
 from bench.admission.cached_rank import CachedRank
 
@@ -29,9 +30,14 @@ class TwoWalkActions(RoundActions):
     """Looks prefixes up in the tree. The walk that pins is the lease's, as in the other."""
 
     def _endpoint(self, request_id: str) -> int:
-        local = self._state.requests.known(request_id)
-        return first_walk(self._state.cache, local.keys, local.request.prompt_tokens)
+        local = self.requests.known(request_id)
+        return first_walk(self.cache, local.keys, local.request.prompt_tokens)
 
 
 def round_actions(rank: CachedRank, two_walks: bool) -> RoundActions:
-    return (TwoWalkActions if two_walks else RoundActions)(rank.state, LeaseOwnership(rank.state))
+    """What the rank does in rounds; with ``two_walks``, as the baseline looks prefixes up."""
+    actions = rank.parts.actions
+    if not two_walks:
+        return actions
+    parts = {each.name: getattr(actions, each.name) for each in fields(actions) if each.init}
+    return TwoWalkActions(**parts)

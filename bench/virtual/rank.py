@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.timed_model import TimedModel
-from wavepp_worker.model.virtual_device import Queue
-from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
-from wavepp_worker.runtime.admission.round_actions import LockstepActions, RoundActions
+from wavepp_worker.model.virtual_device import Ending, Queue
 from wavepp_worker.runtime.protocol.message import Message, encode
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
-from wavepp_worker.runtime.protocol.waves import Span
-from wavepp_worker.runtime.state.local_state import LocalState
-from wavepp_worker.runtime.state.request_table import check_span
+from wavepp_worker.runtime.protocol.waves import WaveHeader
+from wavepp_worker.runtime.rank.device_queue import DeviceQueue
+from wavepp_worker.runtime.rank.parts import make_parts
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
@@ -36,23 +33,24 @@ class Wave:
         gap: by cause, seconds that the stage before stood still for it.
     """
 
-    wave_id: int
-    spans: tuple[Span, ...]
+    header: WaveHeader
     arrives: int = 0
     gap: dict[str, float] = field(default_factory=dict)
 
 
-class Parking:
-    """Stands in for the ``WaveGate``: the LOOP looks at it before each turn."""
+class VirtualGate:
+    """Implements ``Gate``: between two turns no wave runs, so parking takes no time; the LOOP looks before each."""
 
     def __init__(self) -> None:
         self.parked = False
+        self.on_resume: Callable[[], None] = lambda: None
 
-    def park(self, timeout: float) -> None:
+    def park(self) -> None:
         self.parked = True
 
     def resume(self) -> None:
         self.parked = False
+        self.on_resume()
 
 
 class VirtualTiers:
@@ -87,29 +85,42 @@ class Encoded:
 
 
 class VirtualRank:
-    """A rank's state between two events; ``bench.virtual.replica`` moves it."""
+    """A rank's state between two events; ``bench.virtual.rounds`` and ``bench.virtual.loops`` move it.
+
+    Attributes:
+        waves: arrived, the LOOP has not taken them yet.
+        executing: the wave that the LOOP has taken.
+        admitted: told to the LOOP, which has not taken them yet.
+        admitted_at: when each request was admitted here (virtual seconds).
+        device: the waves on the virtual device.
+    """
 
     def __init__(
         self, config: RankConfig, model: TimedModel, events: Events, charge: float, timeline: bool
     ) -> None:
-        self.config = config
+        self.number = config.rank
         self.host = Host(events, charge)
-        self.parking = Parking()
+        self.gate = VirtualGate()
         layers = config.layers[1] - config.layers[0]
         self.tiers = VirtualTiers(model, layers, config.block_size, events)
         window = WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)
-        outbox: Any = Encoded()
         self.timeline = Timeline(clock=self.host.clock_ns) if timeline else OFF
-        cache = RankCache([window], config.block_size)
-        self.state = LocalState(config, outbox, cache, self.tiers, self.timeline)
-        owns = LeaseOwnership(self.state) if config.leases else ImmediateOwnership(self.state)
-        gate: Any = self.parking
-        self.actions = (
-            LockstepActions(self.state, owns, gate) if config.lockstep else RoundActions(self.state, owns)
+        self.parts = make_parts(
+            RankCache([window], config.block_size),
+            self.tiers,
+            Encoded(),
+            rank=config.rank,
+            model_id=config.model_id,
+            headroom=config.headroom,
+            leases=config.leases,
+            gate=self.gate if config.lockstep else None,
+            timeline=self.timeline,
         )
         self.waves: deque[Wave] = deque()
-        self.admitted: deque[str] = deque()
+        self.executing: Wave | None = None
+        self.admitted: list[str] = []
         self.admitted_at: dict[str, float] = {}
+        self.device = DeviceQueue(events.clock_ns)
         self.loop_due = False
         self.idle = dict.fromkeys(CAUSES, 0.0)
         self.busy = 0.0
@@ -121,24 +132,10 @@ class VirtualRank:
         """When the device has nothing left to do (seconds)."""
         return self._compute.free_at / 1e9
 
-    def materialise(self, request_id: str) -> bool:
-        local = self.state.requests.get(request_id)
-        return local is not None and self.state.materialise(local)
-
-    def ready(self, spans: Sequence[Span]) -> bool:
-        """Whether this rank has applied the outcome that admitted every request of a wave."""
-        known = [self.state.requests.get(span.request_id) for span in spans]
-        return all(local is not None and local.endpoint is not None for local in known)
-
-    def execute(self, spans: Sequence[Span]) -> None:
+    def execute(self, header: WaveHeader) -> None:
         """The host's share of a wave: what the executor does around ``forward``."""
-        compute = (0.0,) * (self.config.rank + 1)
-        locals_ = [self.state.requests.known(span.request_id) for span in spans]
-        for local, span in zip(locals_, spans, strict=True):
-            self.state.materialise(local)
-            check_span(local, span)
-        for local, span in zip(locals_, spans, strict=True):
-            self.state.advance(local, span, compute)
+        locals_ = self.parts.order.begin(header)
+        self.parts.order.end(locals_, header.spans, (0.0,) * (self.number + 1))
 
     def launch(self, wave: Wave, until: Sequence[tuple[str, float]]) -> tuple[int, dict[str, float], float]:
         """Queue a wave on the device.
@@ -149,11 +146,14 @@ class VirtualRank:
         Returns:
             When it ends (ns), by cause how long the device stood still before, and how long it takes.
         """
-        seconds = self._model.wave_time(self._layers, [(span.start, span.length) for span in wave.spans])
+        seconds = self._model.wave_time(
+            self._layers, [(span.start, span.length) for span in wave.header.spans]
+        )
         free = self._compute.free_at
         done = self._compute.launch(seconds, after=max(wave.arrives, self.tiers.ready_at))
         begin = done - round(seconds * 1e9)
-        self.timeline.record("device", FORWARD, begin, done, wave.wave_id, spans=wave.spans)
+        self.device.launched(Ending(done))
+        self.timeline.record("device", FORWARD, begin, done, wave.header.wave_id, spans=wave.header.spans)
         gap, at = dict.fromkeys(CAUSES, 0.0), free / 1e9
         for cause, end in [*until, ("local", begin / 1e9)]:
             end = min(end, begin / 1e9)
@@ -167,9 +167,9 @@ class VirtualRank:
 
     def pass_on(self, wave: Wave, done: int, gap: dict[str, float]) -> Wave:
         """The wave as the next rank gets it, once the link has carried its activations."""
-        sending, latency = self._model.hop_times(sum(span.length for span in wave.spans))
+        sending, latency = self._model.hop_times(sum(span.length for span in wave.header.spans))
         arrives = self._link.launch(sending, after=done) + round(latency * 1e9)
-        return Wave(wave.wave_id, wave.spans, arrives, gap)
+        return Wave(wave.header, arrives, gap)
 
     def count_from_now(self) -> None:
         """Forget what was counted, and count idle time from now on."""

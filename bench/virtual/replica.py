@@ -17,9 +17,8 @@ from pathlib import Path
 from wavepp_worker import EngineConfig
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.timed_model import read_timed_model
-from wavepp_worker.runtime.admission.queue import Admission
 from wavepp_worker.runtime.client.rank_configs import rank_configs
-from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
+from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, RequestsWaiting
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.slices import RankTimeline
@@ -71,9 +70,8 @@ class Replica:
         leader = configs[0]
         self._rounds = VirtualRounds(events, self.ranks, leader, latency)
         self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)
-        self._rounds.on_admitted, self._rounds.on_news = self._admitted, loops.wake
-        loops.waiting = lambda: self._rounds.planner.waiting
-        loops.on_advances, loops.on_ended = self._rounds.advance, self._ended
+        self._rounds.to_loop, self._rounds.on_admitted = self._to_loop, loops.tell_follower
+        loops.on_progress, loops.on_ended = self._rounds.progressed, self._ended
         self._served: dict[str, Served] = {}
         self._numbers = 0
         self._answered: Callable[[], None] = lambda: None
@@ -110,11 +108,11 @@ class Replica:
 
     def audit(self) -> None:
         """Raise unless every rank let go of everything."""
-        self._rounds.planner.check()
-        self._loops.lanes.check()
+        self._rounds.leader.check()
+        self._loops.leader.check()
         for rank in self.ranks:
-            rank.state.cache.audit()
-            assert not rank.state.requests.ids(), "a rank still knows requests"
+            rank.parts.cache.audit()
+            assert not rank.parts.requests.ids(), "a rank still knows requests"
 
     def timelines(self) -> list[RankTimeline]:
         """What every rank did since the last call; for ``write_timeline``."""
@@ -136,11 +134,11 @@ class Replica:
     @property
     def median_planning(self) -> float:
         """Seconds of CPU of one planning decision."""
-        return statistics.median(self._loops.planning) if self._loops.planning else 0.0
+        return statistics.median(self._loops.lanes.planning) if self._loops.lanes.planning else 0.0
 
     def _run(self) -> list[Served]:
         self._rounds.count = self._loops.waves = 0
-        self._loops.planning.clear()
+        self._loops.lanes.planning.clear()
         for rank in self.ranks:
             rank.count_from_now()
         self.events.run()
@@ -158,11 +156,11 @@ class Replica:
         self._loops.submitted[name] = self.events.now
         self._rounds.submit(request)
 
-    def _admitted(self, admissions: Sequence[Admission]) -> None:
-        for admission in admissions:
-            served = self._served[admission.request_id]
-            served.reused_tokens = admission.endpoint
-            self._loops.admit(LaneAdmitted(admission.request_id, admission.endpoint, served.prompt_tokens))
+    def _to_loop(self, messages: Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]) -> None:
+        for message in messages:
+            if isinstance(message, LaneAdmitted):
+                self._served[message.request_id].reused_tokens = message.start
+        self._loops.tell_leader(messages)
 
     def _ended(self, request_id: str) -> None:
         self._served[request_id].finished = self.events.now

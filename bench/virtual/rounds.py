@@ -1,46 +1,67 @@
-"""Admission rounds of a replica on the virtual clock: rank 0's WAVE thread, and the followers' votes."""
+"""The WAVE threads of a replica on the virtual clock: production's turns, and messages that take a while."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from wavepp_worker.runtime.admission.queue import Admission
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.protocol.codec import Codec
-from wavepp_worker.runtime.protocol.commands import Submit
-from wavepp_worker.runtime.protocol.lane_events import LaneAdvance
+from wavepp_worker.runtime.protocol.commands import Command, Submit
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    RequestsWaiting,
+)
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
-from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
+from wavepp_worker.runtime.protocol.rounds import Tally, Vote
+from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 
 from bench.virtual.host import Effect, Events
 from bench.virtual.rank import VirtualRank
 
 
 class VirtualRounds:
-    """What ``runtime.leader`` and ``runtime.rounds`` do between processes, as events.
+    """Drives ``LeaderWave`` and every ``FollowerWave`` as ``runtime.rank.wave_thread`` does between processes.
 
     Attributes:
-        planner: the production planner of rounds.
+        leader: the WAVE thread of rank 0.
         count: rounds since it was last set to 0.
-        on_admitted: called with what a round brought to rank 0.
-        on_news: called with a rank whose LOOP has something to look at.
+        to_loop: called with what rank 0's LOOP has to hear, once it can.
+        on_admitted: called with a rank and what another rank's LOOP has to hear, once it can.
     """
 
     def __init__(
         self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
     ) -> None:
-        self.planner = make_round_planner(config)
+        first = ranks[0].parts
+        self.leader = LeaderWave(
+            make_round_planner(config),
+            first.actions,
+            first.requests,
+            first.reports,
+            first.cache.unreserved_tokens,
+            config.ranks,
+        )
         self.count = 0
-        self.on_admitted: Callable[[Sequence[Admission]], None] = lambda admissions: None
-        self.on_news: Callable[[VirtualRank], None] = lambda rank: None
+        self.to_loop: Callable[[Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]], None] = lambda _: (
+            None
+        )
+        self.on_admitted: Callable[[VirtualRank, Sequence[str]], None] = lambda rank, requests: None
+        self._followers = [
+            FollowerWave(rank.parts.actions, rank.parts.reports, config.wait) for rank in ranks[1:]
+        ]
         self._events, self._ranks = events, ranks
         self._latency, self._delay = latency, config.round_delay
         self._commands: list[bytes] = []
-        self._advances: list[LaneAdvance] = []
-        self._votes: dict[int, bytes] = {}
+        self._progress: list[LaneProgress] = []
+        self._votes: list[bytes] = []
+        self._missing = 0
+        self._tally: Tally | None = None
         self._in_round = False
         self._turn_due = False
         self._timer = math.inf
@@ -49,10 +70,10 @@ class VirtualRounds:
         """Send a request to rank 0."""
         self._events.after(self._latency, self._commanded, encode(Submit(request=request)))
 
-    def advance(self, advances: Sequence[LaneAdvance]) -> None:
+    def progressed(self, progress: Sequence[LaneProgress]) -> None:
         """What rank 0's LOOP did with lanes."""
-        if advances:
-            self._advances += advances
+        if progress:
+            self._progress += progress
             self._wake()
 
     def _commanded(self, command: bytes) -> None:
@@ -66,82 +87,74 @@ class VirtualRounds:
 
     def _turn(self) -> Effect:
         self._turn_due = False
-        now, planner = self._events.now, self.planner
-        commands, self._commands = self._commands, []
-        for encoded in commands:
-            command = Codec.command.decode(encoded)
-            assert isinstance(command, Submit)
-            planner.submit(command.request, now)
-        advances, self._advances = self._advances, []
-        for advance in advances:
-            planner.advance(advance)
-        plan = planner.next_plan(now, self._ranks[0].state.cache.unreserved_tokens())
-        if plan is None:
-            due = planner.due(now)
-            if due != self._timer and math.isfinite(due):
-                self._timer = due
-                return lambda: self._events.at(due, self._wake)
-            return None
+        encoded, self._commands = self._commands, []
+        commands: list[Command] = [Codec.command.decode(each) for each in encoded]
+        progress, self._progress = self._progress, []
+        effects = self.leader.turn([*commands, *progress], self._events.now)
+        if effects.plan is None:
+            due = self.leader.due(self._events.now)
+            timer = due if due != self._timer and math.isfinite(due) else None
+            self._timer = self._timer if timer is None else timer
+
+            def rest() -> None:
+                self.to_loop(effects.to_loop)
+                if timer is not None:
+                    self._events.at(timer, self._wake)
+
+            return rest
         self._in_round = True
-        self._votes = {}
-        message = encode(plan)
-        return lambda: self._broadcast(plan, message)
+        self._votes, self._missing, self._tally = [], len(self._ranks), None
+        message = encode(effects.plan)
 
-    def _broadcast(self, plan: Plan, message: bytes) -> None:
+        def broadcast() -> None:
+            self.to_loop(effects.to_loop)
+            self._broadcast(message)
+
+        return broadcast
+
+    def _broadcast(self, message: bytes) -> None:
         self.count += 1
-        for rank in self._ranks[1:]:
-            self._events.after(self._latency, rank.host.do, lambda rank=rank: self._vote(rank, message))
-        self._ranks[0].host.do(lambda: self._lead(plan))
+        for rank, follower in zip(self._ranks[1:], self._followers, strict=True):
+            self._events.after(self._latency, rank.host.do, partial(self._vote, rank, follower, message))
+        self._ranks[0].host.do(self._lead)
 
-    def _lead(self, plan: Plan) -> Effect:
-        vote = encode(self._ranks[0].actions.vote(plan))
-        return lambda: self._collect(plan, 0, vote)
+    def _lead(self) -> Effect:
+        self._tally = self.leader.vote()
+        return self._voted
 
-    def _vote(self, rank: VirtualRank, message: bytes) -> Effect:
-        plan = Codec.round.decode(message)
-        assert isinstance(plan, Plan)
-        vote = encode(rank.actions.vote(plan))
-        return lambda: self._events.after(self._latency, self._collect, plan, rank.config.rank, vote)
+    def _vote(self, rank: VirtualRank, follower: FollowerWave, message: bytes) -> Effect:
+        effects = follower.turn(Codec.round.decode(message), self._events.now)
+        assert effects.vote is not None
+        vote = encode(effects.vote)
+        return lambda: self._events.after(self._latency, self._collect, vote)
 
-    def _collect(self, plan: Plan, rank: int, vote: bytes) -> None:
-        self._votes[rank] = vote
-        if len(self._votes) == len(self._ranks):
-            self._events.after(self._delay, self._ranks[0].host.do, lambda: self._decide(plan))
+    def _collect(self, vote: bytes) -> None:
+        self._votes.append(vote)
+        self._voted()
 
-    def _decide(self, plan: Plan) -> Effect:
-        leader = self._ranks[0]
-        votes = [_decoded(self._votes[rank.config.rank]) for rank in self._ranks]
-        tally = encode(Tally(round_id=plan.round_id, votes=tuple(votes)))
-        outcome = leader.actions.apply(plan, votes)
-        result = self.planner.apply(plan, outcome, self._events.now)
+    def _voted(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._events.after(self._delay, self._ranks[0].host.do, self._close)
+
+    def _close(self) -> Effect:
+        for encoded in self._votes:
+            vote = Codec.round.decode(encoded)
+            assert isinstance(vote, Vote)
+            self._tally = self.leader.cast(vote)
+        assert self._tally is not None
+        tally = encode(self._tally)
+        effects = self.leader.close(self._events.now)
 
         def tell() -> None:
-            for rank in self._ranks[1:]:
-                self._events.after(
-                    self._latency, rank.host.do, lambda rank=rank: self._apply(rank, plan, tally)
-                )
-            self.on_admitted(result.admissions)
+            for rank, follower in zip(self._ranks[1:], self._followers, strict=True):
+                self._events.after(self._latency, rank.host.do, partial(self._apply, rank, follower, tally))
             self._in_round = False
             self._wake()
-            self.on_news(leader)
+            self.to_loop(effects.to_loop)
 
         return tell
 
-    def _apply(self, rank: VirtualRank, plan: Plan, tally: bytes) -> Effect:
-        decoded = Codec.round.decode(tally)
-        assert isinstance(decoded, Tally)
-        outcome = rank.actions.apply(plan, decoded.votes)
-
-        def tell() -> None:
-            for admit in outcome.admitted:
-                rank.admitted.append(admit.request_id)
-                rank.admitted_at[admit.request_id] = self._events.now
-            self.on_news(rank)
-
-        return tell
-
-
-def _decoded(vote: bytes) -> Vote:
-    decoded = Codec.round.decode(vote)
-    assert isinstance(decoded, Vote)
-    return decoded
+    def _apply(self, rank: VirtualRank, follower: FollowerWave, tally: bytes) -> Effect:
+        effects = follower.turn(Codec.round.decode(tally), self._events.now)
+        return lambda: self.on_admitted(rank, effects.admitted)

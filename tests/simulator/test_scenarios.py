@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
-from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import PipelineView
-from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
 from wavepp_worker.runtime.protocol.waves import Span
 
 from tests.simulator.told import Told
@@ -48,7 +47,7 @@ def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None
     for seed in SEEDS:
         prompt = tokens(seed, 6)
         world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks)
-        capacity = world.ranks[-1].state.cache.use().capacity * world.block
+        capacity = world.ranks[-1].parts.cache.use().capacity * world.block
         world.take_room_at(40.0, ranks - 1, "noise", capacity, until=41.0)
         world.run()
         assert len(world.finished) == 2
@@ -60,7 +59,7 @@ def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None
 def test_s06_s18_a_rank_without_room_makes_all_let_go_and_try_again(ranks: int) -> None:
     for seed in SEEDS:
         world = Told([(0.5, tokens(seed, 6))], seed, ranks)
-        capacity = world.ranks[1].state.cache.use().capacity * world.block
+        capacity = world.ranks[1].parts.cache.use().capacity * world.block
         world.take_room_at(0.0, 1, "noise", capacity, until=3.0)
         world.run()
         assert world.finished[0] > 3.0, "it ran although one rank had no room"
@@ -71,7 +70,7 @@ def test_s07_s10_every_round_is_entered_by_every_rank(ranks: int) -> None:
     for seed in range(30_000, 30_040):
         world = World(seed, ranks=ranks)
         world.run()
-        assert len({rank.state.rounds for rank in world.ranks}) == 1
+        assert len({rank.parts.reports.rounds for rank in world.ranks}) == 1
 
 
 class Jitter(GreedyPlanner):
@@ -91,7 +90,7 @@ def test_s12_s13_s14_all_ranks_run_what_rank_0_planned_however_it_did(ranks: int
     for seed in SEEDS:
         prompts = [(0.01 * index, tokens(seed + index % 2, 6)) for index in range(6)]
         world = Told(prompts, seed, ranks, slow={1: 20.0})
-        world.lanes = Lanes(Ring(2 * ranks), Jitter(seed), world.queue.limit)
+        world.plan_with(Jitter(seed))
         world.run()
         lists = [[(wave, spans) for at, wave, spans in world.waves() if at == rank] for rank in range(ranks)]
         assert lists[0]
@@ -145,10 +144,14 @@ def test_s11_s47_rounds_go_on_while_every_executor_stalls(ranks: int) -> None:
         prompts = [(0.0, tokens(seed, 6)), (1.0, tokens(seed + 1, 6))]
         world = Told(prompts, seed, ranks, spare=40, slow=dict.fromkeys(range(ranks), 500.0))
         seen: list[float] = []
-        lane = world._lane
-        world._lane = lambda event, lane=lane, world=world, seen=seen: (seen.append(world.now), lane(event))[
-            1
-        ]  # type: ignore[method-assign]
+        hears = world._loop_hears
+
+        def noted(message: object, hears=hears, world=world, seen=seen) -> None:  # type: ignore[no-untyped-def]
+            if isinstance(message, LaneAdmitted):
+                seen.append(world.now)
+            hears(message)
+
+        world._loop_hears = noted  # type: ignore[method-assign]
         world.run()
         if world.queue.limit > 1:
             assert seen[1] < 1.5, f"seed {seed}: admitted at {seen[1]} during a stall of 5 s"

@@ -51,7 +51,7 @@ class Told(World):
         for index, (at, tokens) in enumerate(self._prompts):
             packed = b"".join(token.to_bytes(4, "little") for token in tokens)
             request = PrefillRequest(request_id=f"r{index}", tokens=packed)
-            self._at(at, self._command, lambda request=request: self._submit(request))
+            self._at(at, self._submit, request)
 
     def _seconds(self, rank: SimulatedRank) -> float:
         return 0.01 * self._slow.get(rank.number, 1.0)
@@ -72,18 +72,18 @@ class Told(World):
         return [admit.endpoint for admit in asked if admit.request_id == name]
 
     def abort_at(self, when: float, name: str) -> None:
-        self._at(when, self._command, lambda: self._abort(name))
+        self._at(when, self._abort, name)
 
     def take_room_at(self, when: float, rank: int, name: str, tokens: int, until: float) -> None:
         """Room that is taken on one rank only, evicting what is there."""
         self._at(when, self.ranks[rank].take_room, name, tokens)
-        self._at(until, lambda: self.ranks[rank].state.cache.release(name) and None)
+        self._at(until, lambda: self.ranks[rank].parts.cache.release(name) and None)
 
     def forget_at(self, when: float, rank: int, window: int, kept: Collection[int]) -> None:
         """Evict what is reusable on one rank in one window, but for the first, second, ... blocks in ``kept``."""
 
         def forget() -> None:
-            tree = self.ranks[rank].state.cache._windows[window].tree
+            tree = self.ranks[rank].parts.cache._windows[window].tree
             for node in list(tree.nodes.values()):
                 if node.attached and node.depth + 1 not in kept:
                     tree.detach(node)

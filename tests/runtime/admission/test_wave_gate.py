@@ -8,12 +8,12 @@ from wavepp_worker.runtime.admission.wave_gate import WaveGate
 
 
 def test_parking_waits_for_the_wave_and_holds_the_next_one_back() -> None:
-    gate = WaveGate()
-    with gate.executing(1), pytest.raises(RequestTimeout, match="still executing"):
-        gate.park(0.01)
-    gate.park(1)
-    with pytest.raises(RequestTimeout, match="still holds"), gate.executing(0.01):
+    gate = WaveGate(timeout=0.01)
+    with gate.executing(), pytest.raises(RequestTimeout, match="still executing"):
+        gate.park()
+    gate.park()
+    with pytest.raises(RequestTimeout, match="still holds"), gate.executing():
         pass
     gate.resume()
-    with gate.executing(0.01):
+    with gate.executing():
         pass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
@@ -26,18 +24,31 @@ def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
         (Span("r", 16, 20, True), "its prompt has 32"),
         (Span("r", 16, 16, False), "its prompt has 32"),
         (Span("r", 16, 0, False), "its prompt has 32"),
-        (Span("x", 0, 4, False), "has not admitted it"),
     ],
 )
 def test_a_follower_refuses_a_schedule_that_does_not_fit_its_state(span: Span, complaint: str) -> None:
     """S12, promise 12: it names the request and both positions instead of running on."""
     with pytest.raises(PositionMismatch, match=complaint):
-        check_span(table_with("r", tokens=32, endpoint=16).committed(span, timeout=0.01), span)
+        check_span(table_with("r", tokens=32, endpoint=16).known("r"), span)
 
 
-def test_a_follower_that_is_behind_with_admission_waits_for_it() -> None:
+def test_a_request_is_committed_once_all_ranks_are_known_to_hold_it() -> None:
     table = RequestTable()
+    assert not table.committed("late")
     table.announce(LocalRequest(PrefillRequest(request_id="late", tokens=bytes(16)), []))
-    timer = threading.Timer(0.05, lambda: table.commit("late", 0))
-    timer.start()
-    assert table.committed(Span("late", 0, 4, True), timeout=5).endpoint == 0
+    assert not table.committed("late")
+    table.commit("late", 0)
+    assert table.committed("late")
+    table.forget("late")
+    assert not table.committed("late")
+
+
+def test_a_round_that_names_an_unknown_request_is_refused() -> None:
+    with pytest.raises(PositionMismatch, match="request x, which this rank does not know"):
+        RequestTable().known("x")
+
+
+def test_a_request_is_announced_once() -> None:
+    table = table_with("r", tokens=8, endpoint=0)
+    with pytest.raises(ValueError, match="announced twice"):
+        table.announce(LocalRequest(PrefillRequest(request_id="r", tokens=bytes(32)), []))

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.runtime.admission.outcome import NO_ROOM
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim
-from wavepp_worker.runtime.state.local_state import LocalState
-from wavepp_worker.runtime.state.request_table import LocalRequest
+from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +45,16 @@ class Ownership(Protocol):
 class LeaseOwnership:
     """A lease on the prefix and an escrow for the rest; the LOOP thread materialises when the request runs."""
 
-    def __init__(self, state: LocalState) -> None:
-        self._state = state
+    def __init__(self, requests: RequestTable, cache: RankCache, tiers: Tiers) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._tiers = tiers
 
     def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
         claims: list[Claim] = []
         for admit in wanted:
             prepared = self._prepare(admit, floor)
-            while prepared is not None and _forget_damaged(self._state, admit.request_id):
+            while prepared is not None and _forget_damaged(self._cache, self._tiers, admit.request_id):
                 prepared = self._prepare(admit, floor)
             if prepared is None:
                 break
@@ -59,18 +62,18 @@ class LeaseOwnership:
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
     def commit(self, admit: Admit) -> Claim:
-        prepared = self._state.cache.commit(admit.request_id, admit.endpoint)
+        prepared = self._cache.commit(admit.request_id, admit.endpoint)
         return Claim(prepared.endpoint, prepared.committed)
 
     def admitted(self, admit: Admit) -> None:
-        self._state.requests.commit(admit.request_id, admit.endpoint)
+        self._requests.commit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
-        self._state.cache.release(request_id)
+        self._cache.release(request_id)
 
     def _prepare(self, admit: Admit, floor: int) -> Prepared | None:
-        local = self._state.requests.known(admit.request_id)
-        return self._state.cache.prepare(
+        local = self._requests.known(admit.request_id)
+        return self._cache.prepare(
             admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
         )
 
@@ -78,8 +81,13 @@ class LeaseOwnership:
 class ImmediateOwnership:
     """Blocks are allocated, and victims evicted, while the request is being admitted."""
 
-    def __init__(self, state: LocalState) -> None:
-        self._state = state
+    def __init__(
+        self, requests: RequestTable, cache: RankCache, tiers: Tiers, lifecycle: RequestLifecycle
+    ) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._tiers = tiers
+        self._lifecycle = lifecycle
 
     def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
         """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix.
@@ -87,7 +95,7 @@ class ImmediateOwnership:
         Where room runs out, the pins of the last requests give way first.
         """
         del floor
-        locals_ = [self._state.requests.known(admit.request_id) for admit in wanted]
+        locals_ = [self._requests.known(admit.request_id) for admit in wanted]
         endpoints = [self._lease(admit, local) for admit, local in zip(wanted, locals_, strict=True)]
         claims: list[Claim] = []
         pinned = len(wanted)
@@ -97,44 +105,44 @@ class ImmediateOwnership:
                 claims.append(Claim(endpoints[at], committed=endpoints[at] == wanted[at].endpoint))
             else:
                 pinned -= 1
-                self._state.cache.release(wanted[pinned].request_id)
+                self._cache.release(wanted[pinned].request_id)
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
     def commit(self, admit: Admit) -> Claim:
-        self._state.cache.release(admit.request_id)
+        self._cache.release(admit.request_id)
         return self.prepare([admit], 0)[0]
 
     def admitted(self, admit: Admit) -> None:
-        self._state.install(self._state.requests.known(admit.request_id), admit.endpoint)
-        self._state.requests.commit(admit.request_id, admit.endpoint)
+        self._lifecycle.install(self._requests.known(admit.request_id), admit.endpoint)
+        self._requests.commit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
-        self._state.cache.release(request_id)
+        self._cache.release(request_id)
 
     def _lease(self, admit: Admit, local: LocalRequest) -> int:
-        lease = partial(self._state.cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
+        lease = partial(self._cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
         endpoint = lease(admit.endpoint)
-        while _forget_damaged(self._state, admit.request_id):
+        while _forget_damaged(self._cache, self._tiers, admit.request_id):
             endpoint = lease(admit.endpoint)
         return endpoint
 
     def _take(self, local: LocalRequest) -> bool:
-        if not self._state.cache.reserve(local.request.request_id):
+        if not self._cache.reserve(local.request.request_id):
             return False
-        self._state.claim_blocks(local)
+        self._lifecycle.claim_blocks(local)
         return True
 
 
-def _forget_damaged(state: LocalState, request_id: str) -> bool:
+def _forget_damaged(cache: RankCache, tiers: Tiers, request_id: str) -> bool:
     """Read what a request leases on disk before this rank promises it to the others.
 
     Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
     """
-    damaged = state.tiers.damaged(state.cache.on_disk(request_id))
+    damaged = tiers.damaged(cache.on_disk(request_id))
     if damaged:
         logger.warning(
             "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
         )
-        state.cache.lose(damaged)
-        state.cache.release(request_id)
+        cache.lose(damaged)
+        cache.release(request_id)
     return bool(damaged)

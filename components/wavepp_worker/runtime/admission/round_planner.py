@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
-from wavepp_worker.runtime.protocol.lane_events import LaneAdvance, LaneEnded, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneProgress, LaneScheduled, LaneStarted
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
@@ -69,7 +69,7 @@ class RoundPlanner:
     def stop(self) -> None:
         self._stop = True
 
-    def advance(self, event: LaneAdvance) -> None:
+    def lane_progressed(self, event: LaneProgress) -> None:
         """Account for what the LOOP thread did with a lane."""
         match event:
             case LaneStarted(request_id):

@@ -1,9 +1,9 @@
-"""The rounds plane: rank 0 broadcasts a plan, all ranks gather votes, every rank sees every vote."""
+"""The rounds plane: the sockets between rank 0 and every other rank that plans, votes and tallies travel over."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import zmq
 
@@ -27,7 +27,7 @@ class LeaderRounds:
 
         Args:
             timeout: seconds a vote may take.
-            delay: seconds to add to every round between voting and counting, as a slower network would.
+            delay: seconds to add to every round before votes are counted, as a slower network would.
         """
         self._timeout = timeout
         self._delay = delay
@@ -37,30 +37,29 @@ class LeaderRounds:
             socket.bind(address)
             self._sockets.append(socket)
 
-    def run(self, plan: Plan, vote: Callable[[Plan], Vote]) -> tuple[Vote, ...]:
-        """One round: broadcast ``plan``, vote oneself meanwhile, gather, and send everybody the tally.
+    def broadcast(self, message: Plan | Tally) -> None:
+        """Send one message to every follower; never waits."""
+        encoded = encode(message)
+        for socket in self._sockets:
+            socket.send(encoded)
 
-        Returns:
-            All votes in rank order.
+    def votes(self, round_id: int) -> Iterator[Vote]:
+        """One vote of each follower, in rank order, once the delay has passed.
 
         Raises:
             EngineDead: a follower did not vote in time.
-            PositionMismatch: a follower voted on another round.
+            PositionMismatch: what a follower sent is no vote of its own.
         """
-        message = encode(plan)
-        for socket in self._sockets:
-            socket.send(message)
-        votes = [vote(plan)]
         time.sleep(self._delay)
         for rank, socket in enumerate(self._sockets, start=1):
-            answer = _receive(socket, self._timeout, f"rank {rank}'s vote on round {plan.round_id}")
-            if not isinstance(answer, Vote) or answer.round_id != plan.round_id or answer.rank != rank:
-                raise PositionMismatch(f"expected rank {rank}'s vote on round {plan.round_id}, got {answer}")
-            votes.append(answer)
-        tally = encode(Tally(round_id=plan.round_id, votes=tuple(votes)))
-        for socket in self._sockets:
-            socket.send(tally)
-        return tuple(votes)
+            if not socket.poll(int(self._timeout * 1000)):
+                raise EngineDead(
+                    f"rank {rank}'s vote on round {round_id} did not arrive within {self._timeout:.0f} s"
+                )
+            vote = Codec.round.decode(socket.recv())
+            if not isinstance(vote, Vote) or vote.rank != rank:
+                raise PositionMismatch(f"expected rank {rank}'s vote on round {round_id}, got {vote}")
+            yield vote
 
     def close(self) -> None:
         for socket in self._sockets:
@@ -70,44 +69,19 @@ class LeaderRounds:
 class FollowerRounds:
     """Another rank's end."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, timeout: float) -> None:
-        self._timeout = timeout
-        self._next_round = 0
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
         self._socket = context.socket(zmq.PAIR)
         self._socket.connect(address)
 
-    def next_plan(self, timeout: float) -> Plan | None:
-        """The next plan, or None if none came within ``timeout`` seconds.
-
-        Raises:
-            PositionMismatch: the plan is not that of the next round.
-        """
-        if not self._socket.poll(int(timeout * 1000)):
+    def receive(self, timeout: float) -> RoundMessage | None:
+        """What rank 0 sent next, or None if nothing came within ``timeout`` seconds."""
+        if not self._socket.poll(max(0, round(timeout * 1000))):
             return None
-        plan = _receive(self._socket, self._timeout, f"the plan of round {self._next_round}")
-        if not isinstance(plan, Plan) or plan.round_id != self._next_round:
-            raise PositionMismatch(f"expected the plan of round {self._next_round}, got {plan}")
-        self._next_round += 1
-        return plan
+        return Codec.round.decode(self._socket.recv())
 
-    def exchange(self, vote: Vote) -> tuple[Vote, ...]:
-        """Send this rank's vote and return everybody's, in rank order.
-
-        Raises:
-            EngineDead: rank 0 did not send the tally in time.
-            PositionMismatch: the tally is of another round.
-        """
+    def send(self, vote: Vote) -> None:
+        """Send this rank's vote; never waits."""
         self._socket.send(encode(vote))
-        tally = _receive(self._socket, self._timeout, f"the tally of round {vote.round_id}")
-        if not isinstance(tally, Tally) or tally.round_id != vote.round_id:
-            raise PositionMismatch(f"expected the tally of round {vote.round_id}, got {tally}")
-        return tally.votes
 
     def close(self) -> None:
         self._socket.close(linger=500)
-
-
-def _receive(socket: zmq.Socket[bytes], timeout: float, what: str) -> RoundMessage:
-    if not socket.poll(int(timeout * 1000)):
-        raise EngineDead(f"{what} did not arrive within {timeout:.0f} s")
-    return Codec.round.decode(socket.recv())

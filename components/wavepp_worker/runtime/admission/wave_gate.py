@@ -5,8 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from wavepp_worker.errors import RequestTimeout
+
+
+class Gate(Protocol):
+    """What admission uses of it."""
+
+    def park(self) -> None:
+        """Return once no wave runs; none starts until ``resume``."""
+
+    def resume(self) -> None:
+        """Let waves run again."""
 
 
 class WaveGate:
@@ -15,21 +26,25 @@ class WaveGate:
     Parking has priority: a LOOP thread that runs wave after wave cannot starve it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        """``timeout``: seconds either thread may have to wait for the other."""
+        self._timeout = timeout
         self._changed = threading.Condition()
         self._executing = False
         self._park_requests = 0
 
     @contextmanager
-    def executing(self, timeout: float) -> Iterator[None]:
+    def executing(self) -> Iterator[None]:
         """Held by the LOOP thread while a wave runs; waits while the rank is parked.
 
         Raises:
-            RequestTimeout: admission has not let go within ``timeout`` seconds.
+            RequestTimeout: admission has not let go in time.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._park_requests, timeout):
-                raise RequestTimeout(f"admission still holds the gate between waves after {timeout:.0f} s")
+            if not self._changed.wait_for(lambda: not self._park_requests, self._timeout):
+                raise RequestTimeout(
+                    f"admission still holds the gate between waves after {self._timeout:g} s"
+                )
             self._executing = True
         try:
             yield
@@ -38,19 +53,19 @@ class WaveGate:
                 self._executing = False
                 self._changed.notify_all()
 
-    def park(self, timeout: float) -> None:
+    def park(self) -> None:
         """Return once no wave runs; none starts until ``resume``.
 
         Raises:
-            RequestTimeout: the running wave did not end within ``timeout`` seconds.
+            RequestTimeout: the running wave did not end in time.
         """
         with self._changed:
             self._park_requests += 1
-            if not self._changed.wait_for(lambda: not self._executing, timeout):
+            if not self._changed.wait_for(lambda: not self._executing, self._timeout):
                 self._park_requests -= 1
                 self._changed.notify_all()
                 raise RequestTimeout(
-                    f"a wave is still executing {timeout:.0f} s after admission asked to park"
+                    f"a wave is still executing {self._timeout:g} s after admission asked to park"
                 )
 
     def resume(self) -> None:

@@ -10,8 +10,8 @@ from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
-    LaneAdvance,
     LaneEnded,
+    LaneProgress,
     LaneScheduled,
 )
 from wavepp_worker.runtime.protocol.waves import Span
@@ -36,7 +36,7 @@ class Lanes:
         """Requests with tokens that no wave carries yet."""
         return len(self._lanes)
 
-    def take(self, event: LaneAdmitted | LaneAborted) -> list[LaneAdvance]:
+    def take(self, event: LaneAdmitted | LaneAborted) -> list[LaneProgress]:
         """Account for a request that may run from now on, or shall not run any further."""
         request_id = event.request_id
         if isinstance(event, LaneAdmitted):
@@ -72,7 +72,7 @@ class Lanes:
             return ()
         return self._planner.propose(self._view(admitting, slack))
 
-    def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneAdvance]]:
+    def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneProgress]]:
         """Put a proposed wave, or less of it, in flight; returns its id.
 
         Raises:
@@ -81,20 +81,20 @@ class Lanes:
         """
         self._planner.accept(self._view(), spans)
         wave_id = self.ring.launch(spans)
-        ended: list[LaneAdvance] = []
+        ended: list[LaneProgress] = []
         for span in spans:
             if span.last:
                 del self._lanes[span.request_id]
                 ended.append(LaneScheduled(span.request_id))
         return wave_id, ended
 
-    def complete(self, wave_id: int, seconds: float = 0.0) -> list[LaneAdvance]:
+    def complete(self, wave_id: int, seconds: float = 0.0) -> list[LaneProgress]:
         """The last rank has executed a wave; the slowest took ``seconds``, 0 if that is not known.
 
         Raises:
             PositionMismatch: ``wave_id`` is not the oldest wave in flight.
         """
-        ended: list[LaneAdvance] = []
+        ended: list[LaneProgress] = []
         spans = self.ring.complete(wave_id)
         self._planner.observe(spans, seconds)
         for span in spans:

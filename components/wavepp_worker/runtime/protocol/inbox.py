@@ -20,10 +20,11 @@ class Inbox(Generic[T]):
         self._bell = context.socket(zmq.PAIR)
         self._bell.connect(f"inproc://{name}")
 
-    def put(self, item: T) -> None:
-        """Add an item; called by the sending thread only."""
+    def put(self, item: T, *, wake: bool = True) -> None:
+        """Add an item; called by the sending thread only. Without ``wake``, it is taken with what comes next."""
         self._queue.put(item)
-        self._bell.send(b"")
+        if wake:
+            self._bell.send(b"")
 
     def take(self) -> list[T]:
         """All items that have arrived; called by the receiving thread only."""

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class RequestsWaiting:
+    """WAVE to LOOP on rank 0: so many requests are not admitted yet. Nothing to wake up for."""
+
+    requests: int
+
+
+@dataclass(frozen=True)
 class LaneAdmitted:
     """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled."""
 
@@ -47,4 +54,4 @@ class LaneEnded:
     aborted: bool
 
 
-LaneAdvance = LaneStarted | LaneScheduled | LaneEnded
+LaneProgress = LaneStarted | LaneScheduled | LaneEnded

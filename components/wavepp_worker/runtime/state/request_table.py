@@ -43,14 +43,14 @@ class RequestTable:
     """Requests by id; the WAVE thread announces and admits, the LOOP thread executes. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._requests: dict[str, LocalRequest] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def announce(self, local: LocalRequest) -> None:
-        with self._changed:
+        with self._lock:
             if local.request.request_id in self._requests:
                 raise ValueError(f"request {local.request.request_id} was announced twice")
             self._requests[local.request.request_id] = local
@@ -71,38 +71,21 @@ class RequestTable:
 
     def commit(self, request_id: str, endpoint: int) -> None:
         """All ranks hold the request at token ``endpoint``: it may run."""
-        with self._changed:
+        with self._lock:
             self._requests[request_id].endpoint = endpoint
-            self._changed.notify_all()
 
     def forget(self, request_id: str) -> None:
-        with self._changed:
+        with self._lock:
             self._requests.pop(request_id, None)
 
     def ids(self) -> tuple[str, ...]:
-        with self._changed:
+        with self._lock:
             return tuple(self._requests)
 
-    def committed(self, span: Span, timeout: float) -> LocalRequest:
-        """The request of a scheduled span, once this rank knows that all ranks have committed it.
-
-        A rank that is behind with admission waits here: a gap on this rank only.
-
-        Raises:
-            PositionMismatch: it was not committed within ``timeout`` seconds.
-        """
-        with self._changed:
-
-            def ready() -> bool:
-                local = self._requests.get(span.request_id)
-                return local is not None and local.endpoint is not None
-
-            if not self._changed.wait_for(ready, timeout):
-                raise PositionMismatch(
-                    f"request {span.request_id} is scheduled at token {span.start}, but this rank has not "
-                    f"admitted it after {timeout:.0f} s"
-                )
-            return self._requests[span.request_id]
+    def committed(self, request_id: str) -> bool:
+        """Whether this rank knows that all ranks have committed the request."""
+        local = self._requests.get(request_id)
+        return local is not None and local.endpoint is not None
 
 
 def check_span(local: LocalRequest, span: Span) -> None:

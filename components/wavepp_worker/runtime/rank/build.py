@@ -1,0 +1,181 @@
+"""Builds one rank process's device, books and threads from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import zmq
+
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.model.stage import PagedKV, StageModel
+from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.runtime.admission.round_planner import make_round_planner
+from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.registry import make_planner
+from wavepp_worker.runtime.planning.ring import Ring
+from wavepp_worker.runtime.protocol.inbox import Inbox
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    RequestsWaiting,
+)
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.rank.answers import Answers
+from wavepp_worker.runtime.rank.data_plane import DataPlane
+from wavepp_worker.runtime.rank.executor import Executor
+from wavepp_worker.runtime.rank.loop_thread import FollowerLoopThread, LeaderLoopThread
+from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
+from wavepp_worker.runtime.rank.parts import RankParts, make_parts
+from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
+from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave, LeaderWave
+from wavepp_worker.runtime.state.reports import EventSink
+from wavepp_worker.runtime.state.tier_store import TierStore, open_tiers
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class Closable(Protocol):
+    """Whatever holds sockets."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Device:
+    """A rank's layers, and where the KV of their blocks is."""
+
+    stage: StageModel
+    kv: PagedKV
+    tiers: TierStore
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The two threads of a rank, and what to close when both have ended."""
+
+    wave: LeaderWaveThread | FollowerWaveThread
+    loop: LeaderLoopThread | FollowerLoopThread
+    executor: Executor
+    sockets: Sequence[Closable]
+
+
+def load_device(config: RankConfig) -> Device:
+    """Load this rank's layers and take its memory.
+
+    Raises:
+        ConfigError: the device, the weights or a tier cannot be used.
+    """
+    torch.set_num_threads(config.threads)
+    name = config.device
+    if name == "cuda":
+        name = f"cuda:{config.rank % torch.cuda.device_count()}"
+    stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), name)
+    kv = stage.make_kv(config.blocks, config.block_size)
+    return Device(stage, kv, open_tiers(config, kv))
+
+
+def make_rank(
+    config: RankConfig, device: Device, events: EventSink, gate: WaveGate, timeline: Timeline
+) -> RankParts:
+    """The rank's books, with what its disk tier kept, and its hand-off."""
+    window = WindowSpec(
+        "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
+    )
+    cache = RankCache([window], config.block_size)
+    cache.restore(device.tiers.records(0))
+    parts = make_parts(
+        cache,
+        device.tiers,
+        events,
+        rank=config.rank,
+        model_id=config.model_id,
+        headroom=config.headroom,
+        leases=config.leases,
+        gate=gate if config.lockstep else None,
+        timeline=timeline,
+    )
+    if config.handoff != "none":
+        from wavepp_worker.handoff.transport import make_source
+
+        parts.lifecycle.source = make_source(
+            config.handoff,
+            rank=config.rank,
+            host=config.host,
+            kv=device.kv,
+            dtype=device.stage.dtype,
+            timeout=config.handoff_timeout,
+            on_settled=parts.lifecycle.settled,
+        )
+    return parts
+
+
+def make_threads(
+    config: RankConfig,
+    context: Context,
+    device: Device,
+    parts: RankParts,
+    events: EventSink,
+    gate: WaveGate,
+    timeline: Timeline,
+    fail: Callable[[BaseException], None],
+) -> Threads:
+    """Connect this rank to the others; ``fail`` ends the rank from any thread."""
+    plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
+    answers = Answers(plane, parts.reports, timeline, config.wait, fail) if config.last else None
+    executor = Executor(
+        device.stage, device.kv, parts.order, plane, timeline, first=config.first, answers=answers
+    )
+    if config.first:
+        return _leader(config, context, parts, events, gate, timeline, plane, executor)
+    rounds = FollowerRounds(context, config.rounds[config.rank - 1])
+    admitted: Inbox[str] = Inbox(context, "loop")
+    wave = FollowerWave(parts.actions, parts.reports, config.wait, HEARTBEAT_SECONDS)
+    loop = FollowerLoop(parts.order, timeline, config.wait)
+    return Threads(
+        FollowerWaveThread(wave, rounds, admitted, events),
+        FollowerLoopThread(loop, executor, plane, gate, admitted),
+        executor,
+        (rounds, admitted, plane),
+    )
+
+
+def _leader(
+    config: RankConfig,
+    context: Context,
+    parts: RankParts,
+    events: EventSink,
+    gate: WaveGate,
+    timeline: Timeline,
+    plane: DataPlane,
+    executor: Executor,
+) -> Threads:
+    to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted] = Inbox(context, "loop")
+    to_wave: Inbox[LaneProgress] = Inbox(context, "wave")
+    commands = context.socket(zmq.PULL)
+    commands.bind(config.commands)
+    rounds = LeaderRounds(context, list(config.rounds), config.wait, config.round_delay)
+    wave = LeaderWave(
+        make_round_planner(config),
+        parts.actions,
+        parts.requests,
+        parts.reports,
+        parts.cache.unreserved_tokens,
+        config.ranks,
+        HEARTBEAT_SECONDS,
+    )
+    lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_num_seqs)
+    return Threads(
+        LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline),
+        LeaderLoopThread(LeaderLoop(lanes, parts.order, timeline), executor, plane, gate, to_loop, to_wave),
+        executor,
+        (rounds, to_loop, to_wave, commands, plane),
+    )

@@ -1,0 +1,55 @@
+"""What every rank does around the forward of a wave, whatever computes it (paper, section 4.6; promise 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
+from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
+from wavepp_worker.runtime.state.reports import RankReports
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable, check_span
+
+
+class ExecutionOrder:
+    """Which wave comes next on this rank, and where its requests have to stand. Used by the LOOP thread."""
+
+    def __init__(self, requests: RequestTable, lifecycle: RequestLifecycle, reports: RankReports) -> None:
+        self._requests = requests
+        self._lifecycle = lifecycle
+        self._reports = reports
+        self._next_wave = 0
+
+    def unadmitted(self, spans: Sequence[Span]) -> Span | None:
+        """The first span whose request this rank does not know to be admitted yet; None if the wave can run."""
+        return next((span for span in spans if not self._requests.committed(span.request_id)), None)
+
+    def materialise(self, request_id: str) -> bool:
+        """Claim a request's blocks, if that has not been done; returns whether it did."""
+        return self._lifecycle.materialise(request_id)
+
+    def begin(self, header: WaveHeader) -> list[LocalRequest]:
+        """Make a wave's requests executable; returns them in the order of the spans.
+
+        Raises:
+            PositionMismatch: the wave is not the next one, or a chunk is not the next one of its request.
+        """
+        if header.wave_id != self._next_wave:
+            raise PositionMismatch(f"wave {header.wave_id} arrived, wave {self._next_wave} is next")
+        self._next_wave += 1
+        locals_ = []
+        for span in header.spans:
+            local = self._requests.known(span.request_id)
+            self._lifecycle.materialise(span.request_id)
+            check_span(local, span)
+            locals_.append(local)
+        return locals_
+
+    def end(self, locals_: Sequence[LocalRequest], spans: Sequence[Span], compute: tuple[float, ...]) -> None:
+        """Account for a wave that was executed or queued on the device: what follows may rely on its blocks.
+
+        ``compute``: seconds each rank up to this one took for it.
+        """
+        for local, span in zip(locals_, spans, strict=True):
+            self._lifecycle.chunk_executed(local, span, compute)
+        self._reports.wave_executed()

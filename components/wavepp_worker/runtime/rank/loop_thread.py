@@ -1,0 +1,133 @@
+"""The LOOP thread of every rank: carries messages between its turns, the data plane and the WAVE thread."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+
+import zmq
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.model.stage import Activations
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
+from wavepp_worker.runtime.protocol.inbox import Inbox
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    RequestsWaiting,
+)
+from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
+from wavepp_worker.runtime.rank.data_plane import DataPlane
+from wavepp_worker.runtime.rank.executor import Executor
+from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
+
+LONGEST_POLL_MS = 100
+"""Milliseconds after which a loop looks whether it shall stop."""
+
+
+class LeaderLoopThread:
+    """Rank 0: what the data plane brings are the ends of waves."""
+
+    def __init__(
+        self,
+        loop: LeaderLoop,
+        executor: Executor,
+        plane: DataPlane,
+        gate: WaveGate,
+        from_wave: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
+        to_wave: Inbox[LaneProgress],
+    ) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._plane = plane
+        self._gate = gate
+        self._from_wave = from_wave
+        self._to_wave = to_wave
+
+    def run(self, stopping: threading.Event) -> None:
+        """Plan and execute until the rank stops.
+
+        Raises:
+            PositionMismatch: something else than the end of the oldest wave arrived.
+        """
+        poller = zmq.Poller()
+        poller.register(self._plane.socket, zmq.POLLIN)
+        poller.register(self._from_wave.socket, zmq.POLLIN)
+        busy = False
+        while not stopping.is_set():
+            poller.poll(0 if busy else self._patience_ms())
+            self._tell(self._loop.complete(self._ended_waves()))
+            with self._gate.executing():
+                effects = self._loop.turn(self._from_wave.take(), self._executor.device.left())
+                self._tell(effects.progress)
+                if effects.wave is not None:
+                    self._executor.execute(effects.wave, {})
+                    self._loop.executed()
+            busy = effects.busy
+
+    def _patience_ms(self) -> int:
+        due = next_launch(self._executor.device.left())
+        return LONGEST_POLL_MS if due is None else min(LONGEST_POLL_MS, math.ceil(1000 * due))
+
+    def _ended_waves(self) -> list[WaveDone]:
+        ended = []
+        while self._plane.socket.poll(0):
+            message, _ = self._plane.receive()
+            if not isinstance(message, WaveDone):
+                raise PositionMismatch(f"rank 0 expected the end of a wave, got {message}")
+            ended.append(message)
+        return ended
+
+    def _tell(self, progress: Iterable[LaneProgress]) -> None:
+        for each in progress:
+            self._to_wave.put(each)
+
+
+class FollowerLoopThread:
+    """Ranks 1 … P-1: what the data plane brings are waves with their activations."""
+
+    def __init__(
+        self,
+        loop: FollowerLoop,
+        executor: Executor,
+        plane: DataPlane,
+        gate: WaveGate,
+        from_wave: Inbox[str],
+    ) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._plane = plane
+        self._gate = gate
+        self._from_wave = from_wave
+
+    def run(self, stopping: threading.Event) -> None:
+        """Execute the waves that arrive, until the rank stops.
+
+        Raises:
+            PositionMismatch: what arrived is not the wave that comes next.
+        """
+        poller = zmq.Poller()
+        poller.register(self._plane.socket, zmq.POLLIN)
+        poller.register(self._from_wave.socket, zmq.POLLIN)
+        activations: Activations = {}
+        busy = False
+        while not stopping.is_set():
+            patience = 0 if busy else LONGEST_POLL_MS
+            wave: WaveHeader | None = None
+            if self._loop.holds_wave:
+                self._from_wave.socket.poll(patience)
+            elif self._plane.socket in dict(poller.poll(patience)):
+                message, activations = self._plane.receive()
+                if not isinstance(message, WaveHeader):
+                    raise PositionMismatch(f"expected a wave, got {message}")
+                wave = message
+            effects = self._loop.turn(wave, self._from_wave.take(), time.monotonic())
+            if effects.wave is not None:
+                with self._gate.executing():
+                    self._executor.execute(effects.wave, activations)
+                activations = {}
+                self._loop.executed()
+            busy = effects.busy

@@ -1,0 +1,202 @@
+"""The LOOP thread of every rank as turns: messages and the device's state in, a wave to execute out. No sockets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    LaneStarted,
+    RequestsWaiting,
+)
+from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
+from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+WAVES_ON_DEVICE = 2
+"""Most waves on rank 0's own device, where that runs behind the host: one that runs, and one behind it. A wave launched
+earlier than that cannot take in what is admitted meanwhile."""
+WAIT_WORTH_A_SLICE = 20_000
+"""Nanoseconds from which a wave's wait for its requests to be admitted is worth a slice of the timeline."""
+
+
+@dataclass(frozen=True)
+class LeaderLoopEffects:
+    """What follows from a turn of rank 0's LOOP thread.
+
+    Attributes:
+        progress: to the WAVE thread, before the wave is executed.
+        wave: to be executed now.
+        busy: there may be more to do at once.
+    """
+
+    progress: tuple[LaneProgress, ...] = ()
+    wave: WaveHeader | None = None
+    busy: bool = False
+
+
+class LeaderLoop:
+    """Rank 0: plans waves from admitted lanes and keeps the ring supplied.
+
+    Never waits for other ranks: only the ring and rank 0's own device bound how far it runs ahead. While nothing
+    can be launched, it materialises admitted requests.
+    """
+
+    def __init__(self, lanes: Lanes, order: ExecutionOrder, timeline: Timeline) -> None:
+        self._lanes = lanes
+        self._order = order
+        self._timeline = timeline
+        self._waiting = 0
+        self._idle_since = timeline.now()
+
+    def complete(self, ended: Iterable[WaveDone]) -> tuple[LaneProgress, ...]:
+        """Take waves out of flight that the last rank has executed; also while the rank is parked.
+
+        Raises:
+            PositionMismatch: a wave is not the oldest in flight.
+        """
+        progress: list[LaneProgress] = []
+        for done in ended:
+            progress += self._lanes.complete(done.wave_id, max(done.compute, default=0.0))
+        return tuple(progress)
+
+    def turn(
+        self, messages: Iterable[RequestsWaiting | LaneAdmitted | LaneAborted], left: Sequence[float]
+    ) -> LeaderLoopEffects:
+        """Take what the WAVE thread told, then plan a wave, or else materialise one request.
+
+        Args:
+            left: seconds until each wave on rank 0's device ends, in order; empty where it computes in step
+                with the host.
+        """
+        progress: list[LaneProgress] = []
+        for message in messages:
+            if isinstance(message, RequestsWaiting):
+                self._waiting = message.requests
+            else:
+                progress += self._lanes.take(message)
+        wave = self._launch(left, progress) if len(left) < WAVES_ON_DEVICE else None
+        if wave is not None:
+            return LeaderLoopEffects(tuple(progress), wave, busy=True)
+        request_id = self._lanes.next_leased()
+        if request_id is not None:
+            self._materialise(request_id, progress)
+            self.executed()
+        return LeaderLoopEffects(tuple(progress), busy=request_id is not None)
+
+    def executed(self) -> None:
+        """The wave of the latest turn is executed: from now on, the thread waits for work."""
+        self._idle_since = self._timeline.now()
+
+    def check(self) -> None:
+        """Raise ValueError unless lanes, leases and ring agree."""
+        self._lanes.check()
+
+    def _launch(self, left: Sequence[float], progress: list[LaneProgress]) -> WaveHeader | None:
+        begun = self._timeline.now()
+        spans = self._lanes.propose(self._waiting, left[-1] if left else 0.0)
+        if not spans:
+            return None
+        self._timeline.record("loop", "wait", self._idle_since, begun)
+        self._timeline.record("loop", "plan", begun, self._timeline.now())
+        for span in spans:
+            self._materialise(span.request_id, progress)
+        wave_id, scheduled = self._lanes.launch(spans)
+        progress += scheduled
+        return WaveHeader(wave_id=wave_id, spans=spans)
+
+    def _materialise(self, request_id: str, progress: list[LaneProgress]) -> None:
+        self._lanes.started(request_id)
+        if self._order.materialise(request_id):
+            progress.append(LaneStarted(request_id))
+
+
+def next_launch(left: Sequence[float]) -> float | None:
+    """Seconds until rank 0 may launch a wave although no message comes; None if only a message can change that.
+
+    Either its device has as many waves as it may have, or the planner waits while there is work on the device.
+    """
+    if not left:
+        return None
+    due = left[0] if len(left) >= WAVES_ON_DEVICE else left[-1] - LAUNCH_MARGIN_SECONDS
+    return due if due > 0 else None
+
+
+@dataclass(frozen=True)
+class FollowerLoopEffects:
+    """What follows from a turn of another rank's LOOP thread.
+
+    Attributes:
+        wave: to be executed now.
+        busy: there may be more to do at once.
+    """
+
+    wave: WaveHeader | None = None
+    busy: bool = False
+
+
+class FollowerLoop:
+    """Ranks 1 … P-1: execute the waves in the order they arrive, and materialise admitted requests in between.
+
+    A wave may come before this rank knows that its requests are admitted: it waits, a gap on this rank only.
+    """
+
+    def __init__(self, order: ExecutionOrder, timeline: Timeline, timeout: float) -> None:
+        """``timeout``: seconds a wave may wait for admission."""
+        self._order = order
+        self._timeline = timeline
+        self._timeout = timeout
+        self._admitted: deque[str] = deque()
+        self._wave: WaveHeader | None = None
+        self._arrived = 0.0
+        self._received = 0
+        self._idle_since = timeline.now()
+
+    @property
+    def holds_wave(self) -> bool:
+        """Whether a wave waits for admission: the next one must not be given before it is executed."""
+        return self._wave is not None
+
+    def turn(self, wave: WaveHeader | None, admitted: Iterable[str], now: float) -> FollowerLoopEffects:
+        """Take a wave, if one arrived, and what the WAVE thread told; then execute or materialise.
+
+        Raises:
+            PositionMismatch: a wave waits for admission for too long, or another one came meanwhile.
+        """
+        self._admitted.extend(admitted)
+        if wave is not None:
+            if self._wave is not None:
+                raise PositionMismatch(f"wave {wave.wave_id} came while wave {self._wave.wave_id} waits")
+            self._wave, self._arrived, self._received = wave, now, self._timeline.now()
+            self._timeline.record("loop", "receive", self._idle_since, self._received, wave.wave_id)
+        if self._wave is not None:
+            missing = self._order.unadmitted(self._wave.spans)
+            if missing is None:
+                wave, self._wave = self._wave, None
+                self._trace_wait(wave)
+                return FollowerLoopEffects(wave, busy=bool(self._admitted))
+            if now - self._arrived >= self._timeout:
+                raise PositionMismatch(
+                    f"request {missing.request_id} is scheduled at token {missing.start}, but this rank has not "
+                    f"admitted it after {self._timeout:.0f} s"
+                )
+        if self._admitted:
+            self._order.materialise(self._admitted.popleft())
+            self.executed()
+        return FollowerLoopEffects(busy=bool(self._admitted))
+
+    def executed(self) -> None:
+        """The wave of the latest turn is executed: from now on, the thread waits for work."""
+        self._idle_since = self._timeline.now()
+
+    def _trace_wait(self, wave: WaveHeader) -> None:
+        ready = self._timeline.now()
+        if ready - self._received > WAIT_WORTH_A_SLICE:
+            self._timeline.record("loop", "wait for admission", self._received, ready, wave.wave_id)

@@ -1,0 +1,79 @@
+"""What a rank consists of beside its sockets, threads and device; built the same wherever a rank runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.runtime.admission.actions import LockstepActions, RoundActions
+from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
+from wavepp_worker.runtime.admission.wave_gate import Gate
+from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
+from wavepp_worker.runtime.state.reports import EventSink, RankReports
+from wavepp_worker.runtime.state.request_table import RequestTable
+from wavepp_worker.runtime.trace.timeline import OFF, Timeline
+
+
+@dataclass(frozen=True)
+class RankParts:
+    """The parts that both threads of a rank work on; each takes only those it needs."""
+
+    requests: RequestTable
+    cache: RankCache
+    reports: RankReports
+    lifecycle: RequestLifecycle
+    actions: RoundActions
+    order: ExecutionOrder
+
+
+def make_parts(
+    cache: RankCache,
+    tiers: Tiers,
+    events: EventSink,
+    *,
+    rank: int,
+    model_id: str,
+    headroom: int,
+    leases: bool,
+    gate: Gate | None = None,
+    timeline: Timeline = OFF,
+) -> RankParts:
+    """Put a rank together.
+
+    Args:
+        headroom: blocks that preparing a request leaves to others.
+        leases: whether a request holds a lease and an escrow until it runs, or its blocks from admission on.
+        gate: where admission parks execution, in lockstep; None for admission beside it.
+    """
+    requests = RequestTable()
+    reports = RankReports(rank=rank, events=events, requests=requests, cache=cache)
+    lifecycle = RequestLifecycle(
+        model_id=model_id,
+        block_size=cache.block,
+        requests=requests,
+        cache=cache,
+        tiers=tiers,
+        reports=reports,
+        timeline=timeline,
+    )
+    ownership: LeaseOwnership | ImmediateOwnership
+    if leases:
+        ownership = LeaseOwnership(requests, cache, tiers)
+    else:
+        ownership = ImmediateOwnership(requests, cache, tiers, lifecycle)
+    make: Callable[..., RoundActions] = RoundActions if gate is None else partial(LockstepActions, gate=gate)
+    actions = make(
+        rank=rank,
+        headroom=headroom,
+        requests=requests,
+        lifecycle=lifecycle,
+        cache=cache,
+        ownership=ownership,
+        reports=reports,
+        timeline=timeline,
+    )
+    order = ExecutionOrder(requests, lifecycle, reports)
+    return RankParts(requests, cache, reports, lifecycle, actions, order)

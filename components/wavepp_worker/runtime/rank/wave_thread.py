@@ -1,0 +1,104 @@
+"""The WAVE thread of every rank: carries messages between its turns, the rounds plane and the LOOP thread."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+import zmq
+
+from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
+from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.inbox import Inbox
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    RequestsWaiting,
+)
+from wavepp_worker.runtime.protocol.rounds import Plan
+from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave, LeaderWaveEffects
+from wavepp_worker.runtime.state.reports import EventSink
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+
+class LeaderWaveThread:
+    """Rank 0: commands come from the engine, rounds go over the rounds plane."""
+
+    def __init__(
+        self,
+        wave: LeaderWave,
+        rounds: LeaderRounds,
+        commands: zmq.Socket[bytes],
+        from_loop: Inbox[LaneProgress],
+        to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
+        events: EventSink,
+        timeline: Timeline,
+    ) -> None:
+        self._wave = wave
+        self._rounds = rounds
+        self._commands = commands
+        self._from_loop = from_loop
+        self._to_loop = to_loop
+        self._events = events
+        self._timeline = timeline
+
+    def run(self, stopping: threading.Event) -> None:
+        """Serve until told to stop; then tell the LOOP thread by ``stopping``."""
+        poller = zmq.Poller()
+        poller.register(self._commands, zmq.POLLIN)
+        poller.register(self._from_loop.socket, zmq.POLLIN)
+        while not self._wave.stopped:
+            now = time.monotonic()
+            poller.poll(max(0, math.ceil(1000 * (self._wave.due(now) - now))))
+            commands = []
+            while self._commands.poll(0):
+                commands.append(Codec.command.decode(self._commands.recv()))
+            effects = self._wave.turn([*commands, *self._from_loop.take()], time.monotonic())
+            self._send(effects)
+            if effects.plan is not None:
+                self._run_round(effects.plan)
+        stopping.set()
+
+    def _run_round(self, plan: Plan) -> None:
+        begun = self._timeline.now()
+        self._rounds.broadcast(plan)
+        self._timeline.record("admission", "broadcast", begun, self._timeline.now())
+        tally = self._wave.vote()
+        for vote in self._rounds.votes(plan.round_id):
+            tally = self._wave.cast(vote)
+        if tally is not None:
+            self._rounds.broadcast(tally)
+        self._send(self._wave.close(time.monotonic()))
+
+    def _send(self, effects: LeaderWaveEffects) -> None:
+        for message in effects.to_loop:
+            self._to_loop.put(message, wake=not isinstance(message, RequestsWaiting))
+        for event in effects.events:
+            self._events.send(event)
+
+
+class FollowerWaveThread:
+    """Ranks 1 … P-1: all messages are those of the rounds plane."""
+
+    def __init__(
+        self, wave: FollowerWave, rounds: FollowerRounds, to_loop: Inbox[str], events: EventSink
+    ) -> None:
+        self._wave = wave
+        self._rounds = rounds
+        self._to_loop = to_loop
+        self._events = events
+
+    def run(self, stopping: threading.Event) -> None:
+        """Take part in every round until one says stop; then tell the LOOP thread by ``stopping``."""
+        while not self._wave.stopped:
+            message = self._rounds.receive(self._wave.due() - time.monotonic())
+            effects = self._wave.turn(message, time.monotonic())
+            if effects.vote is not None:
+                self._rounds.send(effects.vote)
+            for request_id in effects.admitted:
+                self._to_loop.put(request_id)
+            for event in effects.events:
+                self._events.send(event)
+        stopping.set()

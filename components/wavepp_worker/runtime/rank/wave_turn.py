@@ -1,0 +1,238 @@
+"""The WAVE thread of every rank as turns: messages and the time in, messages out. No sockets, threads or clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from wavepp_worker.errors import EngineDead, PositionMismatch
+from wavepp_worker.runtime.admission.actions import RoundActions
+from wavepp_worker.runtime.admission.ballot import Ballot
+from wavepp_worker.runtime.admission.queue import Admission
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.protocol.commands import Abort, Audit, Command, Stop, Submit
+from wavepp_worker.runtime.protocol.events import Admitted, Event, Released
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
+    LaneAdmitted,
+    LaneProgress,
+    RequestsWaiting,
+)
+from wavepp_worker.runtime.protocol.rounds import Plan, RoundMessage, Tally, Vote
+from wavepp_worker.runtime.state.reports import RankReports
+from wavepp_worker.runtime.state.request_table import RequestTable
+
+HEARTBEAT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class LeaderWaveEffects:
+    """What rank 0's WAVE thread sends after a turn.
+
+    Attributes:
+        to_loop: to the LOOP thread, in order.
+        events: to the engine, in order.
+        plan: to all ranks: a round has begun, and this rank has to vote on it too.
+    """
+
+    to_loop: tuple[RequestsWaiting | LaneAdmitted | LaneAborted, ...] = ()
+    events: tuple[Event, ...] = ()
+    plan: Plan | None = None
+
+
+class LeaderWave:
+    """Rank 0: takes commands, runs rounds, and feeds the LOOP thread with admitted requests.
+
+    Between a turn that returns a plan and ``close`` a round is open: this rank and all others vote, and
+    commands wait. Times are seconds on the caller's clock.
+    """
+
+    def __init__(
+        self,
+        planner: RoundPlanner,
+        actions: RoundActions,
+        requests: RequestTable,
+        reports: RankReports,
+        unreserved_tokens: Callable[[], float],
+        ranks: int,
+        heartbeat_seconds: float = math.inf,
+    ) -> None:
+        """``unreserved_tokens`` tells how many this rank could reserve now; see ``AdmissionQueue.work``."""
+        self._planner = planner
+        self._actions = actions
+        self._requests = requests
+        self._reports = reports
+        self._unreserved_tokens = unreserved_tokens
+        self._ranks = ranks
+        self._heartbeat_seconds = heartbeat_seconds
+        self._next_beat = 0.0 if math.isfinite(heartbeat_seconds) else math.inf
+        self._ballot: Ballot | None = None
+        self._tally: Tally | None = None
+        self._waiting = 0
+        self.stopped = False
+        """Whether the round that told all ranks to leave is over."""
+
+    def due(self, now: float) -> float:
+        """When the next turn has something to do although no message comes."""
+        return min(self._next_beat, self._planner.due(now))
+
+    def turn(self, messages: Iterable[Command | LaneProgress], now: float) -> LeaderWaveEffects:
+        """Take what arrived since the last turn, and begin a round if there is something to agree on."""
+        if self._ballot is not None:
+            raise PositionMismatch(
+                f"round {self._ballot.plan.round_id} is open; messages wait until it is closed"
+            )
+        aborted = []
+        for message in messages:
+            match message:
+                case Submit(request=request):
+                    self._planner.submit(request, now)
+                case Abort(request_id=request_id):
+                    if not self._planner.abort(request_id):
+                        aborted.append(LaneAborted(request_id))
+                case Audit(audit_id=audit_id):
+                    self._planner.audit(audit_id)
+                case Stop():
+                    self._planner.stop()
+                case _:
+                    self._planner.lane_progressed(message)
+        events: tuple[Event, ...] = ()
+        if now >= self._next_beat:
+            self._next_beat = now + self._heartbeat_seconds
+            events = (self._reports.heartbeat(self._planner.waiting, self._planner.running),)
+        plan = self._planner.next_plan(now, self._unreserved_tokens())
+        if plan is not None:
+            self._ballot = Ballot(plan, self._ranks)
+        return LeaderWaveEffects((*self._tell_waiting(), *aborted), events, plan)
+
+    def vote(self) -> Tally | None:
+        """Act on the open round's plan and cast this rank's vote; see ``cast``."""
+        return self.cast(self._actions.vote(self._open().plan))
+
+    def cast(self, vote: Vote) -> Tally | None:
+        """Count a rank's vote; returns the tally, to be sent to all ranks before ``close``, once it is the last.
+
+        Raises:
+            PositionMismatch: it is not a vote on the open round that was still missing.
+        """
+        self._tally = self._open().cast(vote)
+        return self._tally
+
+    def close(self, now: float) -> LeaderWaveEffects:
+        """Apply the outcome of the open round, on which every rank has voted."""
+        plan, tally = self._open().plan, self._tally
+        if tally is None:
+            raise PositionMismatch(f"round {plan.round_id} is to be closed before every rank has voted")
+        outcome = self._actions.apply(plan, tally)
+        result = self._planner.apply(plan, outcome, now)
+        self._ballot = self._tally = None
+        self.stopped = plan.stop
+        lanes = tuple(self._lane(admission) for admission in result.admissions)
+        admitted = tuple(_event(admission) for admission in result.admissions)
+        released = tuple(Released(request_id=request_id) for request_id in result.released)
+        return LeaderWaveEffects((*self._tell_waiting(), *lanes), (*admitted, *released))
+
+    def check(self) -> None:
+        """Raise ValueError unless the books are consistent."""
+        self._planner.check()
+
+    def _open(self) -> Ballot:
+        if self._ballot is None:
+            raise PositionMismatch("no round is open")
+        return self._ballot
+
+    def _tell_waiting(self) -> tuple[RequestsWaiting, ...]:
+        if self._planner.waiting == self._waiting:
+            return ()
+        self._waiting = self._planner.waiting
+        return (RequestsWaiting(self._waiting),)
+
+    def _lane(self, admission: Admission) -> LaneAdmitted:
+        prompt_tokens = self._requests.known(admission.request_id).request.prompt_tokens
+        return LaneAdmitted(admission.request_id, admission.endpoint, prompt_tokens)
+
+
+def _event(admission: Admission) -> Admitted:
+    return Admitted(
+        request_id=admission.request_id,
+        endpoint=admission.endpoint,
+        queued=admission.queued,
+        admission=admission.admission,
+    )
+
+
+@dataclass(frozen=True)
+class FollowerWaveEffects:
+    """What another rank's WAVE thread sends after a turn.
+
+    Attributes:
+        vote: to rank 0.
+        admitted: to the LOOP thread: requests that all ranks have committed.
+        events: to the engine.
+    """
+
+    vote: Vote | None = None
+    admitted: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+class FollowerWave:
+    """Ranks 1 … P-1: vote on rank 0's plans, and apply the outcome that follows from the tally."""
+
+    def __init__(
+        self,
+        actions: RoundActions,
+        reports: RankReports,
+        timeout: float,
+        heartbeat_seconds: float = math.inf,
+    ) -> None:
+        """``timeout``: seconds from this rank's vote to the tally."""
+        self._actions = actions
+        self._reports = reports
+        self._timeout = timeout
+        self._heartbeat_seconds = heartbeat_seconds
+        self._next_beat = 0.0 if math.isfinite(heartbeat_seconds) else math.inf
+        self._next_round = 0
+        self._plan: Plan | None = None
+        self._tally_due = math.inf
+        self.stopped = False
+        """Whether the round that told all ranks to leave is over."""
+
+    def due(self) -> float:
+        """When the next turn has something to do although no message comes."""
+        return min(self._next_beat, self._tally_due)
+
+    def turn(self, message: RoundMessage | None, now: float) -> FollowerWaveEffects:
+        """Take what rank 0 sent, if it sent something.
+
+        Raises:
+            PositionMismatch: it is not the plan or the tally that comes next.
+            EngineDead: the tally is overdue.
+        """
+        events: tuple[Event, ...] = ()
+        if now >= self._next_beat:
+            self._next_beat = now + self._heartbeat_seconds
+            events = (self._reports.heartbeat(waiting=0, running=0),)
+        plan = self._plan
+        match message:
+            case None:
+                if now >= self._tally_due:
+                    raise EngineDead(
+                        f"the tally of round {self._next_round} did not arrive within {self._timeout:.0f} s"
+                    )
+                return FollowerWaveEffects(events=events)
+            case Plan() if plan is None and message.round_id == self._next_round:
+                self._plan, self._tally_due = message, now + self._timeout
+                return FollowerWaveEffects(self._actions.vote(message), events=events)
+            case Tally() if plan is not None and message.round_id == self._next_round:
+                outcome = self._actions.apply(plan, message)
+                self._plan, self._tally_due = None, math.inf
+                self._next_round += 1
+                self.stopped = plan.stop
+                return FollowerWaveEffects(
+                    None, tuple(admit.request_id for admit in outcome.admitted), events
+                )
+            case _:
+                expected = "plan" if plan is None else "tally"
+                raise PositionMismatch(f"expected the {expected} of round {self._next_round}, got {message}")

@@ -1,0 +1,158 @@
+"""One rank's side of every request's life: announced, claimed, executed, let go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from wavepp_worker.cache.hashing import BlockHasher, cache_seed
+from wavepp_worker.cache.moves import Copy, Move
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.handoff.kv_source import KVSource, Settled
+from wavepp_worker.runtime.protocol.events import HandoffSettled
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.reports import RankReports
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+
+class Tiers(Protocol):
+    """Where block contents are; see ``state.tier_store``."""
+
+    def run(self, moves: Sequence[Move]) -> None:
+        """Copy blocks between tiers, in order."""
+
+    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+        """Those of these copies on disk that turn out to hold other bytes than they should."""
+
+
+class RequestLifecycle:
+    """What happens to a request on this rank between its announcement and its end. Thread-safe.
+
+    The WAVE thread announces, claims for immediate ownership, and lets go; the LOOP thread materialises and
+    advances; the hand-off settles from a thread of its own.
+
+    Attributes:
+        source: offers the KV of finished prompts to decode workers; None where nothing is handed off.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_id: str,
+        block_size: int,
+        requests: RequestTable,
+        cache: RankCache,
+        tiers: Tiers,
+        reports: RankReports,
+        timeline: Timeline,
+    ) -> None:
+        self._model_id = model_id
+        self._hasher = BlockHasher(block_size)
+        self._requests = requests
+        self._cache = cache
+        self._tiers = tiers
+        self._reports = reports
+        self._timeline = timeline
+        self.source: KVSource | None = None
+        self._cache_changes = threading.Lock()
+        self._materialising = threading.Lock()
+        self._ending = threading.Lock()
+
+    def announce(self, request: PrefillRequest) -> None:
+        """Know a request from now on, and hash its blocks."""
+        seed = cache_seed(self._model_id, request.salt, request.lora)
+        keys = self._hasher.keys(request.tokens, seed)
+        self._requests.announce(LocalRequest(request, keys))
+
+    def claim_blocks(self, local: LocalRequest) -> None:
+        """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
+        with self._cache_changes:
+            claimed = self._cache.materialise(local.request.request_id)
+            self._reports.cache_changed(None)
+        self._tiers.run(claimed.moves)
+        local.claimed = claimed
+
+    def install(self, local: LocalRequest, endpoint: int) -> None:
+        """Make a request whose blocks are claimed executable from token ``endpoint`` on, and offer its KV."""
+        assert local.claimed is not None, "claim_blocks comes first"
+        request = local.request
+        # A rank of other layers than attention has an empty table: it finds its states in ``claimed``.
+        local.table = torch.tensor(next(iter(local.claimed.tables), []), dtype=torch.int64)
+        local.position = endpoint
+        if request.handoff and self.source is not None:
+            self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
+
+    def materialise(self, request_id: str) -> bool:
+        """Turn a committed request's lease and escrow into blocks, if that has not been done (section 4.5).
+
+        Called by the LOOP thread. Returns whether it did; not if the request was let go of meanwhile.
+        """
+        local = self._requests.get(request_id)
+        if local is None:
+            return False
+        with self._materialising:
+            if local.table is not None or local.executed or local.endpoint is None:
+                return False
+            with self._timeline.span("loop", "materialise", requests=(request_id,)):
+                self.claim_blocks(local)
+                self.install(local, local.endpoint)
+            return True
+
+    def chunk_executed(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
+        """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one.
+
+        ``compute``: seconds each rank up to this one took for the wave.
+        """
+        request_id, end = span.request_id, span.start + span.length
+        local.position = end
+        if not local.compute:
+            local.compute = [0.0] * len(compute)
+        local.compute = [total + seconds for total, seconds in zip(local.compute, compute, strict=True)]
+        with self._cache_changes:
+            self._cache.publish(request_id, end)
+            self._reports.cache_changed(local)
+        if local.request.handoff and self.source is not None:
+            self.source.advance(request_id, end)
+        with self._ending:
+            local.executed = span.last
+            if span.last and (local.settled or not local.request.handoff):
+                self._forget(request_id)
+
+    def let_go(self, request_id: str) -> None:
+        """Drop a request in whatever state it is. No wave in flight carries it. Unknown ids are ignored."""
+        local = self._requests.get(request_id)
+        if local is None:
+            return
+        with self._materialising, self._ending:
+            handed_off = local.request.handoff and self.source is not None
+            offered = local.table is not None and handed_off
+            waits = offered and not local.settled
+            local.executed = True
+        if waits and self.source is not None:
+            self.source.withdraw(request_id)
+            return
+        self._forget(request_id)
+        if handed_off and not offered and local.endpoint is not None:
+            self._report_settled(request_id, "withdrawn")
+
+    def settled(self, request_id: str, outcome: Settled) -> None:
+        """The hand-off no longer reads a request's blocks; they are freed once no wave will write them."""
+        with self._ending:
+            local = self._requests.get(request_id)
+            if local is not None:
+                local.settled = True
+                if local.executed:
+                    self._forget(request_id)
+        self._report_settled(request_id, outcome)
+
+    def _report_settled(self, request_id: str, outcome: Settled) -> None:
+        self._reports.send(HandoffSettled(rank=self._reports.rank, request_id=request_id, outcome=outcome))
+
+    def _forget(self, request_id: str) -> None:
+        self._cache.release(request_id)
+        self._requests.forget(request_id)

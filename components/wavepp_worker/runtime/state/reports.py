@@ -1,0 +1,123 @@
+"""What one rank tells the engine of itself: heartbeats, its books, and what became reusable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from typing import Protocol
+
+from wavepp_worker import token_ids
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.errors import AuditError
+from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Heartbeat, StoredRun
+from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
+
+
+class EventSink(Protocol):
+    """Where events go; see ``protocol.outbox``."""
+
+    def send(self, message: Message) -> None:
+        """Send in the order of the calls; thread-safe, never waits."""
+
+
+class RankReports:
+    """Counts what this rank did, and reports it. Each counter has one writer.
+
+    Attributes:
+        rank: this rank's number.
+        waves: waves executed since the start, counted by the LOOP thread.
+        rounds: rounds applied since the start, counted by the WAVE thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        events: EventSink,
+        requests: RequestTable,
+        cache: RankCache,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` returns seconds."""
+        self.rank = rank
+        self.waves = 0
+        self.rounds = 0
+        self._events = events
+        self._requests = requests
+        self._cache = cache
+        self._clock = clock
+        self._last_wave = clock()
+
+    def send(self, event: Message) -> None:
+        """Tell the engine something that happened at this moment."""
+        self._events.send(event)
+
+    def wave_executed(self) -> None:
+        """Count a wave, as progress."""
+        self.waves += 1
+        self._last_wave = self._clock()
+
+    def round_applied(self) -> None:
+        """Count a round."""
+        self.rounds += 1
+
+    def heartbeat(self, waiting: int, running: int) -> Heartbeat:
+        """This rank's load, and how long ago it made progress; rank 0 adds its requests by where they are."""
+        return Heartbeat(
+            rank=self.rank,
+            wave_age=self._clock() - self._last_wave,
+            waiting=waiting,
+            running=running,
+            used_blocks=self._cache.use().held,
+            waves=self.waves,
+            rounds=self.rounds,
+        )
+
+    def audit(self, audit_id: int) -> None:
+        """Report this rank's books to the engine."""
+        problems: tuple[str, ...] = ()
+        try:
+            if self._requests.ids():
+                self._cache.check()
+            else:
+                self._cache.audit()
+        except AuditError as error:
+            problems = (str(error),)
+        use = self._cache.use()
+        self.send(
+            AuditReport(
+                audit_id=audit_id,
+                rank=self.rank,
+                capacity=use.capacity,
+                free=use.free,
+                reusable=use.reusable,
+                live=self._requests.ids(),
+                problems=problems,
+            )
+        )
+
+    def cache_changed(self, published: LocalRequest | None) -> None:
+        """Report what changed in the tree since the last call; ``published``: whose blocks attached.
+
+        Calls are in the order of the changes: the caller holds a lock around both.
+        """
+        stored, removed = self._cache.take_changes()
+        keys = [block.key for block in stored]
+        runs = list(self._stored_runs(keys, published)) if published is not None else []
+        if runs or removed:
+            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=tuple(removed)))
+
+    def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
+        """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
+        request, size, at = local.request, self._cache.block, 0
+        while keys:
+            at = local.keys.index(keys[0], at)
+            pairs = zip(keys, islice(local.keys, at, None), strict=False)
+            count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            # One rank's copy of the tokens is enough: the engine asks rank 0's.
+            tokens = token_ids.part(request.tokens, at * size, (at + count) * size) if self.rank == 0 else b""
+            parent = local.keys[at - 1] if at else None
+            yield StoredRun(tuple(keys[:count]), parent, tokens, request.salt, request.lora)
+            keys = keys[count:]
