@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import ClaimRoom, check_room
-from wavepp_worker.handoff.connection.channel import FRAME_LIMIT, Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import FRAME_LIMIT_BYTES, Channel, PeerLost
 from wavepp_worker.handoff.connection.message import encode
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, TO_PULLER, KvPiece, Pull, check_request
 
@@ -63,7 +63,10 @@ def test_messages_and_raw_bytes_arrive_as_sent() -> None:
 @pytest.mark.parametrize(
     ("sent", "sentence"),
     [
-        (struct.pack("<I", FRAME_LIMIT + 1), r"announced a message of \d+ bytes; at most \d+ are allowed"),
+        (
+            struct.pack("<I", FRAME_LIMIT_BYTES + 1),
+            r"announced a message of \d+ bytes; at most \d+ are allowed",
+        ),
         (frame(b"\xc1"), "does not belong here"),
         (frame(encode(ClaimRoom(room=1, wait=1.0))), "does not belong here"),
         (frame(b"\x82\xa4type\xa4Pull\xaarequest_id\x05"), "does not belong here"),

@@ -13,7 +13,7 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.connection.message import HandoffMessage, encode
 
-FRAME_LIMIT = 4 << 20
+FRAME_LIMIT_BYTES = 4 << 20
 """Bytes of the largest message accepted; KV bytes do not count, they are not part of a message."""
 
 HELLO_SECONDS = 10.0
@@ -99,9 +99,9 @@ class Channel:
         header = bytearray(_LENGTH.size)
         await self.receive_into(memoryview(header))
         (length,) = _LENGTH.unpack(header)
-        if length > FRAME_LIMIT:
+        if length > FRAME_LIMIT_BYTES:
             raise HandoffError(
-                f"{self.peer} announced a message of {length} bytes; at most {FRAME_LIMIT} are allowed. "
+                f"{self.peer} announced a message of {length} bytes; at most {FRAME_LIMIT_BYTES} are allowed. "
                 "It is not a hand-off peer of this version."
             )
         body = bytearray(length)

@@ -24,10 +24,8 @@ from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.tasks import results, stop_all
 from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
 from wavepp_worker.handoff.nixl.library import nixl_installed
-from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
+from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
-
-__all__ = ["BootstrapAddress", "KVReceiver", "Received"]
 
 REASON_SECONDS = 1.0
 """How long a rank's refusal waits for the prefill worker's own sentence, which says more."""
@@ -77,7 +75,7 @@ class KVReceiver:
         Args:
             host: address of the prefill worker's bootstrap server; ``port`` and ``room`` likewise.
             allocate: int64 ``[>= ceil(prompt_tokens / kv.block)]`` block table for an offer; may wait for
-                room. What it raises is passed on.
+                blocks. What it raises is passed on.
             timeout: seconds for all of it.
 
         Raises:
@@ -92,7 +90,7 @@ class KVReceiver:
         except asyncio.TimeoutError as error:
             raise RequestTimeout(
                 f"the KV of room {room} at {host}:{port} was not here within {timeout:.1f} s; the prefill "
-                "takes longer, or no room for it came free. Raise handoff_timeout or lower the load"
+                "takes longer, or no blocks for it came free. Raise handoff_timeout or lower the load"
             ) from error
         return Received(offer=offer, first=first, bytes_received=size, seconds=time.monotonic() - began)
 
