@@ -84,7 +84,7 @@ SEVERAL_MODULES = {
         "what holds of every planner", ("runtime/planning/planner.py",)
     ),
     "runtime/trace/test_traced_runs.py": Together("the trace of real runs"),
-    "serve/test_plan.py": Together(
+    "serve/test_launch_plan.py": Together(
         "what a plan says before anything starts",
         ("serve/environment.py", "serve/flag_check.py", "serve/http_address.py", "serve/model_choice.py"),
     ),

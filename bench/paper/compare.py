@@ -21,7 +21,7 @@ from bench.paper.views import change
 
 
 @dataclass(frozen=True)
-class Move:
+class CellMove:
     """One cell under one policy, measured twice.
 
     Attributes:
@@ -48,7 +48,7 @@ class Move:
         return abs(self.throughput - 1) > tolerance
 
 
-def moves(old: Sequence[CellRow], new: Sequence[CellRow]) -> list[Move]:
+def moves(old: Sequence[CellRow], new: Sequence[CellRow]) -> list[CellMove]:
     """The measurements that both have, those whose throughput moved most first.
 
     Raises:
@@ -56,7 +56,7 @@ def moves(old: Sequence[CellRow], new: Sequence[CellRow]) -> list[Move]:
     """
     before = {row.key: row for row in old}
     after = {row.key: row for row in new}
-    both = [Move(before[key], row) for key, row in after.items() if key in before]
+    both = [CellMove(before[key], row) for key, row in after.items() if key in before]
     if not both:
         raise ValueError(
             "the two files have no measurement in common; give files with the same cells and policies"
@@ -68,7 +68,7 @@ def moves(old: Sequence[CellRow], new: Sequence[CellRow]) -> list[Move]:
     return sorted(both, key=lambda move: -abs(move.throughput - 1))
 
 
-def moves_table(found: Sequence[Move], tolerance: float) -> Table:
+def moves_table(found: Sequence[CellMove], tolerance: float) -> Table:
     """A line per measurement; throughput that moved by more than ``tolerance`` is red."""
     table = plain_table(
         "New against old, largest moves first",

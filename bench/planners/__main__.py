@@ -26,9 +26,9 @@ from bench.common.origin import origin_now
 from bench.common.policies import require_known
 from bench.common.systems import BLOCK, SYSTEMS, WAVE_TOKENS, hop_seconds, read_system_model, stage_cost
 from bench.common.tables import plain_table, print_table
-from bench.planners.pipeline import Device, PlannerRun, simulate
+from bench.planners.pipeline import PlannerRun, VirtualDevice, simulate
 
-PLANNERS: dict[str, Callable[[Device], Planner]] = {
+PLANNERS: dict[str, Callable[[VirtualDevice], Planner]] = {
     "greedy": lambda d: GreedyPlanner(WAVE_TOKENS),
     "greedy M/2": lambda d: GreedyPlanner(WAVE_TOKENS // 2),
     "throttle": lambda d: ThrottlePlanner(
@@ -51,10 +51,10 @@ PLANNERS: dict[str, Callable[[Device], Planner]] = {
 }
 
 
-def device(model: str) -> Device:
+def device(model: str) -> VirtualDevice:
     """The pipeline of one of the paper's systems."""
     timed, stages = read_system_model(model), SYSTEMS[model].stages
-    return Device(stages, stage_cost(timed, stages), hop=hop_seconds(timed))
+    return VirtualDevice(stages, stage_cost(timed, stages), hop=hop_seconds(timed))
 
 
 def run_cell(cell: Cell, names: Sequence[str]) -> dict[str, PlannerRun]:

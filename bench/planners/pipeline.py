@@ -21,7 +21,7 @@ from bench.common.percentile import p95
 
 
 @dataclass(frozen=True)
-class Device:
+class VirtualDevice:
     """A pipeline of ``stages`` equal stages.
 
     Attributes:
@@ -49,7 +49,9 @@ class PlannerRun:
     waves: int
 
 
-def simulate(device: Device, planner: Planner, requests: Sequence[Shape], concurrency: int) -> PlannerRun:
+def simulate(
+    device: VirtualDevice, planner: Planner, requests: Sequence[Shape], concurrency: int
+) -> PlannerRun:
     """Run ``requests`` in order, ``concurrency`` at a time; the ring and every planner rule are as in the LOOP.
 
     Raises:

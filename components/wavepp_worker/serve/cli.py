@@ -13,7 +13,7 @@ from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, resolve
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
-from wavepp_worker.serve.plan import Options, make_plan
+from wavepp_worker.serve.launch_plan import Options, make_launch_plan
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -75,7 +75,7 @@ def serve(
         chosen = resolve(graph)
         short = {COMMON: {"model": model}} if model is not None else {}
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
-        plan = make_plan(chosen, config, Options(host=host, port=port, only=service_name))
+        plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
         if dry_run:
             typer.echo(describe(plan))
             return

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import get
+from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.log import Log
-from wavepp_worker.serve.plan import Process
 
 CONFIG_EXIT_CODE = 2
 """How a process says that its configuration cannot work, so that starting it again is no use."""

@@ -12,13 +12,13 @@ import yaml
 
 from wavepp_worker.serve.broker import Broker
 from wavepp_worker.serve.environment import BROKER_VARIABLE, LOOPBACK, QUIET, STORE_VARIABLE, base_environment
+from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
-from wavepp_worker.serve.plan import Plan
 from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.supervisor import Supervisor
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: LaunchPlan) -> str:
     """The plan for people: the merged configuration, and each process as a command line of a shell."""
     config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
     shared = {
@@ -37,7 +37,7 @@ def describe(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def launch(plan: Plan, *, run_dir: Path | None, start_seconds: float) -> None:
+def launch(plan: LaunchPlan, *, run_dir: Path | None, start_seconds: float) -> None:
     """Run the plan until interrupted; afterwards no process, socket or file of it is left.
 
     Args:
@@ -74,7 +74,7 @@ def launch(plan: Plan, *, run_dir: Path | None, start_seconds: float) -> None:
 
 
 async def _supervise(
-    plan: Plan, environment: Mapping[str, str], directory: RunDir, log: Log, start_seconds: float
+    plan: LaunchPlan, environment: Mapping[str, str], directory: RunDir, log: Log, start_seconds: float
 ) -> None:
     await Supervisor(plan, environment, directory, log).run(start_seconds)
 

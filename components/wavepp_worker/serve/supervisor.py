@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.keeper import Keeper, StartFailed
+from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
-from wavepp_worker.serve.plan import Plan
 from wavepp_worker.serve.run_dir import RunDir
 
 STOP_SECONDS = 30.0
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.1
 class Supervisor:
     """All processes of one run."""
 
-    def __init__(self, plan: Plan, environment: Mapping[str, str], run_dir: RunDir, log: Log) -> None:
+    def __init__(self, plan: LaunchPlan, environment: Mapping[str, str], run_dir: RunDir, log: Log) -> None:
         """``environment`` is what every process gets before its own variables."""
         self._plan = plan
         self._run_dir = run_dir

@@ -9,12 +9,12 @@ from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 from bench.common.bounds import alone, bound
 from bench.common.cells import Cell, Shape
-from bench.planners.pipeline import Device, simulate
+from bench.planners.pipeline import VirtualDevice, simulate
 
 
 def test_virtual_pipeline_matches_the_closed_form() -> None:
     """``k`` equal waves through ``P`` stages take ``(k + P - 1) * t``."""
-    device = Device(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
+    device = VirtualDevice(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
     outcome = simulate(device, GreedyPlanner(100), [Shape(1000)], 1)
     assert outcome.seconds == pytest.approx((10 + 3) * 1.5)
     outcome = simulate(device, GreedyPlanner(100), [Shape(1000)] * 5, 5)
@@ -29,7 +29,7 @@ def test_virtual_pipeline_matches_the_closed_form() -> None:
 def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
     shapes: list[Shape], concurrency: int
 ) -> None:
-    device = Device(8, WaveCost(0.008, 18.0e-6, 1.35e-10))
+    device = VirtualDevice(8, WaveCost(0.008, 18.0e-6, 1.35e-10))
     planner = Mpu(
         stages=8, max_num_batched_tokens=16384, min_num_batched_tokens=512, block_size=64, cost=device.cost
     )

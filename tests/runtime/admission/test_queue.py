@@ -18,7 +18,7 @@ def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
     assert not queue.work(0.0)
     queue.apply(RoundOutcome(admitted=(Admit("a", 16),), lower=(Admit("b", 0),)), 0.0)
     assert queue.work(0.0).reconcile == (Admit("b", 0),)
-    queue.settled("a")
+    queue.leave("a")
     assert queue.work(0.0).prepare == (Admit("c", 0),)
     queue.check()
 
@@ -63,7 +63,7 @@ def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
     assert not queue.work(0.0, room=149.0)
     assert queue.due(0.0) > 0.0, "nothing to do until something is freed, or a while has passed"
     queue.freed()
-    queue.settled("a")
+    queue.leave("a")
     assert not queue.work(0.0, room=99.0)
     queue.freed()
     work = queue.work(0.0, room=100.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
-from wavepp_worker.runtime.admission.round_planner import ROUND_BYTES, RoundPlanner
+from wavepp_worker.runtime.admission.round_planner import MAX_PROMPT_BYTES_PER_ROUND, RoundPlanner
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit
 
@@ -12,7 +12,9 @@ from wavepp_worker.runtime.protocol.rounds import Admit
 def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
     for name in "abc":
-        planner.submit(PrefillRequest(request_id=name, tokens=bytes(ROUND_BYTES * 2 // 3)), 0.0)
+        planner.submit(
+            PrefillRequest(request_id=name, tokens=bytes(MAX_PROMPT_BYTES_PER_ROUND * 2 // 3)), 0.0
+        )
     assert planner.abort("b")
     first = planner.next_plan(0.0)
     assert first is not None

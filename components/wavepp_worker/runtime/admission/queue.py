@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.protocol.rounds import Admit
 
-HINT_AGE = 0.02
+MAX_HINT_AGE_SECONDS = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
-RETRY_LOCALLY = 0.01
+LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
-RETRY_ROUND = 0.1
+ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
 
 
@@ -104,7 +104,7 @@ class AdmissionQueue:
             self.freed()
         return found is not None
 
-    def settled(self, request_id: str) -> None:
+    def leave(self, request_id: str) -> None:
         """An admitted request does not count against the limit any more; unknown ids are ignored."""
         self._open.discard(request_id)
 
@@ -118,20 +118,20 @@ class AdmissionQueue:
             return now
         if not self.lockstep and any(entry.candidate is None for entry in self._waiting.values()):
             return now
-        if self._waiting and self._room() > 0:
+        if self._waiting and self._free_places() > 0:
             return max(now, self._retry_at)
         return math.inf
 
-    def work(self, now: float, room: float = math.inf) -> Work:
+    def work(self, now: float, unreserved_tokens: float = math.inf) -> Work:
         """What to ask the ranks next. Every request in it has an answer in the round's outcome.
 
         Args:
-            room: tokens that rank 0 could reserve for new requests at most. Who does not fit there is not asked
+            unreserved_tokens: what rank 0 could reserve for new requests at most. Who does not fit there is not asked
                 about: a round that must fail costs all ranks and brings nothing.
         """
         reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
         self._lower.clear()
-        heads = list(self._waiting.items())[: max(0, self._room())]
+        heads = list(self._waiting.items())[: max(0, self._free_places())]
         if self.lockstep:
             return self._lockstep_work(heads, reconcile, now)
         stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
@@ -140,7 +140,7 @@ class AdmissionQueue:
         # While a request goes down, its demand grows: who came later must not take that room from it.
         if now >= self._retry_at and not reconcile:
             exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
-            left = room if exempt else room - self.headroom
+            left = unreserved_tokens if exempt else unreserved_tokens - self.headroom
             for request_id, entry in heads[:1] if exempt else heads:
                 if entry.candidate is None:
                     break
@@ -148,9 +148,9 @@ class AdmissionQueue:
                 if left < 0:
                     if not prepare:
                         entry.failed = True
-                        self._retry_at = now + RETRY_LOCALLY
+                        self._retry_at = now + LOCAL_RETRY_SECONDS
                     break
-                if now - entry.hinted > HINT_AGE:
+                if now - entry.hinted > MAX_HINT_AGE_SECONDS:
                     stale.append(request_id)
                     break
                 prepare.append(Admit(request_id, entry.candidate))
@@ -177,7 +177,7 @@ class AdmissionQueue:
             self._lower[admit.request_id] = admit.endpoint
         if outcome.failed:
             self._put_back(outcome.failed)
-            self._retry_at = now + RETRY_ROUND
+            self._retry_at = now + ROUND_RETRY_SECONDS
         elif admissions:
             self.freed()
         return admissions
@@ -201,7 +201,7 @@ class AdmissionQueue:
             self._waiting[request_id] = entry
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
 
-    def _room(self) -> int:
+    def _free_places(self) -> int:
         return self.limit - len(self._open) - len(self._preparing)
 
     def _begin(self, prepare: Iterable[Admit], now: float) -> None:

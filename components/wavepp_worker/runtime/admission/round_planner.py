@@ -13,7 +13,7 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
 
-ROUND_BYTES = 4 << 20
+MAX_PROMPT_BYTES_PER_ROUND = 4 << 20
 """Prompts that one round announces: a burst of long ones would hold up what the others of a round wait for."""
 
 
@@ -74,12 +74,12 @@ class RoundPlanner:
         match event:
             case LaneStarted(request_id):
                 if self._leases:
-                    self._queue.settled(request_id)
+                    self._queue.leave(request_id)
             case LaneScheduled(request_id):
-                self._queue.settled(request_id)
+                self._queue.leave(request_id)
             case LaneEnded(request_id, aborted):
                 self._running.discard(request_id)
-                self._queue.settled(request_id)
+                self._queue.leave(request_id)
                 self._queue.freed()
                 if aborted:
                     self._release.append(request_id)
@@ -88,16 +88,16 @@ class RoundPlanner:
         """When the next round is due; infinity if that depends on an event."""
         return now if self._news() else self._queue.due(now)
 
-    def next_plan(self, now: float, room: float = math.inf) -> Plan | None:
+    def next_plan(self, now: float, unreserved_tokens: float = math.inf) -> Plan | None:
         """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next.
 
-        ``room``: see ``AdmissionQueue.work``.
+        ``unreserved_tokens``: see ``AdmissionQueue.work``.
         """
         halfway = self._queue.looked_up
         news = self._news() and not halfway
         arrivals = self._announce() if news else ()
         # In lockstep, looking up stops the executors until the round after it: nothing may come between.
-        work = Work() if news and self._queue.lockstep else self._queue.work(now, room)
+        work = Work() if news and self._queue.lockstep else self._queue.work(now, unreserved_tokens)
         if not (news or work or halfway):
             return None
         plan = Plan(
@@ -129,13 +129,13 @@ class RoundPlanner:
         self._queue.check()
 
     def _announce(self) -> tuple[PrefillRequest, ...]:
-        """Take the first arrivals, of ``ROUND_BYTES`` or one prompt, into the queue."""
+        """Take the first arrivals, of ``MAX_PROMPT_BYTES_PER_ROUND`` or one prompt, into the queue."""
         announced: list[PrefillRequest] = []
         size = 0
         while self._arrivals:
             request, arrived = next(iter(self._arrivals.values()))
             size += len(request.tokens)
-            if announced and size > ROUND_BYTES:
+            if announced and size > MAX_PROMPT_BYTES_PER_ROUND:
                 break
             self._arrivals.popitem(last=False)
             self._queue.arrive(request.request_id, request.prompt_tokens, arrived)

@@ -50,7 +50,7 @@ class Closable(Protocol):
 
 
 @dataclass(frozen=True)
-class Device:
+class StageDevice:
     """A rank's layers, and where the KV of their blocks is."""
 
     stage: StageModel
@@ -68,7 +68,7 @@ class Threads:
     sockets: Sequence[Closable]
 
 
-def load_device(config: RankConfig) -> Device:
+def load_device(config: RankConfig) -> StageDevice:
     """Load this rank's layers and take its memory.
 
     Raises:
@@ -80,11 +80,11 @@ def load_device(config: RankConfig) -> Device:
         name = f"cuda:{config.rank % torch.cuda.device_count()}"
     stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), name)
     kv = stage.make_kv(config.blocks, config.block_size)
-    return Device(stage, kv, open_tiers(config, kv))
+    return StageDevice(stage, kv, open_tiers(config, kv))
 
 
 def make_rank(
-    config: RankConfig, device: Device, events: EventSink, gate: WaveGate, timeline: Timeline
+    config: RankConfig, device: StageDevice, events: EventSink, gate: WaveGate, timeline: Timeline
 ) -> RankParts:
     """The rank's books, with what its disk tier kept, and its hand-off."""
     window = WindowSpec(
@@ -121,7 +121,7 @@ def make_rank(
 def make_threads(
     config: RankConfig,
     context: Context,
-    device: Device,
+    device: StageDevice,
     parts: RankParts,
     events: EventSink,
     gate: WaveGate,

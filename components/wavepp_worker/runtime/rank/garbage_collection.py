@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-NEVER = 1 << 30
+MIDDLE_COLLECTIONS_BEFORE_FULL = 1 << 30
 """Middle collections before a full one: more than a process lives for."""
 
 
@@ -18,4 +18,4 @@ def collect_young_only() -> None:
     gc.collect()
     gc.freeze()
     young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, NEVER)
+    gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_BEFORE_FULL)

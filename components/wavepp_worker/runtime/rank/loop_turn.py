@@ -23,7 +23,7 @@ from wavepp_worker.runtime.trace.timeline import Timeline
 WAVES_ON_DEVICE = 2
 """Most waves on rank 0's own device, where that runs behind the host: one that runs, and one behind it. A wave launched
 earlier than that cannot take in what is admitted meanwhile."""
-WAIT_WORTH_A_SLICE = 20_000
+MIN_TRACED_WAIT_NS = 20_000
 """Nanoseconds from which a wave's wait for its requests to be admitted is worth a slice of the timeline."""
 
 
@@ -198,5 +198,5 @@ class FollowerLoop:
 
     def _trace_wait(self, wave: WaveHeader) -> None:
         ready = self._timeline.now()
-        if ready - self._received > WAIT_WORTH_A_SLICE:
+        if ready - self._received > MIN_TRACED_WAIT_NS:
             self._timeline.record("loop", "wait for admission", self._received, ready, wave.wave_id)

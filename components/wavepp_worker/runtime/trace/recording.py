@@ -18,7 +18,7 @@ _LENGTH_BYTES = 4
 logger = logging.getLogger(__name__)
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class SliceBatch(msgspec.Struct, frozen=True, array_like=True):
     """Some slices, and how many before them were dropped since the batch before."""
 
     dropped: int
@@ -67,7 +67,7 @@ class Recording:
                 self._file = self._path.open("wb")
                 dropped += self._held_before
                 self._held_before, self._held = self._held, 0
-            frame = self._encoder.encode(Batch(dropped, slices))
+            frame = self._encoder.encode(SliceBatch(dropped, slices))
             self._file.write(len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)
             self._file.flush()
             self._held += len(slices) + dropped
@@ -92,7 +92,7 @@ class Recording:
 
 def read_recording(path: Path, rank: int) -> RankTimeline:
     """What ``Recording`` left at ``path``, also if it was stopped in the middle of a write."""
-    decoder = msgspec.msgpack.Decoder(Batch)
+    decoder = msgspec.msgpack.Decoder(SliceBatch)
     slices: list[Slice] = []
     dropped = 0
     for part in (_before(path), path):

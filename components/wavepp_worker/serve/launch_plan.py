@@ -50,7 +50,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """All processes of a run.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
     own_broker: bool
     notes: tuple[str, ...]
 
-    def with_model(self, directory: Path) -> Plan:
+    def with_model(self, directory: Path) -> LaunchPlan:
         """The plan with the demo model's place filled in."""
         processes = tuple(
             dataclasses.replace(
@@ -101,7 +101,7 @@ class Options:
     only: str | None = None
 
 
-def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan:
+def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> LaunchPlan:
     """Decide everything that can be decided before something starts.
 
     Args:
@@ -166,7 +166,7 @@ def make_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> Plan
                     url=base_url if service.kind == "frontend" and base_url else f"http://127.0.0.1:{port}",
                 )
             )
-    return Plan(
+    return LaunchPlan(
         graph=graph.name,
         processes=tuple(processes),
         config=_merged(services, settings),

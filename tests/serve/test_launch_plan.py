@@ -10,18 +10,18 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import Graph, Service
 from wavepp_worker.serve.config_sources import read_file
 from wavepp_worker.serve.graph import resolve
+from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
 from wavepp_worker.serve.model_choice import DEMO_MODEL
-from wavepp_worker.serve.plan import Options, Plan, make_plan
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
-def flags(plan: Plan, service: str) -> list[tuple[str, ...]]:
+def flags(plan: LaunchPlan, service: str) -> list[tuple[str, ...]]:
     return [process.argv for process in plan.processes if process.service == service]
 
 
 def test_default_disaggregated_graph() -> None:
-    plan = make_plan(resolve("graphs:disagg_wavepp"), {}, Options())
+    plan = make_launch_plan(resolve("graphs:disagg_wavepp"), {}, Options())
     assert [process.label for process in plan.processes] == [
         "Frontend:0",
         "DecodeWorker:0",
@@ -43,14 +43,14 @@ def test_default_disaggregated_graph() -> None:
 
 @pytest.mark.parametrize("name", ["disagg_wavepp", "agg_wavepp"])
 def test_configuration_files_fit_their_graphs(name: str) -> None:
-    plan = make_plan(resolve(f"graphs:{name}"), read_file(Path(f"configs/{name}.yaml")), Options())
+    plan = make_launch_plan(resolve(f"graphs:{name}"), read_file(Path(f"configs/{name}.yaml")), Options())
     assert plan.processes[0].service == "Frontend"
     assert plan.model == "SmolLM2-135M-Instruct"
 
 
 def test_model_given_once_is_everybodys(tiny_llama: Path) -> None:
     config = {"PrefillWorker": {"model": str(tiny_llama), "served_model_name": "tiny"}}
-    plan = make_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
     assert not plan.wants_demo
     assert plan.model == "tiny"
     assert all(f"--model={tiny_llama}" in process.argv for process in plan.processes)
@@ -76,14 +76,14 @@ def test_bad_configuration_fails_before_anything_starts(
     config: dict[str, dict[str, object]], key: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_plan(resolve("graphs:disagg_wavepp"), config, Options())
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
     assert key in str(caught.value)
 
 
 def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     config = {"PrefillWorker": {"ServiceArgs": {"resources": {"gpu": 2}}}}
-    plan = make_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
     assert [process.env.get("CUDA_VISIBLE_DEVICES") for process in plan.processes] == [
         None,
         None,
@@ -92,7 +92,7 @@ def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     config["DecodeWorker"] = {"ServiceArgs": {"resources": {"gpu": 1}}}
     with pytest.raises(ConfigError, match=r"PrefillWorker\.ServiceArgs\.resources\.gpu"):
-        make_plan(resolve("graphs:disagg_wavepp"), config, Options())
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
 
 
 def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,34 +100,34 @@ def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.Mo
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr("wavepp_worker.serve.http_address.DEFAULT_PORT", taken)
-        plan = make_plan(graph, {}, Options())
+        plan = make_launch_plan(graph, {}, Options())
         assert plan.processes[0].port > taken
         assert plan.notes == (f"port {taken} is in use, so HTTP is on {plan.processes[0].port}",)
         with pytest.raises(ConfigError, match="--port: "):
-            make_plan(graph, {}, Options(port=taken))
+            make_launch_plan(graph, {}, Options(port=taken))
         with pytest.raises(ConfigError, match=r"Front\.http_port: "):
-            make_plan(graph, {"Front": {"http_port": taken}}, Options())
+            make_launch_plan(graph, {"Front": {"http_port": taken}}, Options())
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
 def test_host_of_another_machine(host: str) -> None:
     with pytest.raises(ConfigError, match="--host: "):
-        make_plan(resolve("graphs:disagg_wavepp"), {}, Options(host=host))
+        make_launch_plan(resolve("graphs:disagg_wavepp"), {}, Options(host=host))
 
 
 def test_one_service_needs_a_meeting_point(monkeypatch: pytest.MonkeyPatch, tiny_llama: Path) -> None:
     graph, config = resolve("graphs:disagg_wavepp"), {"Common": {"model": str(tiny_llama)}}
     alone = Options(only="PrefillWorker")
     with pytest.raises(ConfigError, match="DYN_FILE_KV"):
-        make_plan(graph, config, alone)
+        make_launch_plan(graph, config, alone)
     monkeypatch.setenv("DYN_FILE_KV", "/tmp/shared")
     with pytest.raises(ConfigError, match="DYN_ZMQ_BROKER_URL"):
-        make_plan(graph, config, alone)
+        make_launch_plan(graph, config, alone)
     monkeypatch.setenv("DYN_ZMQ_BROKER_URL", "xsub=tcp://127.0.0.1:1 , xpub=tcp://127.0.0.1:2")
-    plan = make_plan(graph, config, alone)
+    plan = make_launch_plan(graph, config, alone)
     assert {process.service for process in plan.processes} == {"PrefillWorker"}
     assert plan.base_url is None
     assert not plan.own_store
     assert not plan.own_broker
     with pytest.raises(ConfigError, match=r"--service-name: .*Nobody"):
-        make_plan(graph, config, Options(only="Nobody"))
+        make_launch_plan(graph, config, Options(only="Nobody"))
