@@ -108,8 +108,6 @@ SEVERAL_MODULES = {
 }
 
 NO_TESTS_YET = {
-    "handoff/decode/puller.py",
-    "handoff/prefill/pull_server.py",
     "runtime/admission/ballot.py",
     "runtime/admission/rounds_plane.py",
     "runtime/rank/answers.py",

@@ -53,19 +53,21 @@ def test_nobody_is_prepared_while_an_earlier_request_goes_down() -> None:
 
 
 def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
-    queue = AdmissionQueue(limit=4, headroom=50)
+    queue = AdmissionQueue(limit=4, headunreserved_tokens=50)
     for name in "abc":
         queue.arrive(name, 100, 0.0)
     queue.work(0.0)
     queue.apply(RoundOutcome(candidates=(Admit("a", 20), Admit("b", 0), Admit("c", 0))), 0.0)
-    assert queue.work(0.0, room=229.0).prepare == (Admit("a", 20),), "80 tokens, 100 more exceed 179"
+    assert queue.work(0.0, unreserved_tokens=229.0).prepare == (Admit("a", 20),), (
+        "80 tokens, 100 more exceed 179"
+    )
     queue.apply(RoundOutcome(admitted=(Admit("a", 20),)), 0.0)
-    assert not queue.work(0.0, room=149.0)
+    assert not queue.work(0.0, unreserved_tokens=149.0)
     assert queue.due(0.0) > 0.0, "nothing to do until something is freed, or a while has passed"
     queue.freed()
     queue.leave("a")
-    assert not queue.work(0.0, room=99.0)
+    assert not queue.work(0.0, unreserved_tokens=99.0)
     queue.freed()
-    work = queue.work(0.0, room=100.0)
+    work = queue.work(0.0, unreserved_tokens=100.0)
     assert (work.prepare, work.exempt) == ((Admit("b", 0),), True), "alone, it need not leave the headroom"
     queue.check()
