@@ -108,18 +108,13 @@ SEVERAL_MODULES = {
 }
 
 NO_TESTS_YET = {
-    "runtime/admission/ballot.py",
-    "runtime/admission/rounds_plane.py",
     "runtime/rank/answers.py",
     "runtime/rank/build.py",
-    "runtime/rank/data_plane.py",
-    "runtime/rank/device_queue.py",
     "runtime/rank/execution_order.py",
     "runtime/rank/executor.py",
     "runtime/rank/loop_thread.py",
     "runtime/rank/parts.py",
     "runtime/rank/wave_thread.py",
-    "runtime/rank/wave_turn.py",
     "runtime/state/lifecycle.py",
     "runtime/state/reports.py",
 }

@@ -1,0 +1,135 @@
+"""One rank's books as production puts them together, over tiers and a hand-off that only note what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from wavepp_worker.cache.moves import Copy, Move
+from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.handoff.kv_source import Settled
+from wavepp_worker.handoff.offer import RankAddress
+from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.rank.parts import make_parts
+from wavepp_worker.runtime.state.request_table import LocalRequest
+
+BLOCK = 4
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Events:
+    """Implements ``EventSink``: what a rank told the engine."""
+
+    told: list[Message] = field(default_factory=list)
+
+    def send(self, message: Message) -> None:
+        self.told.append(message)
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.told if isinstance(message, kind)]
+
+
+@dataclass
+class NotedTiers:
+    """Implements ``Tiers``: bytes are nowhere, and no disk loses any."""
+
+    moves: list[Move] = field(default_factory=list)
+
+    def run(self, moves: Sequence[Move]) -> None:
+        self.moves.extend(moves)
+
+    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return ()
+
+
+@dataclass
+class NotedSource:
+    """Implements ``KVSource``: the test decides when and how a hand-off ends.
+
+    Attributes:
+        calls: what the rank told it, in order: the method's name, the request, and the tokens that can be read.
+        tables: of each offered request.
+    """
+
+    address: RankAddress = field(
+        default_factory=lambda: RankAddress(
+            rank=0,
+            host="",
+            port=0,
+            layers=(0, 1),
+            block=BLOCK,
+            dtype="float32",
+            bytes_per_token=1,
+            transport="socket",
+        )
+    )
+    calls: list[tuple[str, str, int]] = field(default_factory=list)
+    tables: dict[str, list[int]] = field(default_factory=dict)
+
+    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+        self.calls.append(("offer", request_id, ready))
+        self.tables[request_id] = block_table.tolist()
+
+    def advance(self, request_id: str, ready: int) -> None:
+        self.calls.append(("advance", request_id, ready))
+
+    def withdraw(self, request_id: str) -> None:
+        self.calls.append(("withdraw", request_id, 0))
+
+    def pending(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        return None
+
+
+class RankBooks:
+    """The parts of one rank, and what it told its tiers, its hand-off and the engine."""
+
+    def __init__(
+        self, *windows: WindowSpec, blocks: int = 16, rank: int = 0, leases: bool = True, handoff: bool = True
+    ) -> None:
+        """Without ``windows``: one of full attention with ``blocks`` blocks of ``BLOCK`` tokens."""
+        self.events, self.tiers, self.source = Events(), NotedTiers(), NotedSource()
+        self.cache = RankCache(windows or [WindowSpec("attention", "full", blocks)], BLOCK)
+        self.parts = make_parts(
+            self.cache, self.tiers, self.events, rank=rank, model_id="model", headroom=0, leases=leases
+        )
+        self.lifecycle, self.requests = self.parts.lifecycle, self.parts.requests
+        if handoff:
+            self.lifecycle.source = self.source
+
+    def announce(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:
+        self.lifecycle.announce(PrefillRequest.of(name, prompt, handoff=handoff))
+        return self.requests.known(name)
+
+    def admit(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:
+        """A request that all ranks have committed at what this rank can reuse."""
+        local = self.announce(name, prompt, handoff=handoff)
+        endpoint = self.cache.match(local.keys, len(prompt))
+        prepared = self.cache.prepare(name, local.keys, len(prompt), endpoint)
+        assert prepared is not None
+        assert prepared.committed
+        self.requests.commit(name, endpoint)
+        return local
+
+    def execute(self, local: LocalRequest, end: int, compute: tuple[float, ...] = (0.0,)) -> None:
+        """Its next chunk, up to token ``end``, as the executor accounts for it."""
+        name, last = local.request.request_id, end == local.request.prompt_tokens
+        self.lifecycle.chunk_executed(local, Span(name, local.position, end - local.position, last), compute)
+
+    def settled(self, name: str, outcome: Settled) -> None:
+        """What the source's thread tells when a hand-off has ended."""
+        self.lifecycle.settled(name, outcome)
+
+    def at_rest(self) -> None:
+        """Raise unless the books balance, nobody holds anything, and no request is known."""
+        self.cache.audit()
+        assert self.requests.ids() == ()
