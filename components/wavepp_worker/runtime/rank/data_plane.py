@@ -6,6 +6,8 @@ releases the interpreter lock.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import zmq
 
@@ -56,8 +58,14 @@ class DataPlane:
             raise PositionMismatch(f"{message} announces {len(metas)} tensors, {len(frames)} arrived")
         activations = {}
         for meta, frame in zip(metas, frames, strict=True):
-            flat = torch.frombuffer(frame.buffer, dtype=getattr(torch, meta.dtype))
-            activations[meta.name] = flat.view(meta.shape)
+            dtype = getattr(torch, meta.dtype)
+            announced = math.prod(meta.shape) * dtype.itemsize
+            if len(frame) != announced:
+                raise PositionMismatch(
+                    f"{meta.name} is announced as {meta.dtype} {meta.shape}, {announced} bytes, "
+                    f"but {len(frame)} bytes arrived"
+                )
+            activations[meta.name] = torch.frombuffer(frame.buffer, dtype=dtype).view(meta.shape)
         return message, activations
 
     def close(self) -> None:
