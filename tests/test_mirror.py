@@ -108,15 +108,10 @@ SEVERAL_MODULES = {
 }
 
 NO_TESTS_YET = {
-    "runtime/rank/answers.py",
     "runtime/rank/build.py",
-    "runtime/rank/execution_order.py",
-    "runtime/rank/executor.py",
     "runtime/rank/loop_thread.py",
     "runtime/rank/parts.py",
     "runtime/rank/wave_thread.py",
-    "runtime/state/lifecycle.py",
-    "runtime/state/reports.py",
 }
 
 

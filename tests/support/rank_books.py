@@ -94,11 +94,19 @@ class RankBooks:
     """The parts of one rank, and what it told its tiers, its hand-off and the engine."""
 
     def __init__(
-        self, *windows: WindowSpec, blocks: int = 16, rank: int = 0, leases: bool = True, handoff: bool = True
+        self,
+        windows: Sequence[WindowSpec] | None = None,
+        *,
+        blocks: int = 16,
+        rank: int = 0,
+        leases: bool = True,
+        handoff: bool = True,
     ) -> None:
         """Without ``windows``: one of full attention with ``blocks`` blocks of ``BLOCK`` tokens."""
+        if windows is None:
+            windows = [WindowSpec("attention", "full", blocks)]
         self.events, self.tiers, self.source = Events(), NotedTiers(), NotedSource()
-        self.cache = RankCache(windows or [WindowSpec("attention", "full", blocks)], BLOCK)
+        self.cache = RankCache(windows, BLOCK)
         self.parts = make_parts(
             self.cache, self.tiers, self.events, rank=rank, model_id="model", headroom=0, leases=leases
         )
@@ -118,6 +126,13 @@ class RankBooks:
         assert prepared is not None
         assert prepared.committed
         self.requests.commit(name, endpoint)
+        return local
+
+    def run(self, name: str, prompt: Sequence[int]) -> LocalRequest:
+        """A whole request in one chunk, from its announcement to its end."""
+        local = self.admit(name, prompt)
+        assert self.lifecycle.materialise(name)
+        self.execute(local, len(prompt))
         return local
 
     def execute(self, local: LocalRequest, end: int, compute: tuple[float, ...] = (0.0,)) -> None:

@@ -1,0 +1,197 @@
+"""What the last rank does when waves end: at once, or when a device behind the host has them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.errors import PositionMismatch, RequestTimeout
+from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.runtime.protocol.events import Finished
+from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, StageTiming
+from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
+from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
+from wavepp_worker.runtime.state.request_table import LocalRequest
+from wavepp_worker.runtime.trace.slices import FORWARD
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+from tests.support.waiting import wait_until
+
+VOCABULARY = 16
+
+
+class Device:
+    """Implements ``Completion``: a wave on a device that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float) -> None:
+        self.waited.append(timeout)
+        if not self.ended.wait(60):
+            raise RequestTimeout("the test never ended it")
+
+
+class Bench:
+    """``Answers`` of a last rank.
+
+    Attributes:
+        told: to the engine and to rank 0, in one order.
+        failures: what ended the rank.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Message] = []
+        self.failures: list[BaseException] = []
+        self.timeline = Timeline()
+        sink: Any = self
+        self.answers = Answers(sink, sink, self.timeline, 30.0, self.failures.append)
+
+    def send(self, event: Message) -> None:
+        """As ``RankReports``."""
+        self.told.append(event)
+
+    def send_done(self, done: WaveDone) -> None:
+        """As ``DataPlane``."""
+        self.told.append(done)
+
+    def waves(self) -> list[int]:
+        return [each.wave_id for each in self.told if isinstance(each, WaveDone)]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.answers.close()
+
+
+def request(name: str, **settings: Any) -> LocalRequest:
+    return LocalRequest(PrefillRequest.of(name, [1, 2, 3], **settings), [], compute=[0.5, 0.25])
+
+
+def best(*tokens: int) -> torch.Tensor:
+    """Logits under which each row prefers one token, and the one after it next."""
+    logits = torch.zeros(len(tokens), VOCABULARY)
+    for row, token in enumerate(tokens):
+        logits[row, token], logits[row, token + 1] = 2.0, 1.0
+    return logits
+
+
+def wave(
+    wave_id: int, *ended: LocalRequest, logits: torch.Tensor | None = None, done: Any = None
+) -> LaunchedWave:
+    spans = tuple(Span(local.request.request_id, 0, 3, True) for local in ended)
+    header = WaveHeader(wave_id=wave_id, spans=spans, compute=(0.5, 0.25))
+    return LaunchedWave(header, 0, ended, logits, done)
+
+
+def test_prompts_that_end_are_answered_before_rank_0_hears_of_the_wave(bench: Bench) -> None:
+    bench.answers.take(wave(0, request("a"), request("b"), logits=best(5, 9)))
+    stages = (StageTiming(0, 0.5), StageTiming(1, 0.25))
+    assert bench.told == [
+        Finished(request_id="a", first=SampledToken(5), stages=stages),
+        Finished(request_id="b", first=SampledToken(9), stages=stages),
+        WaveDone(wave_id=0, compute=(0.5, 0.25)),
+    ]
+
+
+def test_a_wave_in_which_no_prompt_ends_needs_no_logits(bench: Bench) -> None:
+    bench.answers.take(wave(0))
+    assert bench.told == [WaveDone(wave_id=0, compute=(0.5, 0.25))]
+
+
+def test_each_request_is_sampled_by_its_own_parameters(bench: Bench) -> None:
+    asked = request("asked", sampling=SamplingParams(logprobs=2))
+    penalised = request("penalised", sampling=SamplingParams(repetition_penalty=10.0))
+    bench.answers.take(wave(0, request("stop", banned=(5,)), asked, penalised, logits=best(5, 5, 3)))
+    firsts = [each.first for each in bench.told if isinstance(each, Finished)]
+    assert [first.token for first in firsts] == [6, 5, 4], "3 is in the prompt"
+    assert [token for token, _ in firsts[1].top] == [5, 6]
+
+
+@pytest.mark.parametrize("logits", [None, best(5), best(5, 6, 7)])
+def test_a_row_of_logits_for_each_prompt_that_ends(bench: Bench, logits: torch.Tensor | None) -> None:
+    with pytest.raises(
+        PositionMismatch, match="2 prompts ended in a wave that has no logits for each of them"
+    ):
+        bench.answers.take(wave(0, request("a"), request("b"), logits=logits))
+    assert bench.told == [], "no request is answered with another one's token"
+
+
+def test_a_device_behind_the_host_is_waited_for_beside_the_loop_thread(bench: Bench) -> None:
+    devices = [Device(), Device()]
+    for wave_id, device in enumerate(devices):
+        bench.answers.take(wave(wave_id, request(f"r{wave_id}"), logits=best(5), done=device))
+    devices[1].ended.set()
+    wait_until(lambda: devices[0].waited)
+    assert bench.told == [], "waves end in the order they were launched"
+    devices[0].ended.set()
+    wait_until(lambda: bench.waves() == [0, 1])
+    assert [type(each) for each in bench.told] == [Finished, WaveDone, Finished, WaveDone]
+    assert devices[0].waited == [30.0], "for as long as a wave may take"
+    assert bench.failures == []
+
+
+def test_closing_lets_the_waves_that_were_launched_end(bench: Bench) -> None:
+    device = Device()
+    for wave_id in range(5):
+        bench.answers.take(wave(wave_id, done=device))
+    threading.Timer(0.05, device.ended.set).start()
+    bench.answers.close()
+    assert bench.waves() == [0, 1, 2, 3, 4]
+
+
+def test_a_wave_that_cannot_be_completed_ends_the_rank(bench: Bench) -> None:
+    """Promise 18: the device is stuck, and nobody waits for it in vain."""
+
+    class Stuck:
+        def wait(self, timeout: float) -> None:
+            raise RequestTimeout("the device is stuck")
+
+    bench.answers.take(wave(0, request("a"), logits=best(5), done=Stuck()))
+    bench.answers.take(wave(1, done=Ending(0)))
+    wait_until(lambda: bench.failures)
+    bench.answers.close()
+    assert [str(error) for error in bench.failures] == ["the device is stuck"]
+    assert bench.told == [], "and what comes behind it is not done either"
+
+
+@pytest.mark.parametrize("logits", [None, torch.full((1, VOCABULARY), torch.nan)])
+def test_an_answer_that_fails_on_the_thread_ends_the_rank(bench: Bench, logits: torch.Tensor | None) -> None:
+    bench.answers.take(wave(0, request("a"), logits=logits, done=Ending(0)))
+    wait_until(lambda: bench.failures)
+    assert bench.told == []
+
+
+def device_slices(bench: Bench) -> list[tuple[int | None, int, int]]:
+    slices, _ = bench.timeline.take()
+    return [
+        (each.wave, each.start, each.end) for each in slices if (each.track, each.name) == ("device", FORWARD)
+    ]
+
+
+def test_a_device_that_does_not_tell_is_recorded_as_one_wave_after_the_other(bench: Bench) -> None:
+    launched = bench.timeline.now()
+    devices = [Device(), Device()]
+    for wave_id, device in enumerate(devices):
+        header = WaveHeader(wave_id=wave_id, spans=())
+        bench.answers.take(LaunchedWave(header, launched, (), None, device))
+        device.ended.set()
+    wait_until(lambda: bench.waves() == [0, 1])
+    (first, first_begun, first_ended), (second, second_begun, second_ended) = device_slices(bench)
+    assert (first, second) == (0, 1)
+    assert first_begun == launched
+    assert second_begun == first_ended <= second_ended
+
+
+def test_a_device_that_tells_is_recorded_by_who_launched(bench: Bench) -> None:
+    bench.answers.take(wave(0, done=Ending(0)))
+    wait_until(lambda: bench.waves() == [0])
+    assert device_slices(bench) == []

@@ -1,0 +1,83 @@
+"""Which wave runs next on a rank, where its requests have to stand, and what is reusable behind it."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
+
+from tests.support.rank_books import RankBooks
+
+
+def wave(wave_id: int, *spans: Span) -> WaveHeader:
+    return WaveHeader(wave_id=wave_id, spans=spans)
+
+
+def test_waves_run_in_the_order_rank_0_launched_them() -> None:
+    """Promise 12."""
+    order = RankBooks().parts.order
+    order.begin(wave(0))
+    order.begin(wave(1))
+    for refused in (0, 1, 3):
+        with pytest.raises(PositionMismatch, match=f"wave {refused} arrived, wave 2 is next"):
+            order.begin(wave(refused))
+    order.begin(wave(2))
+
+
+def test_a_waves_requests_get_their_blocks_and_come_in_the_order_of_its_spans() -> None:
+    books = RankBooks()
+    a, b = books.admit("a", [1] * 8), books.admit("b", [2] * 8)
+    assert books.parts.order.materialise("b")
+    assert not books.parts.order.materialise("b")
+    begun = books.parts.order.begin(wave(0, Span("b", 0, 8, True), Span("a", 0, 4, False)))
+    assert begun == [b, a]
+    assert a.table is not None
+    assert b.table is not None
+
+
+def test_a_chunk_has_to_begin_where_its_request_stands() -> None:
+    """Promise 12: what was executed counts, and so does what is reused."""
+    books = RankBooks()
+    books.run("before", list(range(8)))
+    local = books.admit("r", list(range(20)))
+    order = books.parts.order
+    begun = order.begin(wave(0, Span("r", 8, 4, False)))
+    order.end(begun, [Span("r", 8, 4, False)], (0.5,))
+    assert local.position == 12
+    with pytest.raises(
+        PositionMismatch, match="request r is scheduled at token 8, but this rank stands at token 12"
+    ):
+        order.begin(wave(1, Span("r", 8, 4, False)))
+
+
+def test_a_wave_of_a_request_nobody_announced_is_refused() -> None:
+    with pytest.raises(PositionMismatch, match="request x, which this rank does not know"):
+        RankBooks().parts.order.begin(wave(0, Span("x", 0, 4, False)))
+
+
+def test_a_wave_can_run_once_all_its_requests_are_committed() -> None:
+    books = RankBooks()
+    spans = (Span("a", 0, 4, False), Span("b", 0, 4, False))
+    order = books.parts.order
+    assert order.unadmitted(spans) == spans[0], "not even announced"
+    books.admit("a", [1] * 8)
+    books.announce("b", [2] * 8)
+    assert order.unadmitted(spans) == spans[1]
+    books.requests.commit("b", 0)
+    assert order.unadmitted(spans) is None
+
+
+def test_what_a_wave_computed_is_reusable_when_it_ends_and_not_before() -> None:
+    books = RankBooks()
+    prompt = list(range(10))
+    a, b = books.admit("a", prompt), books.admit("b", [7] * 4)
+    spans = (Span("a", 0, 8, False), Span("b", 0, 4, True))
+    order = books.parts.order
+    begun = order.begin(wave(0, *spans))
+    assert books.cache.match(a.keys, 10) == 0
+    assert books.parts.reports.waves == 0
+    order.end(begun, spans, (0.5, 0.25))
+    assert books.cache.match(a.keys, 10) == 8
+    assert (a.compute, b.compute) == ([0.5, 0.25], [0.5, 0.25])
+    assert books.requests.ids() == ("a",), "b's prompt is done"
+    assert books.parts.reports.waves == 1

@@ -1,0 +1,233 @@
+"""A rank's executor over fake layers: what they are given, what is settled, and what is passed on, in that order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.model.stage import Activations, Chunk, Completion, StageOutput
+from wavepp_worker.model.virtual_device import Ending
+from wavepp_worker.runtime.protocol.events import Finished
+from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
+from wavepp_worker.runtime.rank.answers import Answers
+from wavepp_worker.runtime.rank.executor import Executor
+from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
+from wavepp_worker.runtime.trace.timeline import Timeline
+
+from tests.support.rank_books import RankBooks
+from tests.support.waiting import wait_until
+
+VOCABULARY = 8
+KV: Any = "the rank's KV memory"
+
+
+class Bench:
+    """One rank's executor; implements ``StageModel`` and ``DataPlane`` as far as it uses them.
+
+    Attributes:
+        forwards: what the layers were given.
+        sent: on the data plane, with the blocks that were reusable then.
+        done, seconds: what the layers answer of the device.
+        lacking: rows of logits that they leave out.
+    """
+
+    def __init__(self, rank: int = 0, ranks: int = 2) -> None:
+        self.books = RankBooks(rank=rank)
+        self.forwards: list[tuple[Any, list[Chunk], Any]] = []
+        self.sent: list[tuple[Any, Activations, int]] = []
+        self.failures: list[BaseException] = []
+        self.done: Completion | None = None
+        self.seconds: float | None = 0.25
+        self.lacking = 0
+        self.timeline = Timeline()
+        plane: Any = self
+        stage: Any = self
+        last = rank == ranks - 1
+        reports = self.books.parts.reports
+        self.answers = Answers(plane, reports, self.timeline, 30.0, self.failures.append) if last else None
+        self.executor = Executor(
+            stage, KV, self.books.parts.order, plane, self.timeline, first=rank == 0, answers=self.answers
+        )
+
+    def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: Any) -> StageOutput:
+        """On the last rank, every prompt's first token is its number among those that end."""
+        self.forwards.append((inputs, chunks, kv))
+        if self.answers is None:
+            hidden = torch.ones(sum(chunk.length for chunk in chunks), 2)
+            return StageOutput({"hidden": hidden}, None, self.done, self.seconds)
+        ended = sum(chunk.wants_logits for chunk in chunks) - self.lacking
+        return StageOutput({}, torch.eye(ended, VOCABULARY), self.done, self.seconds)
+
+    def send_wave(self, header: WaveHeader, activations: Activations) -> None:
+        self.sent.append((header, activations, self.books.cache.use().reusable))
+
+    def send_done(self, done: WaveDone) -> None:
+        self.sent.append((done, {}, self.books.cache.use().reusable))
+
+    def execute(
+        self, wave_id: int, *spans: Span, compute: tuple[float, ...] = (), **activations: Any
+    ) -> None:
+        self.executor.execute(WaveHeader(wave_id=wave_id, spans=spans, compute=compute), activations)
+
+    def recorded(self, *names: str) -> list[tuple[str, str, int, int]]:
+        slices, _ = self.timeline.take()
+        return [(each.track, each.name, each.start, each.end) for each in slices if each.name in names]
+
+
+@pytest.fixture
+def last() -> Iterator[Bench]:
+    """The last of two ranks."""
+    bench = Bench(rank=1)
+    yield bench
+    bench.executor.close()
+
+
+def test_rank_0_packs_the_prompts_tokens_in_the_order_of_the_spans() -> None:
+    bench = Bench(rank=0)
+    a, b = bench.books.admit("a", range(10)), bench.books.admit("b", range(20, 26))
+    bench.execute(0, Span("a", 0, 4, False))
+    bench.execute(1, Span("b", 0, 6, True), Span("a", 4, 3, False))
+    tokens, chunks, kv = bench.forwards[1]
+    assert tokens.dtype == torch.int64
+    assert tokens.tolist() == [20, 21, 22, 23, 24, 25, 4, 5, 6]
+    assert [(chunk.start, chunk.length, chunk.wants_logits) for chunk in chunks] == [
+        (0, 6, True),
+        (4, 3, False),
+    ]
+    assert [chunk.block_table for chunk in chunks] == [b.table, a.table]
+    assert kv is KV
+
+
+def test_other_ranks_compute_on_what_the_rank_before_sent() -> None:
+    bench = Bench(rank=1, ranks=3)
+    bench.books.admit("a", range(10))
+    hidden = torch.zeros(4, 2)
+    bench.execute(0, Span("a", 0, 4, False), compute=(0.5,), hidden=hidden)
+    assert bench.forwards[0][0] == {"hidden": hidden}
+    ((header, activations, _),) = bench.sent
+    assert header == WaveHeader(wave_id=0, spans=(Span("a", 0, 4, False),), compute=(0.5, 0.25))
+    assert activations["hidden"].shape == (4, 2)
+
+
+def test_a_wave_is_settled_before_it_is_passed_on(last: Bench) -> None:
+    """When rank 0 learns that it is done, all ranks are: what it computed is reusable, who ended is forgotten."""
+    for bench in (Bench(rank=0), last):
+        bench.books.admit("a", range(8))
+        bench.execute(0, Span("a", 0, 8, True), compute=(0.5,) * bench.books.parts.reports.rank)
+        ((_, _, reusable),) = bench.sent
+        assert reusable == 2
+        bench.books.at_rest()
+
+
+def test_the_last_rank_answers_who_ended_and_tells_rank_0(last: Bench) -> None:
+    for name in "abc":
+        last.books.admit(name, [ord(name)] * 8)
+    spans = (Span("a", 0, 8, True), Span("b", 0, 4, False), Span("c", 0, 8, True))
+    last.execute(0, *spans, compute=(0.5,))
+    finished = last.books.events.of(Finished)
+    assert [(each.request_id, each.first.token) for each in finished] == [("a", 0), ("c", 1)]
+    assert [(stage.rank, stage.compute) for stage in finished[0].stages] == [(0, 0.5), (1, 0.25)]
+    assert [message for message, _, _ in last.sent] == [WaveDone(wave_id=0, compute=(0.5, 0.25))]
+
+
+def test_missing_logits_are_an_error_of_the_rank(last: Bench) -> None:
+    last.lacking = 1
+    last.books.admit("a", range(8))
+    with pytest.raises(PositionMismatch, match="1 prompts ended in a wave that has no logits"):
+        last.execute(0, Span("a", 0, 8, True), compute=(0.5,))
+    assert last.sent == []
+
+
+@pytest.mark.parametrize(
+    ("wave_id", "span"),
+    [
+        (1, Span("a", 0, 4, False)),
+        (0, Span("a", 4, 4, False)),
+        (0, Span("a", 0, 4, True)),
+        (0, Span("x", 0, 4, False)),
+    ],
+)
+def test_nothing_is_computed_of_a_wave_that_is_not_next(wave_id: int, span: Span) -> None:
+    """Promise 12."""
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(8))
+    with pytest.raises(PositionMismatch):
+        bench.execute(wave_id, span)
+    assert bench.forwards == []
+    assert bench.sent == []
+
+
+def test_seconds_are_the_devices_where_it_tells_and_else_the_hosts() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(8))
+    bench.seconds = 1e6
+    bench.execute(0, Span("a", 0, 4, False))
+    bench.seconds = None
+    bench.execute(1, Span("a", 4, 4, True))
+    told, measured = (header.compute[0] for header, _, _ in bench.sent)
+    assert told == 1e6
+    assert 0 < measured < 60
+
+
+def test_a_device_behind_the_host_is_passed_on_before_it_ends() -> None:
+    """Rank 0 launches ahead: what follows may rely on blocks that are queued on the device."""
+    bench = Bench(rank=0)
+    local = bench.books.admit("a", [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    end = bench.timeline.now() + 3600 * 10**9
+    bench.done = Ending(end)
+    bench.execute(0, Span("a", 0, 4, False))
+    (left,) = bench.executor.device.left()
+    assert 3500 < left <= 3600
+    assert len(bench.sent) == 1
+    assert bench.books.cache.match(local.keys, 9) == 4
+    bench.done = None
+    bench.execute(1, Span("a", 4, 5, True))
+    assert len(bench.executor.device.left()) == 1
+
+
+def test_the_last_rank_of_a_device_behind_the_host_answers_when_it_ends(last: Bench) -> None:
+    ended = threading.Event()
+
+    class Device:
+        def wait(self, timeout: float) -> None:
+            assert ended.wait(60)
+
+    last.done = Device()
+    last.books.admit("a", range(8))
+    last.execute(0, Span("a", 0, 4, False), compute=(0.5,))
+    last.execute(1, Span("a", 4, 4, True), compute=(0.5,))
+    assert len(last.forwards) == 2, "the LOOP thread launches on"
+    assert last.sent == []
+    ended.set()
+    wait_until(lambda: len(last.sent) == 2)
+    assert [message.wave_id for message, _, _ in last.sent] == [0, 1]
+    (finished,) = last.books.events.of(Finished)
+    assert [stage.compute for stage in finished.stages] == [1.0, 0.5]
+    assert last.failures == []
+
+
+def test_closing_waits_for_what_was_launched(last: Bench) -> None:
+    last.books.admit("a", range(8))
+    last.done = Ending(last.timeline.now() + 10**8)
+    last.execute(0, Span("a", 0, 8, True), compute=(0.5,))
+    last.executor.close()
+    assert len(last.sent) == 1
+
+
+def test_the_timeline_shows_the_device_where_it_tells_and_else_what_the_host_did() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(12))
+    bench.execute(0, Span("a", 0, 4, False))
+    assert [each[:2] for each in bench.recorded(FORWARD, LAUNCH)] == [("loop", FORWARD)]
+    bench.done = Ending(end := bench.timeline.now() + 10**9)
+    bench.execute(1, Span("a", 4, 4, False))
+    launch, forward = bench.recorded(FORWARD, LAUNCH)
+    assert launch[:2] == ("loop", LAUNCH)
+    assert forward == ("device", FORWARD, end - 250_000_000, end)
+    bench.seconds = None
+    bench.execute(2, Span("a", 8, 4, True))
+    assert [each[:2] for each in bench.recorded(FORWARD, LAUNCH)] == [("loop", LAUNCH)]
