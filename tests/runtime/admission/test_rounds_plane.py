@@ -84,6 +84,22 @@ def test_a_rank_that_does_not_vote_is_named(connect: Callable[..., Plane]) -> No
         next(votes)
 
 
+def test_a_rank_that_is_not_there_is_named_and_not_waited_for_in_vain(connect: Callable[..., Plane]) -> None:
+    """Promise 18: it died since the last round."""
+    leader, followers = connect(timeout=0.05)
+    leader.broadcast(Plan(round_id=2))
+    for follower in followers:
+        assert follower.receive(SOON) == Plan(round_id=2)
+    followers[1].close()
+
+    def lead_on() -> None:
+        for round_id in range(3, 5000):
+            leader.broadcast(Plan(round_id=round_id))
+
+    with pytest.raises(EngineDead, match=r"rank 2 takes no message of round \d"):
+        lead_on()
+
+
 @pytest.mark.parametrize("answer", [vote(2), Plan(round_id=3), Tally(round_id=3, votes=())])
 def test_what_is_no_vote_of_the_rank_itself_is_refused(
     connect: Callable[..., Plane], answer: Plan | Vote | Tally

@@ -13,6 +13,7 @@ from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.runtime.protocol.events import CacheChanges, HandoffSettled
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.state.request_table import LocalRequest
 
 from tests.support.rank_books import RankBooks
 from tests.support.waiting import wait_until
@@ -264,6 +265,24 @@ def test_letting_go_waits_for_a_claim_under_way() -> None:
     assert local.executed
     books.settled("r", "withdrawn")
     books.at_rest()
+
+
+def test_a_request_let_go_of_just_before_its_claim_gets_no_blocks() -> None:
+    """The LOOP thread has found it, and the WAVE thread is quicker."""
+    books = RankBooks()
+    books.admit("r", PROMPT, handoff=True)
+    found = books.requests.get
+
+    def overtaken(name: str) -> LocalRequest | None:
+        local = found(name)
+        books.requests.get = found  # type: ignore[method-assign]
+        books.lifecycle.let_go(name)
+        return local
+
+    books.requests.get = overtaken  # type: ignore[method-assign]
+    assert not books.lifecycle.materialise("r")
+    books.at_rest()
+    assert books.source.calls == []
 
 
 def test_blocks_are_copied_before_anybody_may_read_them() -> None:

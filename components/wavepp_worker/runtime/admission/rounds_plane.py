@@ -26,7 +26,7 @@ class LeaderRounds:
         """Bind ``addresses[i]`` for rank ``i + 1``.
 
         Args:
-            timeout: seconds a vote may take.
+            timeout: seconds a vote may take, and a follower's connection when there is something to send.
             delay: seconds to add to every round before votes are counted, as a slower network would.
         """
         self._timeout = timeout
@@ -34,14 +34,25 @@ class LeaderRounds:
         self._sockets = []
         for address in addresses:
             socket = context.socket(zmq.PAIR)
+            socket.set(zmq.SNDTIMEO, int(timeout * 1000))
             socket.bind(address)
             self._sockets.append(socket)
 
     def broadcast(self, message: Plan | Tally) -> None:
-        """Send one message to every follower; never waits."""
+        """Send one message to every follower; waits only for one that is not connected.
+
+        Raises:
+            EngineDead: a follower is still not connected after the timeout, or not any more.
+        """
         encoded = encode(message)
-        for socket in self._sockets:
-            socket.send(encoded)
+        for rank, socket in enumerate(self._sockets, start=1):
+            try:
+                socket.send(encoded)
+            except zmq.Again as error:
+                raise EngineDead(
+                    f"rank {rank} takes no message of round {message.round_id}: "
+                    f"it was not connected for {self._timeout:.0f} s"
+                ) from error
 
     def votes(self, round_id: int) -> Iterator[Vote]:
         """One vote of each follower, in rank order, once the delay has passed.
