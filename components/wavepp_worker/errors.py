@@ -44,4 +44,4 @@ class AuditError(WaveppError):
 
 
 class CacheCorrupt(WaveppError):
-    """Bytes read back from a cache tier are not those written; only that copy is gone."""
+    """Bytes read back from a cache tier are not those written. Found in time, only that copy is gone."""

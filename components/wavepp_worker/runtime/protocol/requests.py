@@ -1,4 +1,4 @@
-"""Every message that crosses a process boundary inside one worker; frozen, typed, msgpack."""
+"""What an engine is asked and what it answers: requests, results, deltas of its index, statistics; frozen and typed."""
 
 from __future__ import annotations
 

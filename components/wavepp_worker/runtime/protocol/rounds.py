@@ -16,7 +16,7 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class Plan(Message, frozen=True, omit_defaults=True):
-    """Rank 0 to all: what to do in this round, in the order of the fields.
+    """Rank 0 to all: what to do in this round; ``RoundActions.vote`` has the order.
 
     Attributes:
         arrivals: requests every rank shall know from now on.
