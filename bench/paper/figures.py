@@ -24,7 +24,8 @@ from bench.common.figure_style import (
     token_axis,
 )
 from bench.common.policies import LOCKSTEP, MPU
-from bench.paper.bars import ablation, idle, share_of_bound
+from bench.paper.bars import ablation, idle
+from bench.paper.heat_map import share_of_bound
 from bench.paper.rows import CellRow
 from bench.paper.views import K3, PP4, TITLES, Results
 

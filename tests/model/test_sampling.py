@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import InvalidRequest, WaveppError
-from wavepp_worker.model.sampling import SamplingParams, resolve_seed, sample, validate
+from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed, sample
 
 NOTHING = np.zeros(0, dtype=np.uint32)
 
@@ -142,11 +142,13 @@ def test_seed_is_resolved_once() -> None:
 def test_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
     name, value = next(iter(wrong.items()))
     with pytest.raises(InvalidRequest, match=f"^{name} is {value}, but must be "):
-        validate(SamplingParams(**wrong), 20)
+        check_sampling(SamplingParams(**wrong), 20)
 
 
 def test_extremes_are_accepted() -> None:
-    validate(SamplingParams(), 20)
-    validate(SamplingParams(temperature=2.0, top_p=1e-9, top_k=10**9, min_p=1.0, seed=2**63, logprobs=20), 20)
+    check_sampling(SamplingParams(), 20)
+    check_sampling(
+        SamplingParams(temperature=2.0, top_p=1e-9, top_k=10**9, min_p=1.0, seed=2**63, logprobs=20), 20
+    )
     for params in ({"top_p": 1e-9}, {"top_k": 10**9}, {"min_p": 1.0}):
         assert 0 <= draws(logits(1), 1, **params)[0] < 50

@@ -33,7 +33,9 @@ from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
 
 
 class DiskStore:
-    """``slots`` blocks of ``block_bytes`` bytes in the file ``path``. For one thread, but for ``damaged``.
+    """``slots`` blocks of ``block_bytes`` bytes in the file ``path``.
+
+    For the thread that copies blocks, but for ``damaged``, which any thread may call.
 
     The whole file is allocated at once: writing to a mapped page the disk has no space for would kill the
     process instead of raising.

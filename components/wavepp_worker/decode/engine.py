@@ -22,7 +22,7 @@ from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.limits import check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
-from wavepp_worker.model.sampling import resolve_seed, validate
+from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
 
@@ -181,7 +181,7 @@ class DecodeEngine:
             raise InvalidRequest(
                 f"min_tokens is {request.min_tokens}, but must be from 0 to max_tokens={request.max_tokens}"
             )
-        validate(request.sampling, self.config.top_logprobs)
+        check_sampling(request.sampling, self.config.top_logprobs)
         return msgspec.structs.replace(
             request,
             sampling=resolve_seed(request.sampling),

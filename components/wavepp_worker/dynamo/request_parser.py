@@ -11,7 +11,7 @@ from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.limits import check_prompt
-from wavepp_worker.model.sampling import SamplingParams, validate
+from wavepp_worker.model.sampling import SamplingParams, check_sampling
 
 if TYPE_CHECKING:
     from dynamo.common.backend.engine import GenerateRequest
@@ -98,7 +98,7 @@ def parse_request(
         raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
     sampling = sampling_params(groups.sampling, logprobs, defaults)
-    validate(sampling, limits.top_logprobs)
+    check_sampling(sampling, limits.top_logprobs)
     hidden, visible = _stop_tokens(stop, fields.get("eos_token_ids") or ())
     return ParsedRequest(
         tokens=tokens,

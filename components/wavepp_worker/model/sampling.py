@@ -58,7 +58,7 @@ class SampledToken(msgspec.Struct, frozen=True):
 _COLDEST = 1e-5
 
 
-def validate(params: SamplingParams, max_logprobs: int) -> None:
+def check_sampling(params: SamplingParams, max_logprobs: int) -> None:
     """Check every value's range.
 
     Args:

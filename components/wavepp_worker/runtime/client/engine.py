@@ -14,7 +14,7 @@ from wavepp_worker.errors import EngineDead, HandoffError, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.limits import check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
-from wavepp_worker.model.sampling import SamplingParams, resolve_seed, validate
+from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
@@ -149,7 +149,7 @@ class PrefillEngine:
             EngineDead: the engine is not running.
         """
         check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
-        validate(request.sampling, self.config.top_logprobs)
+        check_sampling(request.sampling, self.config.top_logprobs)
         request = msgspec.structs.replace(request, sampling=resolve_seed(request.sampling))
         now = time.monotonic()
         with self._state.lock:

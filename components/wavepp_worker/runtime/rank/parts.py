@@ -19,7 +19,7 @@ from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
 @dataclass(frozen=True)
 class RankParts:
-    """The parts that both threads of a rank work on; each takes only those it needs."""
+    """What the two threads of a rank share, and ``actions`` (WAVE alone) and ``order`` (LOOP alone)."""
 
     requests: RequestTable
     cache: RankCache

@@ -17,6 +17,10 @@ from wavepp_worker.runtime.protocol.waves import Span
 class LocalRequest:
     """One request on one rank.
 
+    The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``claimed`` and
+    ``table``; the LOOP thread ``position`` and ``compute``; ``executed`` and ``settled`` are under a lock of
+    ``RequestLifecycle``, as the hand-off's thread settles.
+
     Attributes:
         keys: chained hashes of the prompt's full blocks.
         endpoint: tokens that all ranks reuse, once all have committed; else None.

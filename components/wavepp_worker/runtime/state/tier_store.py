@@ -63,8 +63,9 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
 
 
 class TierStore:
-    """The bytes of one rank's blocks on all tiers. For one thread, but for ``damaged``; owns the disk stores given.
+    """The bytes of one rank's blocks on all tiers; owns the disk stores given.
 
+    For the thread that materialises (LOOP; WAVE with ``ownership=none``), but for ``damaged``, which WAVE calls.
     On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
     there; the host waits for them only where it touches the same memory itself.
 

@@ -26,7 +26,7 @@ class SliceBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recording:
-    """Moves what a rank's ``timeline`` records to a file, in a thread of its own.
+    """Moves what a rank's ``timeline`` records to a file, in a thread of its own; the engine's process reads it.
 
     When the file holds half of ``limit`` it takes the place of the file before it, which is dropped: the
     latest slices are kept, at most ``limit``, plus what is recorded between two writes.
@@ -63,7 +63,7 @@ class Recording:
                 return
             if self._held >= self._half:
                 self._file.close()
-                os.replace(self._path, _before(self._path))
+                os.replace(self._path, _earlier_half(self._path))
                 self._file = self._path.open("wb")
                 dropped += self._held_before
                 self._held_before, self._held = self._held, 0
@@ -95,7 +95,7 @@ def read_recording(path: Path, rank: int) -> RankTimeline:
     decoder = msgspec.msgpack.Decoder(SliceBatch)
     slices: list[Slice] = []
     dropped = 0
-    for part in (_before(path), path):
+    for part in (_earlier_half(path), path):
         content = memoryview(part.read_bytes() if part.exists() else b"")
         while len(content) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
@@ -108,5 +108,6 @@ def read_recording(path: Path, rank: int) -> RankTimeline:
     return RankTimeline(rank, tuple(slices), dropped)
 
 
-def _before(path: Path) -> Path:
+def _earlier_half(path: Path) -> Path:
+    """The file that ``path`` took the place of, with the slices before its own."""
     return path.with_name(path.name + ".before")
