@@ -31,3 +31,13 @@ def test_an_item_wakes_whoever_polls(inbox: Inbox[int]) -> None:
     assert inbox.socket.poll(10_000)
     sender.join()
     assert inbox.take() == [7]
+
+
+def test_two_threads_that_tell_each_other_much_at_once_do_not_wait_for_each_other(
+    inbox: Inbox[int],
+) -> None:
+    """A storm of aborts: WAVE tells LOOP of each, LOOP tells WAVE of each, and neither takes meanwhile."""
+    sender = threading.Thread(target=lambda: [inbox.put(item) for item in range(10_000)], daemon=True)
+    sender.start()
+    sender.join(20)
+    assert inbox.take() == list(range(10_000)), "putting waits for the other thread to take"

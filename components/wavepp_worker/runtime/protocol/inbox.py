@@ -11,13 +11,18 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """A queue from one thread to another whose arrival can be polled with ZeroMQ sockets."""
+    """A queue from one thread to another whose arrival can be polled with ZeroMQ sockets.
+
+    Putting never waits: two threads that have much to tell each other at once would wait for each other.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str) -> None:
         self._queue: SimpleQueue[T] = SimpleQueue()
         self.socket = context.socket(zmq.PAIR)
+        self.socket.set_hwm(0)
         self.socket.bind(f"inproc://{name}")
         self._bell = context.socket(zmq.PAIR)
+        self._bell.set_hwm(0)
         self._bell.connect(f"inproc://{name}")
 
     def put(self, item: T, *, wake: bool = True) -> None:
