@@ -362,6 +362,42 @@ def test_a_peer_that_does_not_want_it_any_more_stops_the_feed() -> None:
     assert on_rank(story).settled == [("a", "withdrawn")]
 
 
+def test_a_late_farewell_does_not_end_the_next_request_of_the_same_id() -> None:
+    """S38: what was withdrawn is prefilled again while the first receiver still says goodbye."""
+
+    async def story(rank: Rank) -> None:
+        _, late = await rank.pulling(8)
+        rank.holdings.end("a", "withdrawn")
+        assert "(withdrawn)" in await late.failure()
+        again = rank.hold(8)
+        await late.channel.send(CancelPull(request_id="a"))
+        await late.served()
+        assert again.ending is None
+
+    assert on_rank(story).settled == [("a", "withdrawn")]
+
+
+def test_a_feed_that_breaks_late_does_not_end_the_next_request_of_the_same_id() -> None:
+    async def story(rank: Rank) -> None:
+        async def broken(channel: Channel, pull: ServedPull) -> None:
+            await rank.holdings.changed.wait_for(lambda: pull.held.ending)
+            rank.hold()
+            raise RuntimeError("the device is gone")
+
+        rank.server = PullServer(RANK, WIDTH, rank.holdings, broken)
+        held, peer = rank.hold(), rank.peer()
+        await peer.pull()
+        while not held.pulling:
+            await asyncio.sleep(0)
+        rank.holdings.end("a", "withdrawn")
+        assert (await peer.failure()).endswith("of request a (withdrawn): the device is gone")
+        again = rank.holdings.get("a")
+        assert again is not None
+        assert again.ending is None
+
+    assert on_rank(story).settled == [("a", "withdrawn")]
+
+
 @pytest.mark.parametrize(("tokens", "size"), [(TOKENS - 1, SIZE), (TOKENS, SIZE - 1), (TOKENS + 1, SIZE)])
 def test_a_wrong_confirmation_fails_the_request(tokens: int, size: int) -> None:
     async def story(rank: Rank) -> None:

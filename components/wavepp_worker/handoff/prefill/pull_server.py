@@ -11,6 +11,7 @@ from typing import Any
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.pull_messages import (
@@ -179,7 +180,7 @@ class PullServer:
             raise
         except Exception as error:
             logger.exception("rank %d cannot hand off request %s", self._rank, held.request_id)
-            self._holdings.end(held.request_id, "failed")
+            self._end(held, "failed")
             await channel.send(
                 PullFailed(request_id=held.request_id, message=self._trouble(held, str(error)))
             )
@@ -191,7 +192,7 @@ class PullServer:
     ) -> None:
         held = pull.held
         if isinstance(last, CancelPull):
-            self._holdings.end(held.request_id, "withdrawn")
+            self._end(held, "withdrawn")
         elif isinstance(last, PullReceived):
             expected = (held.prompt_tokens, self._bytes_per_token * held.prompt_tokens)
             if held.ending is not None:
@@ -206,6 +207,11 @@ class PullServer:
                 await channel.send(PullValid(request_id=held.request_id))
                 return
             await channel.send(PullFailed(request_id=held.request_id, message=answer))
+
+    def _end(self, held: HeldKv, outcome: Settled) -> None:
+        # Once it has settled, its id may be that of another request, which this connection must not end.
+        if held.ending is None:
+            self._holdings.end(held.request_id, outcome)
 
     def _trouble(self, held: HeldKv, reason: str = "") -> str:
         if not reason:
