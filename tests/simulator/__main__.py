@@ -31,14 +31,15 @@ def main(
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         task = progress.add_task("seeds", total=seeds)
-        for result in first_failure(first, seeds, ranks, admission, ownership):
+        stretches = enumerate(first_failure(first, seeds, ranks, admission, ownership), start=1)
+        for stretch, result in stretches:
             if result is not None:
                 again = f"--admission {admission} --ownership {ownership}"
                 again += f" --ranks {ranks}" if ranks else ""
                 typer.echo(f"seed {result[0]}: {result[1]}", err=True)
                 typer.echo(f"again: python -m tests.simulator --seed {result[0]} {again}", err=True)
                 raise typer.Exit(1)
-            progress.advance(task, STRIDE)
+            progress.update(task, completed=min(stretch * STRIDE, seeds))
 
 
 if __name__ == "__main__":
