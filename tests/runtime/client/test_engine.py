@@ -176,6 +176,13 @@ def test_bad_requests_are_refused_with_a_sentence_and_hurt_nobody(engine: Prefil
     engine.audit()
 
 
+def test_a_hand_off_is_refused_where_nothing_is_handed_off(engine: PrefillEngine) -> None:
+    """Nobody could settle it: its blocks would be held, and its id in use, for ever."""
+    with pytest.raises(InvalidRequest, match=r"request kept asks for a hand-off.*handoff=none"):
+        engine.submit(PrefillRequest.of("kept", [1, 2, 3], handoff=True)).result(60)
+    engine.audit(10)
+
+
 def test_s38_a_replayed_request_is_refused_until_all_ranks_have_let_go_of_the_first(
     engine: PrefillEngine, reference: Reference
 ) -> None:

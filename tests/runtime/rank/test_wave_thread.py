@@ -145,7 +145,7 @@ def test_a_follower_heartbeats_while_messages_come_without_a_pause(bench: Bench)
 def test_both_ranks_heartbeat_while_nothing_happens(bench: Bench) -> None:
     ranks = [started(bench.leader_thread(beat=0.01)), started(bench.follower_thread(beat=0.01))]
     for books in (bench.leader, bench.follower):
-        wait_until(lambda books=books: len(books.events.of(Heartbeat)) >= 3)
+        wait_until(lambda books=books: len(books.events.of(Heartbeat)) >= 20)
     bench.command(Stop())
     for running, _ in ranks:
         running.join(10)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from wavepp_worker.errors import EngineDead, HandoffError, RequestAborted
+from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.limits import check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
@@ -150,6 +150,11 @@ class PrefillEngine:
         """
         check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
         check_sampling(request.sampling, self.config.top_logprobs)
+        if request.handoff and self.config.handoff == "none":
+            raise InvalidRequest(
+                f"request {request.request_id} asks for a hand-off, but this engine hands nothing off "
+                "(handoff=none); submit it without one, or start the engine with another handoff"
+            )
         request = msgspec.structs.replace(request, sampling=resolve_seed(request.sampling))
         now = time.monotonic()
         with self._state.lock:
