@@ -436,3 +436,34 @@ def test_an_event_that_cannot_be_handled_kills_the_engine_instead_of_silencing_i
             future.result(30)
         assert len(reasons) == 1
         assert not engine.alive
+
+
+def test_an_engine_that_is_closed_while_it_starts_says_so_and_leaves_no_rank(tiny_llama: Path) -> None:
+    engine = PrefillEngine(EngineConfig(model=tiny_llama, dtype="float32", max_model_len=600))
+    refusals: list[EngineDead] = []
+
+    def start() -> None:
+        try:
+            engine.start()
+        except EngineDead as error:
+            refusals.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    deadline = time.monotonic() + 30
+    while not engine.rank_pids and time.monotonic() < deadline:
+        time.sleep(0.01)
+    pids = engine.rank_pids
+    engine.close()
+    starting.join(20)
+    assert "closed while it started" in str(refusals)
+    assert pids
+    assert not any(running(pid) for pid in pids)
+
+
+def test_a_closed_engine_does_not_start(tiny_llama: Path) -> None:
+    engine = PrefillEngine(EngineConfig(model=tiny_llama, dtype="float32", max_model_len=600))
+    engine.close()
+    with pytest.raises(EngineDead, match="closed before it had started"):
+        engine.start()
+    assert engine.rank_pids == []

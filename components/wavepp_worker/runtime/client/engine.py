@@ -87,17 +87,19 @@ class PrefillEngine:
 
         Raises:
             ConfigError: the partition, the device or the hand-off cannot work.
-            EngineDead: a rank failed to start, or took longer than ``start_timeout``.
+            EngineDead: a rank failed to start, or took longer than ``start_timeout``, or the engine is closed.
         """
         state, limit = self._state, self.config.start_timeout
         try:
-            state.link = RankLink(self.config, self.info, self._events)
+            state.connect(lambda: RankLink(self.config, self.info, self._events))
             if not state.started.wait(limit):
                 raise EngineDead(
                     f"ranks {state.roster.missing()} were not ready after start_timeout={limit:.0f} s"
                 )
             if state.death is not None:
                 raise state.death
+            if not state.alive:
+                raise EngineDead("the engine was closed while it started; make a new one")
         except BaseException:
             self.close()
             raise

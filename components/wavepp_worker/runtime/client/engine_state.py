@@ -19,7 +19,7 @@ class EngineState:
         changed: notified under ``lock`` when a rank reported its books, and when the engine died.
         ledger: live requests; under ``lock``.
         roster: what the ranks said of themselves; under ``lock``.
-        started: all ranks are ready, or the engine died before.
+        started: all ranks are ready, or the engine died or was closed before.
         death: why it died, if it did.
         link: the ranks, from ``start`` on.
     """
@@ -35,6 +35,24 @@ class EngineState:
         self.link: RankLink | None = None
         self._on_death = on_death
         self._closed = False
+
+    def connect(self, make: Callable[[], RankLink]) -> None:
+        """Let ``make`` spawn the ranks; if the engine is closed, none are left.
+
+        Raises:
+            ConfigError: as of ``make``.
+            EngineDead: the engine is closed.
+        """
+        closed = EngineDead("the engine was closed before it had started; make a new one")
+        if self._closed:
+            raise closed
+        link = make()
+        with self.lock:
+            if not self._closed:
+                self.link = link
+                return
+        link.close(graceful=False)
+        raise closed
 
     @property
     def alive(self) -> bool:
@@ -84,6 +102,8 @@ class EngineState:
             if self._closed:
                 return
             self._closed = True
+        # Whoever waits for the ranks to be ready waits for nothing now.
+        self.started.set()
         if self.link is not None:
             self.link.close(graceful)
         self._fail_all("the engine was closed while the request was in flight")
