@@ -47,13 +47,13 @@ class CachedRank:
 
     def __init__(self, number: int, traffic: LongPrompts, pause: float) -> None:
         prefixes = traffic.prefixes()
-        hasher = BlockHasher(traffic.block)
+        hasher = BlockHasher(traffic.block_size)
         keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
         blocks = len({key for branch in keys for key in branch}) + traffic.room
-        self.cache = RankCache([WindowSpec("attention", "full", blocks)], traffic.block)
+        self.cache = RankCache([WindowSpec("attention", "full", blocks)], traffic.block_size)
         nowhere: Any = SimpleNamespace(send=lambda message: None)
         self.parts = make_parts(
-            self.cache, NoTiers(), nowhere, rank=number, model_id=MODEL, headroom=0, leases=True
+            self.cache, NoTiers(), nowhere, rank=number, model_id=MODEL, headroom_blocks=0, leases=True
         )
         self.hasher = hasher
         self.stopping = threading.Event()
@@ -62,7 +62,7 @@ class CachedRank:
         self.changes = 0
         self._pause = pause
         for at, branch in enumerate(keys):
-            self._publish(f"fill-{at}", branch, traffic.block * len(branch))
+            self._publish(f"fill-{at}", branch, traffic.block_size * len(branch))
             self.cache.lease(f"keep-{at}", branch, traffic.tokens, traffic.tokens)
         draw = random.Random(number)
         self._churn = [
@@ -89,7 +89,7 @@ class CachedRank:
                 if self.admitted:
                     self._execute(self.admitted.popleft())
                 else:
-                    self.changes += self._publish("churn", keys, CHURN_BLOCKS * self.cache.block)
+                    self.changes += self._publish("churn", keys, CHURN_BLOCKS * self.cache.block_size)
                 if self._pause:
                     self.stopping.wait(self._pause)
         except Exception as failure:

@@ -20,7 +20,7 @@ class LongPrompts:
     """
 
     tokens: int
-    block: int
+    block_size: int
     shared: float
     branches: int
     room: int
@@ -28,8 +28,8 @@ class LongPrompts:
     def prefixes(self) -> list[bytes]:
         """The branches, whole blocks of packed token ids, equal in every process."""
         new = Prompts(seed=0)
-        length = int(self.tokens * self.shared) // self.block * self.block
-        trunk = new.tokens(length // 2 // self.block * self.block)
+        length = int(self.tokens * self.shared) // self.block_size * self.block_size
+        trunk = new.tokens(length // 2 // self.block_size * self.block_size)
         rest = length - token_ids.count(trunk)
         return [trunk + new.tokens(rest) for _ in range(self.branches)]
 

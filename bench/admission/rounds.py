@@ -6,7 +6,7 @@ import time
 
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
-from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneMaterialised, LaneScheduled
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
 
@@ -54,7 +54,7 @@ def measure_closed_loop(
         while ranks.rank.ended:
             ended += 1
             request_id = ranks.rank.ended.popleft()
-            planner.lane_progressed(LaneStarted(request_id))
+            planner.lane_progressed(LaneMaterialised(request_id))
             planner.lane_progressed(LaneScheduled(request_id))
             planner.lane_progressed(LaneEnded(request_id, aborted=False))
         if pending and len(submitted) - ended < concurrency:

@@ -24,7 +24,7 @@ def measure_steps(traffic: LongPrompts, concurrency: int, turns: int, tick: Call
         for turn in range(turns):
             prompts = traffic.prompts(prefixes, concurrency, new)
             for prompt in prompts[:8]:
-                timed(samples["hashing: block by block"], block_hashes, prompt, traffic.block, SEED)
+                timed(samples["hashing: block by block"], block_hashes, prompt, traffic.block_size, SEED)
             waiting = {
                 f"{turn}-{at}": timed(
                     samples["hashing: shared prefix remembered"], rank.hasher.keys, prompt, SEED

@@ -13,7 +13,7 @@ from bench.admission.cached_rank import CachedRank
 def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
     """The look-up of the two-walk baseline: block by block down the tree, under its mutex; tokens."""
     depth = 0
-    limit = min(len(keys), (prompt_tokens - 1) // cache.block)
+    limit = min(len(keys), (prompt_tokens - 1) // cache.block_size)
     with cache.windows() as windows:
         nodes = windows[0].tree.nodes
         parent = None
@@ -23,7 +23,7 @@ def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
                 break
             parent = node
             depth += 1
-    return depth * cache.block
+    return depth * cache.block_size
 
 
 class TwoWalkActions(RoundActions):

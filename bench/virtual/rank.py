@@ -111,7 +111,7 @@ class VirtualRank:
             Encoded(),
             rank=config.rank,
             model_id=config.model_id,
-            headroom=config.headroom,
+            headroom_blocks=config.headroom_blocks,
             leases=config.leases,
             gate=self.gate if config.lockstep else None,
             timeline=self.timeline,

@@ -70,29 +70,29 @@ class CacheMachine(RuleBasedStateMachine):
     def lease(self, tokens: list[int], candidate: int) -> None:
         self.bench.lease(self._name(), tokens, candidate)
 
-    @rule(tokens=TOKENS, floor=st.sampled_from([0, 0, 1, 3]))
-    def prepare(self, tokens: list[int], floor: int) -> None:
+    @rule(tokens=TOKENS, headroom=st.sampled_from([0, 0, 1, 3]))
+    def prepare(self, tokens: list[int], headroom: int) -> None:
         bench, name = self.bench, self._name()
-        prepared = bench.prepare(name, tokens, floor=floor)
+        prepared = bench.prepare(name, tokens, headroom=headroom)
         if prepared is None:
             assert bench.cache.holds(name) == "nothing"
             assert any(
-                bench.available(window) - bench.escrowed(window) - floor < len(tokens)
+                bench.available(window) - bench.escrowed(window) - headroom < len(tokens)
                 for window in range(len(bench.specs))
             ), "refused although free room alone suffices"
         else:
             assert bench.cache.holds(name) == ("committed" if prepared.committed else "escrow")
 
     @precondition(lambda self: self._any("lease"))
-    @rule(data=st.data(), floor=st.sampled_from([0, 0, 2]))
-    def reserve(self, data: st.DataObject, floor: int) -> None:
+    @rule(data=st.data(), headroom=st.sampled_from([0, 0, 2]))
+    def reserve(self, data: st.DataObject, headroom: int) -> None:
         name, bench = self._pick(data, "lease"), self.bench
         rooms = [
-            bench.available(at) - bench.escrowed(at) - (0 if spec.kind == "recurrent" else floor)
+            bench.available(at) - bench.escrowed(at) - (0 if spec.kind == "recurrent" else headroom)
             for at, spec in enumerate(bench.specs)
         ]
         fits = all(bench.demand(at, name) <= room for at, room in enumerate(rooms))
-        assert bench.cache.reserve(name, floor) == fits
+        assert bench.cache.reserve(name, headroom) == fits
         assert bench.cache.holds(name) == ("escrow" if fits else "lease")
 
     @precondition(lambda self: self._any("lease", "escrow", "committed"))

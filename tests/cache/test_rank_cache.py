@@ -64,7 +64,7 @@ def test_two_threads_share_the_cache() -> None:
         for number in range(1500):
             tokens = [*prompt(chance.randrange(4), chance.randrange(1, 40)), number]
             keys, name = keys_of(tokens), f"r{number}"
-            prepared = cache.prepare(name, keys, len(tokens), cache.hint(keys, len(tokens)), floor=4)
+            prepared = cache.prepare(name, keys, len(tokens), cache.hint(keys, len(tokens)), headroom=4)
             if prepared is None:
                 continue
             if not prepared.committed:

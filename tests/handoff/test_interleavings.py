@@ -45,7 +45,7 @@ class Story:
             self.worker.tables[name] = []
             offer = self.worker.describe(name, TOKENS)
             for kv, source in zip(self.worker.kvs, self.worker.sources, strict=True):
-                count = -(-TOKENS // kv.block)
+                count = -(-TOKENS // kv.block_size)
                 table = torch.arange(index * count, (index + 1) * count)
                 self.worker.tables[name].append(table)
                 kv.write(table, 0, amount, index)

@@ -78,7 +78,7 @@ def test_nothing_but_the_request_is_written(transport: str, prefill: Any, decode
         bool((pool[block, row] == -1).all())
         for pool in target.kv.pools
         for block in range(target.kv.num_blocks)
-        for row in range(target.kv.block)
+        for row in range(target.kv.block_size)
         if (block, row) not in rows
     ]
     assert all(untouched)

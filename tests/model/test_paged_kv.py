@@ -32,12 +32,12 @@ def fill(kv: TorchPagedKV) -> None:
 
 def table(kv: TorchPagedKV, tokens: int, seed: int = TABLE_SEED) -> torch.Tensor:
     order = torch.randperm(kv.num_blocks, generator=torch.Generator().manual_seed(seed))
-    return order[: -(-tokens // kv.block)]
+    return order[: -(-tokens // kv.block_size)]
 
 
 def rows(kv: TorchPagedKV, layer: int, blocks: torch.Tensor, start: int, end: int) -> list[torch.Tensor]:
     """Keys and values of tokens ``[start, end)``, found one by one."""
-    slots = [int(blocks[t // kv.block]) * kv.block + t % kv.block for t in range(start, end)]
+    slots = [int(blocks[t // kv.block_size]) * kv.block_size + t % kv.block_size for t in range(start, end)]
     return [torch.stack([pool[s] for s in slots]) for pool in kv.pools(layer)]
 
 
@@ -81,7 +81,7 @@ def test_roundtrip_between_block_sizes_and_layer_ranges(
     for layer in range(4):
         for pool in target.pools(layer):
             for block in set(range(target.num_blocks)) - used:
-                assert not pool[block * target.block : (block + 1) * target.block].any()
+                assert not pool[block * target.block_size : (block + 1) * target.block_size].any()
 
 
 def test_regions_are_where_the_blocks_are() -> None:
@@ -93,7 +93,7 @@ def test_regions_are_where_the_blocks_are() -> None:
     assert seen == exported.numpy().tobytes()
     for address, size in kv.block_regions(block):
         assert any(a <= address and address + size <= a + n for a, n in kv.regions())
-    assert sum(n for _, n in kv.regions()) == kv.num_blocks * kv.block * kv.bytes_per_token
+    assert sum(n for _, n in kv.regions()) == kv.num_blocks * kv.block_size * kv.bytes_per_token
 
 
 def test_wrong_imports_are_refused() -> None:

@@ -166,5 +166,5 @@ def make_layers(specs: Sequence[WindowSpec], block: int, contents: Contents) -> 
 
 
 def _claimed(local: LocalRequest) -> Materialised:
-    assert local.claimed is not None, f"{local.request.request_id} runs without blocks"
-    return local.claimed
+    assert local.materialised is not None, f"{local.request.request_id} runs without blocks"
+    return local.materialised

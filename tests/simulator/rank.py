@@ -187,7 +187,7 @@ def make_ranks(
             events,
             rank=number,
             model_id="simulated",
-            headroom=min(2 * count * chunk // block, blocks // draw.choice((4, 32))),
+            headroom_blocks=min(2 * count * chunk // block, blocks // draw.choice((4, 32))),
             leases=ownership == "lease",
             gate=gate if admission == "lockstep" else None,
         )

@@ -47,7 +47,7 @@ def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None
     for seed in SEEDS:
         prompt = tokens(seed, 6)
         world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks)
-        capacity = world.ranks[-1].parts.cache.use().capacity * world.block
+        capacity = world.ranks[-1].parts.cache.use().capacity * world.block_size
         world.take_room_at(40.0, ranks - 1, "noise", capacity, until=41.0)
         world.run()
         assert len(world.finished) == 2
@@ -59,7 +59,7 @@ def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None
 def test_s06_s18_a_rank_without_room_makes_all_let_go_and_try_again(ranks: int) -> None:
     for seed in SEEDS:
         world = Told([(0.5, tokens(seed, 6))], seed, ranks)
-        capacity = world.ranks[1].parts.cache.use().capacity * world.block
+        capacity = world.ranks[1].parts.cache.use().capacity * world.block_size
         world.take_room_at(0.0, 1, "noise", capacity, until=3.0)
         world.run()
         assert world.finished[0] > 3.0, "it ran although one rank had no room"

@@ -33,7 +33,7 @@ def test_s18_two_requests_that_fit_alone_but_not_together_both_finish(ranks: int
         draw = random.Random(seed)
         world = Told([(0.0, [draw.randrange(50) for _ in range(6)]) for _ in range(4)], seed, ranks)
         for rank in world.ranks:
-            assert rank.parts.cache.use().capacity * world.block >= 6
+            assert rank.parts.cache.use().capacity * world.block_size >= 6
         world.run()
         assert len(world.finished) == 4, f"seed {seed}"
 

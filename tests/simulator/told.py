@@ -45,7 +45,7 @@ class Told(World):
     def _windows(self, ranks: int, longest: int, spare: int) -> list[list[WindowSpec]]:
         if self._given is not None:
             return list(self._given)
-        return [draw_windows(self.draw, "f", self.block, longest, spare) for _ in range(ranks)]
+        return [draw_windows(self.draw, "f", self.block_size, longest, spare) for _ in range(ranks)]
 
     def _script(self, longest: int) -> None:
         for index, (at, tokens) in enumerate(self._prompts):

@@ -60,17 +60,17 @@ class World:
         self.now = 0.0
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=40)
         count = ranks or draw.choice((1, 2, 2, 3, 3, 4, 5, 8))
-        self.block = block or draw.choice((1, 2, 4))
+        self.block_size = block or draw.choice((1, 2, 4))
         chunk = draw.choice((2, 3, 8, 16))
         longest = draw.choice((6, 12, 20))
         limit = draw.choice((1, 2, 4, 8))
         windows = self._windows(count, longest, spare)
         self.ranks = make_ranks(
-            draw, windows, self.block, chunk, admission, ownership, lambda: round(1e9 * self.now)
+            draw, windows, self.block_size, chunk, admission, ownership, lambda: round(1e9 * self.now)
         )
         first = self.ranks[0].parts
-        headroom = first.actions.headroom * self.block if ownership == "lease" else 0
-        self.queue = AdmissionQueue(limit, lockstep=admission == "lockstep", headroom=headroom)
+        headroom = first.actions.headroom_blocks * self.block_size if ownership == "lease" else 0
+        self.queue = AdmissionQueue(limit, lockstep=admission == "lockstep", headroom_tokens=headroom)
         self.planner = RoundPlanner(self.queue, leases=ownership == "lease")
         self.wave = LeaderWave(
             self.planner,
@@ -80,7 +80,7 @@ class World:
             first.cache.unreserved_tokens,
             count,
         )
-        self.plan_with(draw_planner(draw, count, chunk, self.block, limit))
+        self.plan_with(draw_planner(draw, count, chunk, self.block_size, limit))
         self.requests: dict[str, PrefillRequest] = {}
         self.unfinished: dict[str, None] = {}
         self.aborted: set[str] = set()
@@ -140,7 +140,7 @@ class World:
         draw = self.draw
         hybrid = draw.random() < 0.5
         kinds = [draw.choice(HYBRIDS) if hybrid else "f" for _ in range(ranks)]
-        return [draw_windows(draw, kind, self.block, longest, spare) for kind in kinds]
+        return [draw_windows(draw, kind, self.block_size, longest, spare) for kind in kinds]
 
     def _script(self, longest: int) -> None:
         draw = self.draw

@@ -82,11 +82,11 @@ class CacheBench:
         return end
 
     def prepare(
-        self, name: str, tokens: Sequence[int], candidate: int | None = None, floor: int = 0
+        self, name: str, tokens: Sequence[int], candidate: int | None = None, headroom: int = 0
     ) -> Prepared | None:
         keys = keys_of(tokens)
         wanted = self.cache.match(keys, len(tokens)) if candidate is None else candidate
-        prepared = self.cache.prepare(name, keys, len(tokens), wanted, floor)
+        prepared = self.cache.prepare(name, keys, len(tokens), wanted, headroom)
         if prepared is not None:
             self.prompts[name] = Prompt(tokens, keys)
         return prepared

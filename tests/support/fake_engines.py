@@ -77,7 +77,7 @@ class FakePrefillEngine:
 
     def offer(self, request_id: str) -> Offer:
         rank = RankAddress(
-            rank=0, host="127.0.0.1", port=1, layers=(0, 2), block=16, dtype="float32", bytes_per_token=10,
+            rank=0, host="127.0.0.1", port=1, layers=(0, 2), block_size=16, dtype="float32", bytes_per_token=10,
             transport="socket",
         )  # fmt: skip
         return Offer(request_id=request_id, prompt_tokens=1, model_id="m", ranks=(rank,))

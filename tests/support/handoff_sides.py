@@ -27,7 +27,7 @@ class FakeKV:
     def __init__(self, layers: range, num_blocks: int, block: int, width: int = 4) -> None:
         self.layers = layers
         self.num_blocks = num_blocks
-        self.block = block
+        self.block_size = block
         self.device = torch.device("cpu")
         self.pools = [
             torch.full((num_blocks, block, (1 + layer % 2) * width), -1.0)
@@ -41,7 +41,7 @@ class FakeKV:
 
     def rows(self, table: torch.Tensor, start: int, end: int) -> Iterator[tuple[int, int]]:
         for token in range(start, end):
-            yield int(table[token // self.block]), token % self.block
+            yield int(table[token // self.block_size]), token % self.block_size
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         self.exporting += 1
@@ -134,7 +134,7 @@ class Prefill:
         for kv, source in zip(self.kvs, self.sources, strict=True):
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(kv.num_blocks, generator=generator)
-            table = order[: -(-tokens // kv.block)].clone()
+            table = order[: -(-tokens // kv.block_size)].clone()
             self.tables[name].append(table)
             kv.write(table, 0, ready, seed)
             source.offer(name, table, tokens, ready)
@@ -173,7 +173,7 @@ class Decode:
         self.tables: dict[str, torch.Tensor] = {}
 
     async def allocate(self, offer: Offer) -> torch.Tensor:
-        count = -(-offer.prompt_tokens // self.kv.block)
+        count = -(-offer.prompt_tokens // self.kv.block_size)
         table = torch.arange(self.used, self.used + count).flip(0)
         self.used += count
         self.tables[offer.request_id] = table

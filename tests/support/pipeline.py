@@ -21,14 +21,14 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-        self.kvs = [stage.make_kv(self.blocks, self.block) for stage in self.stages]
+        self.kvs = [stage.make_kv(self.blocks, self.block_size) for stage in self.stages]
         self._free = [torch.randperm(self.blocks, generator=generator).tolist() for _ in self.stages]
         self.tables = [{} for _ in self.stages]
 
     def admit(self, request: int, tokens: int) -> None:
         """Give ``request`` blocks for ``tokens`` tokens on every stage."""
         for free, tables in zip(self._free, self.tables, strict=True):
-            tables[request] = torch.tensor([free.pop() for _ in range(-(-tokens // self.block))])
+            tables[request] = torch.tensor([free.pop() for _ in range(-(-tokens // self.block_size))])
 
     def run(self, parts: list[tuple[int, int, torch.Tensor, bool]]) -> torch.Tensor:
         """Run a wave of ``(request, start, token ids, wants logits)``; returns the wanted logits."""

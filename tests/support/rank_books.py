@@ -64,7 +64,7 @@ class NotedSource:
             host="",
             port=0,
             layers=(0, 1),
-            block=BLOCK,
+            block_size=BLOCK,
             dtype="float32",
             bytes_per_token=1,
             transport="socket",
@@ -108,7 +108,7 @@ class RankBooks:
         self.events, self.tiers, self.source = Events(), NotedTiers(), NotedSource()
         self.cache = RankCache(windows, BLOCK)
         self.parts = make_parts(
-            self.cache, self.tiers, self.events, rank=rank, model_id="model", headroom=0, leases=leases
+            self.cache, self.tiers, self.events, rank=rank, model_id="model", headroom_blocks=0, leases=leases
         )
         self.lifecycle, self.requests = self.parts.lifecycle, self.parts.requests
         if handoff:
@@ -125,7 +125,7 @@ class RankBooks:
         prepared = self.cache.prepare(name, local.keys, len(prompt), endpoint)
         assert prepared is not None
         assert prepared.committed
-        self.requests.commit(name, endpoint)
+        self.requests.admit(name, endpoint)
         return local
 
     def run(self, name: str, prompt: Sequence[int]) -> LocalRequest:

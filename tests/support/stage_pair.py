@@ -23,7 +23,7 @@ class StagePair:
         layers = [range(a, b) for a, b in itertools.pairwise(ends)]
         self.stages = [load_stage(model, each, torch.float32, "cpu") for each in layers]
         self.kvs = [stage.make_kv(blocks, block) for stage in self.stages]
-        self.block = block
+        self.block_size = block
         self._lock = threading.Lock()
 
     def compute(self, table: torch.Tensor, tokens: np.ndarray, start: int, end: int) -> torch.Tensor:
@@ -37,4 +37,4 @@ class StagePair:
             return output.logits[0]
 
     def table(self, tokens: np.ndarray, first: int = 0) -> torch.Tensor:
-        return torch.arange(first, first - (-len(tokens) // self.block))
+        return torch.arange(first, first - (-len(tokens) // self.block_size))

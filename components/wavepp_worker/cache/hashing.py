@@ -24,19 +24,19 @@ def cache_seed(model_id: str, salt: str, lora: str) -> int:
     return xxhash.xxh3_64_intdigest(b"".join(len(part).to_bytes(4, "little") + part for part in parts))
 
 
-def block_hashes(tokens: bytes | memoryview, block: int, seed: int) -> list[int]:
+def block_hashes(tokens: bytes | memoryview, block_size: int, seed: int) -> list[int]:
     """``H_i = hash(B_i, H_{i-1})`` for every full block.
 
     Args:
         tokens: little-endian uint32 token ids.
-        block: tokens per block.
+        block_size: tokens per block.
         seed: ``cache_seed`` of the request, or the key of the block before the first.
 
     Returns:
         One unsigned 64-bit key per full block; a partial last block has none.
     """
     digest = xxhash.xxh3_64_intdigest
-    width = token_ids.BYTES * block
+    width = token_ids.BYTES * block_size
     whole = memoryview(tokens)[: len(tokens) // width * width]
     return [seed := digest(content, seed) for (content,) in struct.Struct(f"{width}s").iter_unpack(whole)]
 
@@ -48,12 +48,12 @@ class BlockHasher:
     stands for the whole prefix. Thread-safe.
 
     Args:
-        block: tokens per block.
+        block_size: tokens per block.
         runs: most runs of ``RUN_BLOCKS`` blocks to remember, about 3 KB each; the least recently used go first.
     """
 
-    def __init__(self, block: int, runs: int = 4096) -> None:
-        self._block = block
+    def __init__(self, block_size: int, runs: int = 4096) -> None:
+        self._block = block_size
         self._limit = runs
         self._runs: OrderedDict[int, list[int]] = OrderedDict()
         self._mutex = threading.Lock()

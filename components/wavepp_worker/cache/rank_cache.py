@@ -35,20 +35,22 @@ class RankCache:
     Args:
         windows: window 0 is the one whose changes and use are reported. A rank without any keeps nothing: it
             can resume anywhere and always has room.
-        block: tokens per block.
+        block_size: tokens per block.
 
     Raises:
         ConfigError: a window cannot work.
     """
 
-    def __init__(self, windows: Sequence[WindowSpec], block: int) -> None:
-        if block < 1:
-            raise ConfigError(f"a cache of blocks of {block} tokens; give at least 1")
-        self.block = block
+    def __init__(self, windows: Sequence[WindowSpec], block_size: int) -> None:
+        if block_size < 1:
+            raise ConfigError(f"a cache of blocks of {block_size} tokens; give at least 1")
+        self.block_size = block_size
         self._mutex = threading.Lock()
         self._index = HintIndex(len(windows))
-        self._windows = [make_window(number, spec, block, self._index) for number, spec in enumerate(windows)]
-        self._reservations = Reservations(self._windows, block)
+        self._windows = [
+            make_window(number, spec, block_size, self._index) for number, spec in enumerate(windows)
+        ]
+        self._reservations = Reservations(self._windows, block_size)
 
     def hint(self, keys: Sequence[int], prompt_tokens: int) -> int:
         """Tokens that are probably reusable. Reads the index only: owns nothing, never waits for the mutex.
@@ -56,13 +58,15 @@ class RankCache:
         The last token is always left to compute, because its logits are what a prefill answers.
         """
         limit = self._limit(keys, prompt_tokens, prompt_tokens)
-        return self.block * common_endpoint([partial(window.hint, keys) for window in self._windows], limit)
+        return self.block_size * common_endpoint(
+            [partial(window.hint, keys) for window in self._windows], limit
+        )
 
     def match(self, keys: Sequence[int], prompt_tokens: int) -> int:
         """Tokens that are reusable now, by the authoritative walk; pins nothing."""
         limit = self._limit(keys, prompt_tokens, prompt_tokens)
         with self._mutex:
-            return self.block * self._reservations.usable(keys, limit)
+            return self.block_size * self._reservations.usable(keys, limit)
 
     def unreserved_tokens(self) -> float:
         """Tokens that ``prepare`` could reserve now beyond a candidate, at most; pinning may leave less.
@@ -71,7 +75,7 @@ class RankCache:
         """
         with self._mutex:
             unreserved = [window.unreserved for window in self._prefix_trees()]
-        return min((self.block * blocks for blocks in unreserved), default=math.inf)
+        return min((self.block_size * blocks for blocks in unreserved), default=math.inf)
 
     def use(self) -> CacheUse:
         """Where the blocks of window 0 are."""
@@ -100,15 +104,15 @@ class RankCache:
         """
         limit = self._limit(keys, prompt_tokens, candidate)
         with self._mutex:
-            return self.block * self._reservations.lease(request_id, keys, prompt_tokens, limit).end
+            return self.block_size * self._reservations.lease(request_id, keys, prompt_tokens, limit).end
 
-    def reserve(self, request_id: str, floor: int = 0) -> bool:
-        """Reserve the room after the lease's endpoint, leaving ``floor`` blocks of tokens in each window.
+    def reserve(self, request_id: str, headroom: int = 0) -> bool:
+        """Reserve the room after the lease's endpoint, leaving ``headroom`` blocks of tokens in each window.
 
         False if it is not there; the lease remains.
         """
         with self._mutex:
-            return self._reservations.reserve(request_id, floor)
+            return self._reservations.reserve(request_id, headroom)
 
     def commit(self, request_id: str, endpoint: int) -> Prepared:
         """Fix a request at ``endpoint``, at or below its lease's.
@@ -121,7 +125,7 @@ class RankCache:
             return self._reservations.commit(request_id, endpoint)
 
     def prepare(
-        self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int, floor: int = 0
+        self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int, headroom: int = 0
     ) -> Prepared | None:
         """Lease and reserve, and commit at once if the lease keeps the candidate.
 
@@ -129,7 +133,7 @@ class RankCache:
         """
         limit = self._limit(keys, prompt_tokens, candidate)
         with self._mutex:
-            return self._reservations.prepare(request_id, keys, prompt_tokens, candidate, limit, floor)
+            return self._reservations.prepare(request_id, keys, prompt_tokens, candidate, limit, headroom)
 
     def materialise(self, request_id: str) -> Materialised:
         """Allocate a request's blocks; its sequence holds them and the leased prefix from then on.
@@ -201,7 +205,7 @@ class RankCache:
 
     def _limit(self, keys: Sequence[int], prompt_tokens: int, candidate: int) -> int:
         """The largest endpoint in blocks that there can be up to a candidate in tokens."""
-        return max(0, min(min(candidate, prompt_tokens - 1) // self.block, len(keys)))
+        return max(0, min(min(candidate, prompt_tokens - 1) // self.block_size, len(keys)))
 
     def _prefix_trees(self) -> list[Window]:
         """The window that is kept on disk over a restart: the first with full attention, if any."""

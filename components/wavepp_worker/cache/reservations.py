@@ -45,9 +45,9 @@ class Reservations:
     Endpoints are in tokens, multiples of ``block``. Steps that need a request in another state raise ValueError.
     """
 
-    def __init__(self, windows: Sequence[Window], block: int) -> None:
+    def __init__(self, windows: Sequence[Window], block_size: int) -> None:
         self._windows = windows
-        self._block = block
+        self._block = block_size
         self._reservations: dict[str, Reservation] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -103,12 +103,12 @@ class Reservations:
         self._settle()
         return reservation
 
-    def reserve(self, request_id: str, floor: int) -> bool:
+    def reserve(self, request_id: str, headroom: int) -> bool:
         """Put room for what is after the endpoint into escrow; False if it is not there."""
         reservation = self._in_state(request_id, "lease")
         demands = self._demands(reservation.shares, reservation.end, reservation.prompt_tokens)
         if not all(
-            window.has_room(blocks, floor) for window, blocks in zip(self._windows, demands, strict=True)
+            window.has_room(blocks, headroom) for window, blocks in zip(self._windows, demands, strict=True)
         ):
             return False
         for window, blocks in zip(self._windows, demands, strict=True):
@@ -140,12 +140,18 @@ class Reservations:
         return Prepared(endpoint, True)
 
     def prepare(
-        self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int, limit: int, floor: int
+        self,
+        request_id: str,
+        keys: Sequence[int],
+        prompt_tokens: int,
+        candidate: int,
+        limit: int,
+        headroom: int,
     ) -> Prepared | None:
         """Lease and reserve, and commit if the lease keeps the candidate; None and nothing without the room."""
         reservation = self.lease(request_id, keys, prompt_tokens, limit)
         endpoint = reservation.end * self._block
-        if not self.reserve(request_id, floor):
+        if not self.reserve(request_id, headroom):
             self.release(request_id)
             return None
         if endpoint != candidate:

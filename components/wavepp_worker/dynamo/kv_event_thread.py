@@ -21,9 +21,9 @@ STOP_SECONDS = 5.0
 class KvEventThread:
     """Publishes index changes from a thread of its own."""
 
-    def __init__(self, block: int) -> None:
-        self._block = block
-        self._pending = PendingEvents(block)
+    def __init__(self, block_size: int) -> None:
+        self._block = block_size
+        self._pending = PendingEvents(block_size)
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None

@@ -45,9 +45,9 @@ class RemovedEvent:
 class PendingEvents:
     """The difference between what is reusable and what was published. Not thread-safe."""
 
-    def __init__(self, block: int) -> None:
+    def __init__(self, block_size: int) -> None:
         """Start with nothing reusable and nothing published; ``block`` is in tokens."""
-        self._block = block
+        self._block = block_size
         self._reusable: dict[int, ReusableBlock] = {}
         self._published: set[int] = set()
         self._changed: dict[int, None] = {}

@@ -34,7 +34,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layers: ``(first, end)`` of the rank's layers.
-        block: tokens per physical block on that rank.
+        block_size: tokens per physical block on that rank.
         dtype: name of the KV dtype, e.g. ``bfloat16``.
         bytes_per_token: over all of the rank's layers.
     """
@@ -43,7 +43,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     layers: tuple[int, int]
-    block: int
+    block_size: int
     dtype: str
     bytes_per_token: int
     transport: Transport

@@ -32,16 +32,16 @@ class TorchPagedKV:
         layers: range,
         shapes: list[LayerShape],
         num_blocks: int,
-        block: int,
+        block_size: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.layers = layers
         self.num_blocks = num_blocks
-        self.block = block
+        self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        rows = num_blocks * block
+        rows = num_blocks * block_size
         # Zeros, as a padded row of a never written block must be finite.
         self._pools = [
             (
@@ -58,7 +58,7 @@ class TorchPagedKV:
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         payload = torch.empty(self.bytes_per_token * (end - start), dtype=torch.uint8)
-        slots = token_slots(block_table, start, end, self.block).to(self.device)
+        slots = token_slots(block_table, start, end, self.block_size).to(self.device)
         for pool, part in self._split(self.layers, payload, end - start):
             part.copy_(pool.index_select(0, slots))
         return payload
@@ -83,13 +83,13 @@ class TorchPagedKV:
                 f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes but "
                 f"the payload has {given}; both sides must have the same model and dtype"
             )
-        slots = token_slots(block_table, start, end, self.block).to(self.device)
+        slots = token_slots(block_table, start, end, self.block_size).to(self.device)
         for pool, part in self._split(layers, payload, end - start):
             pool.index_copy_(0, slots, part.to(self.device))
 
     @property
     def block_bytes(self) -> int:
-        return self.block * self.bytes_per_token
+        return self.block_size * self.bytes_per_token
 
     def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
         payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
@@ -106,7 +106,7 @@ class TorchPagedKV:
     def block_regions(self, block: int) -> list[tuple[int, int]]:
         if not 0 <= block < self.num_blocks:
             raise WaveppError(f"block {block} does not exist; this rank has {self.num_blocks}")
-        sizes = ((pool, self.block * _row_bytes(pool)) for pool in self._flat(self.layers))
+        sizes = ((pool, self.block_size * _row_bytes(pool)) for pool in self._flat(self.layers))
         return [(pool.data_ptr() + block * size, size) for pool, size in sizes]
 
     def regions(self) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ class TorchPagedKV:
         """Each pool as ``[num_blocks, elements]`` with its columns of ``payload``, in the pool's dtype."""
         at = 0
         for pool in self._flat(self.layers):
-            size = self.block * _row_bytes(pool)
+            size = self.block_size * _row_bytes(pool)
             yield pool.view(self.num_blocks, -1), payload[:, at : at + size].view(self.dtype)
             at += size
 

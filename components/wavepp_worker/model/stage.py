@@ -78,7 +78,7 @@ class PagedKV(BlockMemory, Protocol):
     """One rank's paged KV memory for its layers."""
 
     layers: range
-    block: int
+    block_size: int
     bytes_per_token: int
     """Bytes that one token takes over all of ``layers``."""
 
@@ -111,7 +111,7 @@ class StageModel(Protocol):
     vocab_size: int
     dtype: torch.dtype
 
-    def make_kv(self, num_blocks: int, block: int) -> PagedKV:
+    def make_kv(self, num_blocks: int, block_size: int) -> PagedKV:
         """Allocate paged KV memory for ``num_blocks`` blocks of ``block`` tokens."""
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:

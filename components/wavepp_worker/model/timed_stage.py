@@ -26,10 +26,12 @@ _MULTIPLIERS = tuple(np.uint64(m) for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB
 class TimedKV:
     """Implements ``PagedKV`` with 16 bytes a block: tokens written so far, and the hash of the prompt so far."""
 
-    def __init__(self, model: TimedModel, layers: range, num_blocks: int, block: int, clock: Clock) -> None:
+    def __init__(
+        self, model: TimedModel, layers: range, num_blocks: int, block_size: int, clock: Clock
+    ) -> None:
         self.layers = layers
         self.num_blocks = num_blocks
-        self.block = block
+        self.block_size = block_size
         self.device = torch.device("cpu")
         self.bytes_per_token = 0
         self._model = model
@@ -50,7 +52,7 @@ class TimedKV:
         """
         if start == 0:
             return np.uint64(0)
-        physical = int(table[(start - 1) // self.block])
+        physical = int(table[(start - 1) // self.block_size])
         end, value = self._entries[physical]
         if int(end) != start:
             raise WaveppError(
@@ -61,8 +63,9 @@ class TimedKV:
 
     def write(self, table: NDArray[np.int64], start: int, length: int, hashes: NDArray[np.uint64]) -> None:
         """Store the ``hashes`` at the end of each block that ``[start, start + length)`` touches."""
-        first, blocks = start // self.block, table[start // self.block : -(-(start + length) // self.block)]
-        ends = (np.arange(first, first + len(blocks)) + 1) * self.block
+        first, end = start // self.block_size, -(-(start + length) // self.block_size)
+        blocks = table[first:end]
+        ends = (np.arange(first, first + len(blocks)) + 1) * self.block_size
         self._entries[blocks, 0] = np.minimum(ends, start + length)
         self._entries[blocks, 1] = hashes
 
@@ -85,7 +88,7 @@ class TimedKV:
 
     def _copy(self, queue: Queue, blocks: torch.Tensor) -> None:
         link = self._model.to_host if queue is self._out else self._model.from_host
-        seconds = self._model.copy_time(link, len(self.layers), len(blocks) * self.block)
+        seconds = self._model.copy_time(link, len(self.layers), len(blocks) * self.block_size)
         moved = [blocks.numpy()]
         self.occupy(moved, queue.launch(seconds, after=self.ready(moved)))
 
@@ -128,8 +131,8 @@ class TimedStage:
         self._clock = clock
         self._compute, self._link = Queue(clock), Queue(clock)
 
-    def make_kv(self, num_blocks: int, block: int) -> TimedKV:
-        return TimedKV(self._model, self.layers, num_blocks, block, self._clock)
+    def make_kv(self, num_blocks: int, block_size: int) -> TimedKV:
+        return TimedKV(self._model, self.layers, num_blocks, block_size, self._clock)
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """Queue one wave; see ``StageModel``.
@@ -140,7 +143,7 @@ class TimedStage:
         if not isinstance(kv, TimedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
         tables = [
-            chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block)] for chunk in chunks
+            chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block_size)] for chunk in chunks
         ]
         before = np.array(
             [kv.hash_before(table, chunk.start) for table, chunk in zip(tables, chunks, strict=True)],
@@ -148,13 +151,13 @@ class TimedStage:
         )
         arrived = 0
         if isinstance(inputs, torch.Tensor):
-            hashes = _hash_wave(inputs.numpy(), chunks, before, kv.block)
+            hashes = _hash_wave(inputs.numpy(), chunks, before, kv.block_size)
         else:
             arrived = int(inputs["ready"][0])
             _check_same(before, inputs["before"], chunks)
             hashes = inputs["hashes"].numpy().view(np.uint64)
         ends = np.cumsum(
-            [len(table) - chunk.start // kv.block for table, chunk in zip(tables, chunks, strict=True)]
+            [len(table) - chunk.start // kv.block_size for table, chunk in zip(tables, chunks, strict=True)]
         )
         for table, chunk, of_chunk in zip(tables, chunks, np.split(hashes, ends[:-1]), strict=True):
             kv.write(table, chunk.start, chunk.length, of_chunk)
@@ -197,7 +200,7 @@ def _terms(tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[n
 
 
 def _hash_wave(
-    tokens: NDArray[np.int64], chunks: list[Chunk], before: NDArray[np.uint64], block: int
+    tokens: NDArray[np.int64], chunks: list[Chunk], before: NDArray[np.uint64], block_size: int
 ) -> NDArray[np.uint64]:
     """The prompts' hashes at the end of every block the chunks touch, chunk after chunk."""
     lengths = [chunk.length for chunk in chunks]
@@ -208,7 +211,7 @@ def _hash_wave(
         end = chunk.start + chunk.length
         part = tokens[at : at + chunk.length]
         sums = np.cumsum(_terms(part, np.arange(chunk.start, end)), dtype=np.uint64)
-        block_ends = np.arange(chunk.start // block + 1, -(-end // block) + 1) * block
+        block_ends = np.arange(chunk.start // block_size + 1, -(-end // block_size) + 1) * block_size
         found.append(value + sums[np.minimum(block_ends, end) - chunk.start - 1])
         at += chunk.length
     return np.concatenate(found)

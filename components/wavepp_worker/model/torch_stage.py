@@ -51,8 +51,8 @@ class TorchStage:
         self._model = model
         self._shapes = shapes
 
-    def make_kv(self, num_blocks: int, block: int) -> TorchPagedKV:
-        return TorchPagedKV(self.layers, self._shapes, num_blocks, block, self.dtype, self.device)
+    def make_kv(self, num_blocks: int, block_size: int) -> TorchPagedKV:
+        return TorchPagedKV(self.layers, self._shapes, num_blocks, block_size, self.dtype, self.device)
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """See ``StageModel``.
@@ -62,7 +62,7 @@ class TorchStage:
         """
         if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        wave = lay_out_wave(chunks, kv.block, self.device)
+        wave = lay_out_wave(chunks, kv.block_size, self.device)
         data = self._checked(inputs, wave)
         with torch.inference_mode(), running(wave):
             if self.layers.stop < self.num_layers:

@@ -13,20 +13,20 @@ from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.stage import Chunk
 
 
-def token_slots(block_table: torch.Tensor, start: int, end: int, block: int) -> torch.Tensor:
+def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int) -> torch.Tensor:
     """Pool rows of tokens ``[start, end)``: int64 on the CPU.
 
     Raises:
         WaveppError: the block table is too short.
     """
     table = block_table.cpu()
-    if end > len(table) * block:
+    if end > len(table) * block_size:
         raise WaveppError(
-            f"tokens [{start}, {end}) need {-(-end // block)} blocks of {block} but the block table "
+            f"tokens [{start}, {end}) need {-(-end // block_size)} blocks of {block_size} but the block table "
             f"has {len(table)}"
         )
     positions = torch.arange(start, end)
-    return table[positions // block] * block + positions % block
+    return table[positions // block_size] * block_size + positions % block_size
 
 
 @dataclass
@@ -77,7 +77,7 @@ class WaveLayout:
         return self._masks[window]
 
 
-def lay_out_wave(chunks: list[Chunk], block: int, device: torch.device) -> WaveLayout:
+def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> WaveLayout:
     """Lay out ``chunks``.
 
     Raises:
@@ -88,7 +88,7 @@ def lay_out_wave(chunks: list[Chunk], block: int, device: torch.device) -> WaveL
         raise WaveppError(
             f"a wave needs chunks of at least one token, not starts {starts} and lengths {lengths}"
         )
-    slots = [token_slots(c.block_table, 0, c.start + c.length, block) for c in chunks]
+    slots = [token_slots(c.block_table, 0, c.start + c.length, block_size) for c in chunks]
     decode = max(lengths) == 1 and min(starts) > 0
     if decode:
         # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.

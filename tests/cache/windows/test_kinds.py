@@ -75,7 +75,7 @@ def test_snapshots_are_taken_at_the_latest_positions_that_fit(
 
 
 def test_a_floor_of_token_blocks_asks_nothing_of_states() -> None:
-    assert window("recurrent").has_room(8, floor=5)
-    assert not window("recurrent").has_room(9, floor=0)
-    assert not window("full").has_room(8, floor=1)
-    assert window("sliding", span=1).has_room(7, floor=1)
+    assert window("recurrent").has_room(8, headroom=5)
+    assert not window("recurrent").has_room(9, headroom=0)
+    assert not window("full").has_room(8, headroom=1)
+    assert window("sliding", span=1).has_room(7, headroom=1)

@@ -58,7 +58,7 @@ class Rank:
             host=HOST,
             port=self._sock.getsockname()[1],
             layers=(2, 5),
-            block=4,
+            block_size=4,
             dtype="float32",
             bytes_per_token=self.width,
             transport="socket",

@@ -187,7 +187,7 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
             host=HOST,
             port=listener.port,
             layers=layers,
-            block=4,
+            block_size=4,
             dtype="float32",
             bytes_per_token=FakeKV(range(*layers), 1, 1).bytes_per_token,
             transport="socket",

@@ -53,7 +53,7 @@ def test_nobody_is_prepared_while_an_earlier_request_goes_down() -> None:
 
 
 def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
-    queue = AdmissionQueue(limit=4, headroom=50)
+    queue = AdmissionQueue(limit=4, headroom_tokens=50)
     for name in "abc":
         queue.arrive(name, 100, 0.0)
     queue.work(0.0)

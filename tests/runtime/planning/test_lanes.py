@@ -48,12 +48,12 @@ def test_a_request_has_a_lane_until_its_last_chunk_is_in_a_wave_and_ends_with_th
 def test_only_the_oldest_requests_share_waves_and_take_blocks() -> None:
     lanes = admitted(2, 3, 4, max_num_seqs=2)
     assert shape(lanes.propose()) == [("r0", 0, 2), ("r1", 0, 3)]
-    assert lanes.next_leased() == "r0"
-    lanes.started("r0")
-    lanes.started("r1")
-    assert lanes.next_leased() is None, "r2 keeps its lease until one of the first two is scheduled"
+    assert lanes.next_to_materialise() == "r0"
+    lanes.materialised("r0")
+    lanes.materialised("r1")
+    assert lanes.next_to_materialise() is None, "r2 keeps its lease until one of the first two is scheduled"
     lanes.launch(lanes.propose())
-    assert lanes.next_leased() == "r2"
+    assert lanes.next_to_materialise() == "r2"
 
 
 def test_nothing_is_proposed_while_the_ring_is_full() -> None:
@@ -79,7 +79,7 @@ def test_a_completed_wave_makes_place_in_the_ring_and_is_told_to_the_planner() -
 def test_who_is_aborted_before_a_wave_carries_it_has_ended_at_once() -> None:
     lanes = admitted(4, 4)
     assert lanes.take(LaneAborted("r0")) == [LaneEnded("r0", aborted=True)]
-    assert lanes.next_leased() == "r1"
+    assert lanes.next_to_materialise() == "r1"
     assert shape(lanes.propose()) == [("r1", 0, 4)]
     lanes.check()
 

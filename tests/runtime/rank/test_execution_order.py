@@ -63,7 +63,7 @@ def test_a_wave_can_run_once_all_its_requests_are_committed() -> None:
     books.admit("a", [1] * 8)
     books.announce("b", [2] * 8)
     assert order.unadmitted(spans) == spans[1]
-    books.requests.commit("b", 0)
+    books.requests.admit("b", 0)
     assert order.unadmitted(spans) is None
 
 

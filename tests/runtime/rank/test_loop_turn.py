@@ -14,9 +14,9 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
     LaneEnded,
+    LaneMaterialised,
     LaneProgress,
     LaneScheduled,
-    LaneStarted,
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
@@ -146,9 +146,9 @@ def test_a_lease_is_materialised_when_its_lane_has_a_place_in_the_waves() -> Non
     leader.turns(*(LaneAdmitted(name, 0, 24) for name in ("first", "second", "third")))
     assert len(leader.launched) == 2
     assert leader.order.materialised == ["first", "second"]
-    assert [each for each in leader.progress if isinstance(each, LaneStarted)] == [
-        LaneStarted("first"),
-        LaneStarted("second"),
+    assert [each for each in leader.progress if isinstance(each, LaneMaterialised)] == [
+        LaneMaterialised("first"),
+        LaneMaterialised("second"),
     ]
     leader.complete(0)
     leader.turns()
@@ -158,7 +158,7 @@ def test_a_lease_is_materialised_when_its_lane_has_a_place_in_the_waves() -> Non
 def test_a_request_that_is_wholly_in_waves_gives_its_lane_back() -> None:
     leader = Leader(ranks=1)
     leader.turns(LaneAdmitted("short", 0, 4))
-    assert leader.progress == [LaneStarted("short"), LaneScheduled("short")]
+    assert leader.progress == [LaneMaterialised("short"), LaneScheduled("short")]
 
 
 def wave(*names: str, wave_id: int = 0) -> WaveHeader:

@@ -103,7 +103,7 @@ def test_a_request_is_admitted_on_both_ranks_and_all_leave_when_told(bench: Benc
     bench.submit("a")
     wait_until(lambda: bench.leader.events.of(Admitted))
     assert bench.to_loop.socket.poll(10_000), "a lane is something to wake up for"
-    wait_until(lambda: bench.follower.requests.committed("a"))
+    wait_until(lambda: bench.follower.requests.admitted("a"))
     assert bench.admitted.socket.poll(10_000)
     assert bench.to_loop.take() == [RequestsWaiting(1), RequestsWaiting(0), LaneAdmitted("a", 0, 10)]
     assert bench.admitted.take() == ["a"]

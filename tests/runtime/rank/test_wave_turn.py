@@ -15,8 +15,8 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
     LaneEnded,
+    LaneMaterialised,
     LaneProgress,
-    LaneStarted,
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
@@ -179,7 +179,7 @@ def test_an_aborted_lane_has_to_end_before_the_ranks_let_go() -> None:
     """S30: a wave in flight may carry it."""
     leader = Leader()
     leader.rounds(submit("a"))
-    leader.rounds(LaneStarted("a"))
+    leader.rounds(LaneMaterialised("a"))
     leader.told()
     assert leader.rounds(Abort(request_id="a")) == []
     assert leader.told() == [LaneAborted("a")]
@@ -193,7 +193,7 @@ def test_an_aborted_lane_has_to_end_before_the_ranks_let_go() -> None:
 def test_a_lane_that_ran_to_its_end_is_not_let_go_of() -> None:
     leader = Leader()
     leader.rounds(submit("a"))
-    assert leader.rounds(LaneStarted("a"), LaneEnded("a", aborted=False)) == []
+    assert leader.rounds(LaneMaterialised("a"), LaneEnded("a", aborted=False)) == []
     assert not [event for event in leader.events if isinstance(event, Released)]
 
 
@@ -202,7 +202,7 @@ def test_the_loop_hears_how_many_wait_only_when_that_changes() -> None:
     leader.rounds(submit("a"), submit("b"))
     leader.rounds(submit("c"))
     leader.rounds(now=1.0)
-    leader.rounds(LaneStarted("a"), now=2.0)
+    leader.rounds(LaneMaterialised("a"), now=2.0)
     waiting = [each.requests for each in leader.told() if isinstance(each, RequestsWaiting)]
     assert waiting == [2, 1, 2, 1]
 
@@ -292,9 +292,9 @@ def test_a_follower_votes_on_the_plan_and_applies_the_tally() -> None:
     assert wave.turn(tally_of(effects.vote), 0.0).vote is None
     effects = wave.turn(Plan(round_id=1, prepare=(Admit("a", 0),)), 0.0)
     assert effects.vote == Vote(round_id=1, rank=1, claims=(Claim(0, committed=True),))
-    assert not books.requests.committed("a"), "some other rank may have no room"
+    assert not books.requests.admitted("a"), "some other rank may have no room"
     assert wave.turn(tally_of(effects.vote), 0.0).admitted == ("a",)
-    assert books.requests.committed("a")
+    assert books.requests.admitted("a")
 
 
 def test_a_follower_does_what_all_votes_say_not_what_its_own_says() -> None:

@@ -184,7 +184,7 @@ def test_who_is_not_committed_or_not_known_is_not_materialised() -> None:
     assert not books.lifecycle.materialise("r"), "some rank may still have no room"
     assert not books.lifecycle.materialise("never heard of")
     assert books.cache.holds("r") == "committed"
-    books.requests.commit("r", 0)
+    books.requests.admit("r", 0)
     assert books.lifecycle.materialise("r")
     assert not books.lifecycle.materialise("r"), "once"
     assert books.cache.holds("r") == "sequence"
@@ -318,7 +318,7 @@ def test_blocks_taken_at_admission_run_from_there() -> None:
     ownership = books.parts.actions.ownership
     (claim,) = ownership.prepare([Admit("r", 0)], 0)
     assert claim.committed
-    assert local.claimed is not None
+    assert local.materialised is not None
     assert books.source.calls == [], "another rank may have no room"
     ownership.admitted(Admit("r", 0))
     assert books.source.calls == [("offer", "r", 0)]

@@ -84,7 +84,7 @@ def test_a_run_says_under_which_salt_and_adapter_it_is_stored() -> None:
     books.lifecycle.announce(PrefillRequest.of("r", list(range(8)), salt="tenant", lora="adapter"))
     local = books.requests.known("r")
     assert books.cache.prepare("r", local.keys, 8, 0) is not None
-    books.requests.commit("r", 0)
+    books.requests.admit("r", 0)
     books.lifecycle.materialise("r")
     books.execute(local, 8)
     ((run,),) = [told.stored for told in changes(books)]

@@ -13,7 +13,7 @@ def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
     table = RequestTable()
     request = PrefillRequest(request_id=name, tokens=bytes(4 * tokens))
     table.announce(LocalRequest(request, [], position=endpoint))
-    table.commit(name, endpoint)
+    table.admit(name, endpoint)
     return table
 
 
@@ -34,13 +34,13 @@ def test_a_follower_refuses_a_schedule_that_does_not_fit_its_state(span: Span, c
 
 def test_a_request_is_committed_once_all_ranks_are_known_to_hold_it() -> None:
     table = RequestTable()
-    assert not table.committed("late")
+    assert not table.admitted("late")
     table.announce(LocalRequest(PrefillRequest(request_id="late", tokens=bytes(16)), []))
-    assert not table.committed("late")
-    table.commit("late", 0)
-    assert table.committed("late")
+    assert not table.admitted("late")
+    table.admit("late", 0)
+    assert table.admitted("late")
     table.forget("late")
-    assert not table.committed("late")
+    assert not table.admitted("late")
 
 
 def test_a_round_that_names_an_unknown_request_is_refused() -> None:

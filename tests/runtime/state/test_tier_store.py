@@ -70,7 +70,7 @@ class Bench:
     def device_bytes(self, window: int, slot: int) -> bytes:
         """Found token by token, another way than whole blocks are copied."""
         memory = self.memories[window]
-        tokens = slot * memory.block, (slot + 1) * memory.block
+        tokens = slot * memory.block_size, (slot + 1) * memory.block_size
         return memory.export_tokens(torch.arange(memory.num_blocks), *tokens).numpy().tobytes()
 
     def read(self, place: Place) -> bytes:

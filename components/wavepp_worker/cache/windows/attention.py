@@ -12,7 +12,7 @@ class AttentionWindow(Window):
     """A request's table has one device block per block of its prompt; it holds what it published."""
 
     def new_blocks(self, end: int, prompt_tokens: int) -> int:
-        return -(-prompt_tokens // self.block) - end
+        return -(-prompt_tokens // self.block_size) - end
 
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         del end, prompt_tokens

@@ -37,7 +37,7 @@ class FullWindow(AttentionWindow):
 
     def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
         nodes, pinned = self.tree.nodes, share.pinned
-        for at in range(share.published, min(computed // self.block, len(keys))):
+        for at in range(share.published, min(computed // self.block_size, len(keys))):
             parent = pinned[-1] if pinned else None
             if parent is not None and not parent.attached:
                 return

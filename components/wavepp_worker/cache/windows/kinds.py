@@ -17,7 +17,7 @@ KINDS: dict[str, type[Window]] = {
 }
 
 
-def make_window(number: int, spec: WindowSpec, block: int, index: HintIndex) -> Window:
+def make_window(number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> Window:
     """The window that ``spec`` describes; see ``Window``.
 
     Raises:
@@ -26,4 +26,4 @@ def make_window(number: int, spec: WindowSpec, block: int, index: HintIndex) -> 
     kind = KINDS.get(spec.kind)
     if kind is None:
         raise ConfigError(f"window {spec.name} is of kind {spec.kind!r}; choose one of {', '.join(KINDS)}")
-    return kind(number, spec, block, index)
+    return kind(number, spec, block_size, index)

@@ -15,13 +15,13 @@ from wavepp_worker.errors import ConfigError
 class RecurrentWindow(Window):
     """A block is one state: a snapshot, named by the last block before its position, or a working state."""
 
-    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
-        if spec.interval is not None and (spec.interval < 1 or spec.interval % block):
+    def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
+        if spec.interval is not None and (spec.interval < 1 or spec.interval % block_size):
             raise ConfigError(
                 f"window {spec.name} takes a snapshot every {spec.interval} tokens; interval must be "
-                f"a multiple of the block size {block}, because only whole blocks have a key"
+                f"a multiple of the block size {block_size}, because only whole blocks have a key"
             )
-        super().__init__(number, spec, block, index)
+        super().__init__(number, spec, block_size, index)
 
     def needed(self, end: int) -> range:
         return range(max(0, end - 1), end)
@@ -38,7 +38,7 @@ class RecurrentWindow(Window):
         interval = self.spec.interval
         if interval is None:
             return range(0)
-        first = (end * self.block // interval + 1) * interval
+        first = (end * self.block_size // interval + 1) * interval
         fitting = self.spec.blocks - 1 - (end > 0)
         count = len(range(first, prompt_tokens, interval))
         most = count if self.spec.max_snapshots is None else self.spec.max_snapshots
@@ -50,7 +50,7 @@ class RecurrentWindow(Window):
 
     def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
         interval = self.spec.interval
-        step = interval // self.block if interval is not None else limit + 1
+        step = interval // self.block_size if interval is not None else limit + 1
         nodes = self.tree.nodes
         for end in range(limit // step * step, 0, -step):
             cost = pin_cost(nodes.get(keys[end - 1]))
@@ -58,14 +58,14 @@ class RecurrentWindow(Window):
                 return end
         return 0
 
-    def has_room(self, blocks: int, floor: int) -> bool:
-        """Its blocks are states: a floor of blocks of tokens asks nothing of it."""
-        del floor
+    def has_room(self, blocks: int, headroom: int) -> bool:
+        """Its blocks are states: a headroom of blocks of tokens asks nothing of it."""
+        del headroom
         return super().has_room(blocks, 0)
 
     def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
         for position in [at for at in share.snapshots if at <= computed]:
-            self._publish_snapshot(share, keys[position // self.block - 1], position)
+            self._publish_snapshot(share, keys[position // self.block_size - 1], position)
 
     def _publish_snapshot(self, share: Share, key: int, position: int) -> None:
         """Nobody writes to a snapshot once it is taken, so the request does not go on holding it."""
@@ -73,7 +73,7 @@ class RecurrentWindow(Window):
         share.private.discard(block)
         node = self.tree.nodes.get(key)
         if node is None:
-            self.tree.attach(key, None, position // self.block - 1, Tier.DEVICE, block, held=False)
+            self.tree.attach(key, None, position // self.block_size - 1, Tier.DEVICE, block, held=False)
         elif node.tier == Tier.DEVICE:
             self.tree.pools[Tier.DEVICE].drop_owner(block)
         else:

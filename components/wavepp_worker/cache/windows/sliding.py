@@ -16,13 +16,13 @@ from wavepp_worker.errors import ConfigError
 class SlidingWindow(AttentionWindow):
     """Only the blocks of the span are pinned; there may be holes before it, so a look-up is a scan backwards."""
 
-    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
+    def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.span < 1:
             raise ConfigError(f"window {spec.name} slides over {spec.span} tokens; span is at least 1")
-        super().__init__(number, spec, block, index)
+        super().__init__(number, spec, block_size, index)
 
     def needed(self, end: int) -> range:
-        return range(max(0, (end * self.block - self.spec.span) // self.block), end)
+        return range(max(0, (end * self.block_size - self.spec.span) // self.block_size), end)
 
     def hint(self, keys: Sequence[int], limit: int) -> int:
         has, number = self._index.has, self._number
@@ -34,7 +34,7 @@ class SlidingWindow(AttentionWindow):
 
     def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
         nodes = self.tree.nodes
-        for at in range(share.published, min(computed // self.block, len(keys))):
+        for at in range(share.published, min(computed // self.block_size, len(keys))):
             node = nodes.get(keys[at])
             # Where others hold a block already, ours stays private.
             if node is None or not node.pins or node.tier != Tier.DEVICE:

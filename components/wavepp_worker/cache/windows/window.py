@@ -31,7 +31,7 @@ class Window(ABC):
     Args:
         number: index of the window in the rank.
         spec: what it is.
-        block: tokens per block.
+        block_size: tokens per block.
         index: the rank's hint index.
 
     Attributes:
@@ -43,14 +43,14 @@ class Window(ABC):
 
     prefix_tree: ClassVar[bool] = False
 
-    def __init__(self, number: int, spec: WindowSpec, block: int, index: HintIndex) -> None:
+    def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.blocks < 1 or spec.host_blocks < 0 or spec.disk_blocks < 0:
             raise ConfigError(
                 f"window {spec.name} has {spec.blocks} blocks on the device, {spec.host_blocks} on the host "
                 f"and {spec.disk_blocks} on disk; the device needs at least 1, the others at least 0"
             )
         self.spec = spec
-        self.block = block
+        self.block_size = block_size
         self.tree = BlockTree(number, (spec.blocks, spec.host_blocks, spec.disk_blocks), index)
         self.allocator = TierAllocator(self.tree)
         self.ledger = EscrowLedger()
@@ -119,9 +119,9 @@ class Window(ABC):
         """Device blocks to allocate at the endpoint: its own, and one per held block below the device."""
         return len(self.below_device(share)) + self.new_blocks(end, prompt_tokens)
 
-    def has_room(self, blocks: int, floor: int) -> bool:
-        """Whether there is room for ``blocks`` beside all escrows and ``floor`` blocks of tokens for others."""
-        return self.unreserved - floor >= blocks
+    def has_room(self, blocks: int, headroom: int) -> bool:
+        """Whether there is room for ``blocks`` beside all escrows and ``headroom`` blocks of tokens for others."""
+        return self.unreserved - headroom >= blocks
 
     def has_committed_room(self, request_id: str, blocks: int, giving_up: Share | None) -> bool:
         """Whether there is room for ``blocks`` beside the others' committed escrows.

@@ -20,18 +20,18 @@ def token_runs(start: int, end: int, *blocks: int) -> tuple[np.ndarray, np.ndarr
 
 
 def plan_read(
-    message: KvRegions, block: int, layers: range, kv: PagedKV, table: torch.Tensor
+    message: KvRegions, block_size: int, layers: range, kv: PagedKV, table: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where to read from, where to, and how much: uint64 ``[n]`` addresses, addresses and bytes.
 
     Args:
-        block: tokens per block of the rank that offers ``layers``.
+        block_size: tokens per block of the rank that offers ``layers``.
         table: int64, this worker's blocks for the request.
 
     Raises:
         HandoffError: the rank's regions do not fit this worker's layers.
     """
-    first, last = message.start // block, -(-message.end // block)
+    first, last = message.start // block_size, -(-message.end // block_size)
     try:
         theirs = np.frombuffer(message.addresses, dtype="<u8").reshape(last - first, len(message.sizes))
     except ValueError as error:
@@ -39,18 +39,21 @@ def plan_read(
             f"request {message.request_id}: tokens {message.start} to {message.end} came with "
             f"{len(message.addresses)} bytes of addresses, which is not one per region and block"
         ) from error
-    own_first, own_last = message.start // kv.block, -(-message.end // kv.block)
+    own_first, own_last = message.start // kv.block_size, -(-message.end // kv.block_size)
     skip, count = 2 * (layers.start - kv.layers.start), 2 * len(layers)
     regions = [kv.block_regions(index)[skip : skip + count] for index in table[own_first:own_last].tolist()]
-    width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block
-    if len(message.sizes) != count or (np.array(message.sizes, dtype=np.uint64) != width * block).any():
+    width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block_size
+    if len(message.sizes) != count or (np.array(message.sizes, dtype=np.uint64) != width * block_size).any():
         raise HandoffError(
             f"request {message.request_id}: the blocks of layers {layers.start} to {layers.stop - 1} have "
             "other shapes than here; both sides must have the same model and dtype"
         )
     ours = np.array([[address for address, _ in block_regions] for block_regions in regions], dtype=np.uint64)
-    starts, lengths = token_runs(message.start, message.end, block, kv.block)
-    sources = theirs[starts // block - first] + (starts % block).astype(np.uint64)[:, None] * width
-    targets = ours[starts // kv.block - own_first] + (starts % kv.block).astype(np.uint64)[:, None] * width
+    starts, lengths = token_runs(message.start, message.end, block_size, kv.block_size)
+    sources = theirs[starts // block_size - first] + (starts % block_size).astype(np.uint64)[:, None] * width
+    targets = (
+        ours[starts // kv.block_size - own_first]
+        + (starts % kv.block_size).astype(np.uint64)[:, None] * width
+    )
     sizes = lengths.astype(np.uint64)[:, None] * width
     return sources.ravel(), targets.ravel(), sizes.ravel()

@@ -52,7 +52,7 @@ class NixlReader:
             HandoffError: the regions do not fit.
             PeerLost: the transfer broke.
         """
-        sources, targets, sizes = plan_read(message, rank.block, range(*rank.layers), self._kv, table)
+        sources, targets, sizes = plan_read(message, rank.block_size, range(*rank.layers), self._kv, table)
         memory = self._memory
         local = memory.describe(targets, sizes, memory.memory, memory.device)
         remote = memory.describe(sources, sizes, agent.memory, agent.device)

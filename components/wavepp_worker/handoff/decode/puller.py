@@ -74,7 +74,7 @@ class Puller:
         request's blocks any more when it returns or raises.
 
         Args:
-            table: int64 ``[>= ceil(prompt_tokens / kv.block)]``, this worker's blocks for the request.
+            table: int64 ``[>= ceil(prompt_tokens / kv.block_size)]``, this worker's blocks for the request.
             latest: when the caller will give up, in seconds of ``time.monotonic``. Only the rank is told: the
                 caller cancels.
 

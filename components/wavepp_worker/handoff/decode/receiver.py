@@ -74,7 +74,7 @@ class KVReceiver:
 
         Args:
             host: address of the prefill worker's bootstrap server; ``port`` and ``room`` likewise.
-            allocate: int64 ``[>= ceil(prompt_tokens / kv.block)]`` block table for an offer; may wait for
+            allocate: int64 ``[>= ceil(prompt_tokens / kv.block_size)]`` block table for an offer; may wait for
                 blocks. What it raises is passed on.
             timeout: seconds for all of it.
 
@@ -193,9 +193,9 @@ class KVReceiver:
     ) -> int:
         """Pull from all ranks at once; returns the KV bytes that came."""
         table = await allocate(offer)
-        if len(table) * self._kv.block < offer.prompt_tokens:
+        if len(table) * self._kv.block_size < offer.prompt_tokens:
             raise HandoffError(
-                f"request {offer.request_id} got {len(table)} blocks of {self._kv.block} tokens for a prompt "
+                f"request {offer.request_id} got {len(table)} blocks of {self._kv.block_size} tokens for a prompt "
                 f"of {offer.prompt_tokens}"
             )
         pulls = [asyncio.create_task(self._puller.pull(offer, rank, table, latest)) for rank in offer.ranks]

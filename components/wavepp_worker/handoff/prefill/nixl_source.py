@@ -52,7 +52,7 @@ class NixlSource(RankSource):
             await asyncio.sleep(PROGRESS_SECONDS)
 
     async def _feed(self, channel: Channel, pull: ServedPull) -> None:
-        held, block = pull.held, self._kv.block
+        held, block = pull.held, self._kv.block_size
         memory = self._memory
         await channel.send(
             NixlAgent(

@@ -59,7 +59,7 @@ class RankSource:
             host=host,
             port=self._listener.port,
             layers=(kv.layers.start, kv.layers.stop),
-            block=kv.block,
+            block_size=kv.block_size,
             dtype=str(dtype).removeprefix("torch."),
             bytes_per_token=kv.bytes_per_token,
             transport=self.transport,
@@ -82,10 +82,10 @@ class RankSource:
             HandoffError: the request is offered already, the positions are impossible, or the source is
                 closed.
         """
-        if not 0 <= ready <= prompt_tokens or len(block_table) * self._kv.block < prompt_tokens:
+        if not 0 <= ready <= prompt_tokens or len(block_table) * self._kv.block_size < prompt_tokens:
             raise HandoffError(
                 f"request {request_id} offers {ready} of {prompt_tokens} tokens in {len(block_table)} blocks "
-                f"of {self._kv.block}, which cannot be"
+                f"of {self._kv.block_size}, which cannot be"
             )
         with self._changed:
             if self._closed:

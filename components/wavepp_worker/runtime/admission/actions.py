@@ -23,11 +23,11 @@ class RoundActions:
 
     Attributes:
         rank: this rank's number.
-        headroom: blocks that preparing a request leaves to others.
+        headroom_blocks: blocks that preparing a request leaves to others.
     """
 
     rank: int
-    headroom: int
+    headroom_blocks: int
     requests: RequestTable
     lifecycle: RequestLifecycle
     cache: RankCache
@@ -48,11 +48,11 @@ class RoundActions:
                 self.lifecycle.let_go(request_id)
         if plan.audit_id is not None:
             self.reports.audit(plan.audit_id)
-        floor = 0 if plan.exempt else self.headroom
+        headroom = 0 if plan.exempt else self.headroom_blocks
         with self._part("prepare", plan.prepare):
-            claims = self.ownership.prepare(plan.prepare, floor)
-        with self._part("commit", plan.reconcile):
-            claims += [self.ownership.commit(admit) for admit in plan.reconcile]
+            claims = self.ownership.prepare(plan.prepare, headroom)
+        with self._part("reconcile", plan.reconcile):
+            claims += [self.ownership.reconcile(admit) for admit in plan.reconcile]
         with self._part("hint", plan.hint):
             endpoints = tuple(self._endpoint(request_id) for request_id in plan.hint)
         self._voted = self.timeline.now()

@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 class Ownership(Protocol):
-    """Claims on one rank's cache. Used by the WAVE thread only."""
+    """What one rank holds for requests. Used by the WAVE thread only."""
 
-    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+    def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
         """Pin up to each candidate and make sure of the room after it, first come first served.
 
         Args:
             wanted: requests with the endpoint that all ranks believe in.
-            floor: blocks that must stay available to others.
+            headroom: blocks that must stay available to others.
         """
 
-    def commit(self, admit: Admit) -> Claim:
+    def reconcile(self, admit: Admit) -> Claim:
         """Go back to a lower endpoint; what was held is kept if it cannot be committed."""
 
     def admitted(self, admit: Admit) -> None:
@@ -50,31 +50,31 @@ class LeaseOwnership:
         self._cache = cache
         self._tiers = tiers
 
-    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+    def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
         claims: list[Claim] = []
         for admit in wanted:
-            prepared = self._prepare(admit, floor)
+            prepared = self._prepare(admit, headroom)
             while prepared is not None and _forget_damaged(self._cache, self._tiers, admit.request_id):
-                prepared = self._prepare(admit, floor)
+                prepared = self._prepare(admit, headroom)
             if prepared is None:
                 break
             claims.append(Claim(prepared.endpoint, prepared.committed))
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
-    def commit(self, admit: Admit) -> Claim:
+    def reconcile(self, admit: Admit) -> Claim:
         prepared = self._cache.commit(admit.request_id, admit.endpoint)
         return Claim(prepared.endpoint, prepared.committed)
 
     def admitted(self, admit: Admit) -> None:
-        self._requests.commit(admit.request_id, admit.endpoint)
+        self._requests.admit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
         self._cache.release(request_id)
 
-    def _prepare(self, admit: Admit, floor: int) -> Prepared | None:
+    def _prepare(self, admit: Admit, headroom: int) -> Prepared | None:
         local = self._requests.known(admit.request_id)
         return self._cache.prepare(
-            admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, floor
+            admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, headroom
         )
 
 
@@ -89,12 +89,12 @@ class ImmediateOwnership:
         self._tiers = tiers
         self._lifecycle = lifecycle
 
-    def prepare(self, wanted: Sequence[Admit], floor: int) -> list[Claim]:
+    def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
         """All prefixes are pinned before any block is evicted, so that no request evicts another's prefix.
 
         Where room runs out, the pins of the last requests give way first.
         """
-        del floor
+        del headroom
         locals_ = [self._requests.known(admit.request_id) for admit in wanted]
         endpoints = [self._lease(admit, local) for admit, local in zip(wanted, locals_, strict=True)]
         claims: list[Claim] = []
@@ -108,13 +108,13 @@ class ImmediateOwnership:
                 self._cache.release(wanted[pinned].request_id)
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
-    def commit(self, admit: Admit) -> Claim:
+    def reconcile(self, admit: Admit) -> Claim:
         self._cache.release(admit.request_id)
         return self.prepare([admit], 0)[0]
 
     def admitted(self, admit: Admit) -> None:
         self._lifecycle.install(self._requests.known(admit.request_id), admit.endpoint)
-        self._requests.commit(admit.request_id, admit.endpoint)
+        self._requests.admit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
         self._cache.release(request_id)
@@ -129,7 +129,7 @@ class ImmediateOwnership:
     def _take(self, local: LocalRequest) -> bool:
         if not self._cache.reserve(local.request.request_id):
             return False
-        self._lifecycle.claim_blocks(local)
+        self._lifecycle.take_blocks(local)
         return True
 
 

@@ -73,12 +73,12 @@ class AdmissionQueue:
         lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
             are looked up as they arrive, also beyond the limit; they own nothing by it.
         looked_up: in lockstep, whether the next round has to be the second of the two.
-        headroom: tokens that preparing a request leaves to others.
+        headroom_tokens: tokens that preparing a request leaves to others.
     """
 
     limit: int
     lockstep: bool = False
-    headroom: int = 0
+    headroom_tokens: int = 0
     looked_up: bool = False
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
@@ -140,7 +140,7 @@ class AdmissionQueue:
         # While a request goes down, its demand grows: who came later must not take that room from it.
         if now >= self._retry_at and not reconcile:
             exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
-            left = unreserved_tokens if exempt else unreserved_tokens - self.headroom
+            left = unreserved_tokens if exempt else unreserved_tokens - self.headroom_tokens
             for request_id, entry in heads[:1] if exempt else heads:
                 if entry.candidate is None:
                     break

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
-from wavepp_worker.runtime.protocol.lane_events import LaneEnded, LaneProgress, LaneScheduled, LaneStarted
+from wavepp_worker.runtime.protocol.lane_events import (
+    LaneEnded,
+    LaneMaterialised,
+    LaneProgress,
+    LaneScheduled,
+)
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
@@ -72,7 +77,7 @@ class RoundPlanner:
     def lane_progressed(self, event: LaneProgress) -> None:
         """Account for what the LOOP thread did with a lane."""
         match event:
-            case LaneStarted(request_id):
+            case LaneMaterialised(request_id):
                 if self._leases:
                     self._queue.leave(request_id)
             case LaneScheduled(request_id):
@@ -148,6 +153,6 @@ class RoundPlanner:
 
 def make_round_planner(config: RankConfig) -> RoundPlanner:
     """What rank 0 plans admission rounds with."""
-    headroom = config.headroom * config.block_size if config.leases else 0
-    queue = AdmissionQueue(config.max_num_seqs, lockstep=config.lockstep, headroom=headroom)
+    headroom = config.headroom_blocks * config.block_size if config.leases else 0
+    queue = AdmissionQueue(config.max_num_seqs, lockstep=config.lockstep, headroom_tokens=headroom)
     return RoundPlanner(queue, leases=config.leases)

@@ -55,7 +55,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             disk_path=str(config.disk_path or ""),
             admission=config.admission,
             ownership=ownership,
-            headroom=headroom_blocks(config, blocks[rank]),
+            headroom_blocks=headroom_blocks(config, blocks[rank]),
             round_delay=config.round_delay,
             max_num_batched_tokens=config.max_num_batched_tokens,
             min_num_batched_tokens=config.min_num_batched_tokens,

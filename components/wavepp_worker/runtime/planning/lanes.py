@@ -50,14 +50,14 @@ class Lanes:
             return []
         return [LaneEnded(request_id, aborted=True)]
 
-    def next_leased(self) -> str | None:
+    def next_to_materialise(self) -> str | None:
         """The first request with a place in the waves whose blocks are not its own yet."""
         if not self._leased:
             return None
         open_lanes = islice(self._lanes, self._max_num_seqs)
         return next((request_id for request_id in open_lanes if request_id in self._leased), None)
 
-    def started(self, request_id: str) -> None:
+    def materialised(self, request_id: str) -> None:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 

@@ -29,7 +29,7 @@ class LaneAborted:
 
 
 @dataclass(frozen=True)
-class LaneStarted:
+class LaneMaterialised:
     """LOOP to WAVE on rank 0: the request's blocks are its own; it holds no lease any more."""
 
     request_id: str
@@ -54,4 +54,4 @@ class LaneEnded:
     aborted: bool
 
 
-LaneProgress = LaneStarted | LaneScheduled | LaneEnded
+LaneProgress = LaneMaterialised | LaneScheduled | LaneEnded

@@ -16,7 +16,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         disk_path: directory of the disk tier.
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
-        headroom: blocks that preparing a request must leave to others.
+        headroom_blocks: blocks that preparing a request must leave to others.
         min_num_batched_tokens: fewest tokens a wave's budget shrinks to; None for the planner's default.
         planner: see ``EngineConfig``.
         wave_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
@@ -44,7 +44,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_path: str
     admission: str
     ownership: str
-    headroom: int
+    headroom_blocks: int
     round_delay: float
     max_num_batched_tokens: int
     min_num_batched_tokens: int | None

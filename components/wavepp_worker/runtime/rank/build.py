@@ -98,7 +98,7 @@ def make_rank(
         events,
         rank=config.rank,
         model_id=config.model_id,
-        headroom=config.headroom,
+        headroom_blocks=config.headroom_blocks,
         leases=config.leases,
         gate=gate if config.lockstep else None,
         timeline=timeline,

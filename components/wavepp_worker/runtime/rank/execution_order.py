@@ -22,7 +22,7 @@ class ExecutionOrder:
 
     def unadmitted(self, spans: Sequence[Span]) -> Span | None:
         """The first span whose request this rank does not know to be admitted yet; None if the wave can run."""
-        return next((span for span in spans if not self._requests.committed(span.request_id)), None)
+        return next((span for span in spans if not self._requests.admitted(span.request_id)), None)
 
     def materialise(self, request_id: str) -> bool:
         """Claim a request's blocks, if that has not been done; returns whether it did."""

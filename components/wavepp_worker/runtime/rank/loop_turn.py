@@ -12,8 +12,8 @@ from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
+    LaneMaterialised,
     LaneProgress,
-    LaneStarted,
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
@@ -85,7 +85,7 @@ class LeaderLoop:
         wave = self._launch(left, progress) if len(left) < WAVES_ON_DEVICE else None
         if wave is not None:
             return LeaderLoopEffects(tuple(progress), wave, busy=True)
-        request_id = self._lanes.next_leased()
+        request_id = self._lanes.next_to_materialise()
         if request_id is not None:
             self._materialise(request_id, progress)
             self.executed()
@@ -113,9 +113,9 @@ class LeaderLoop:
         return WaveHeader(wave_id=wave_id, spans=spans)
 
     def _materialise(self, request_id: str, progress: list[LaneProgress]) -> None:
-        self._lanes.started(request_id)
+        self._lanes.materialised(request_id)
         if self._order.materialise(request_id):
-            progress.append(LaneStarted(request_id))
+            progress.append(LaneMaterialised(request_id))
 
 
 def next_launch(left: Sequence[float]) -> float | None:

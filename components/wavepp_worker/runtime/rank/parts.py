@@ -36,7 +36,7 @@ def make_parts(
     *,
     rank: int,
     model_id: str,
-    headroom: int,
+    headroom_blocks: int,
     leases: bool,
     gate: Gate | None = None,
     timeline: Timeline = OFF,
@@ -44,7 +44,7 @@ def make_parts(
     """Put a rank together.
 
     Args:
-        headroom: blocks that preparing a request leaves to others.
+        headroom_blocks: blocks that preparing a request leaves to others.
         leases: whether a request holds a lease and an escrow until it runs, or its blocks from admission on.
         gate: where admission parks execution, in lockstep; None for admission beside it.
     """
@@ -52,7 +52,7 @@ def make_parts(
     reports = RankReports(rank=rank, events=events, requests=requests, cache=cache)
     lifecycle = RequestLifecycle(
         model_id=model_id,
-        block_size=cache.block,
+        block_size=cache.block_size,
         requests=requests,
         cache=cache,
         tiers=tiers,
@@ -67,7 +67,7 @@ def make_parts(
     make: Callable[..., RoundActions] = RoundActions if gate is None else partial(LockstepActions, gate=gate)
     actions = make(
         rank=rank,
-        headroom=headroom,
+        headroom_blocks=headroom_blocks,
         requests=requests,
         lifecycle=lifecycle,
         cache=cache,

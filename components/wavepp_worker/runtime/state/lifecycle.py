@@ -69,20 +69,20 @@ class RequestLifecycle:
         keys = self._hasher.keys(request.tokens, seed)
         self._requests.announce(LocalRequest(request, keys))
 
-    def claim_blocks(self, local: LocalRequest) -> None:
+    def take_blocks(self, local: LocalRequest) -> None:
         """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
         with self._cache_changes:
             claimed = self._cache.materialise(local.request.request_id)
             self._reports.cache_changed(None)
         self._tiers.run(claimed.moves)
-        local.claimed = claimed
+        local.materialised = claimed
 
     def install(self, local: LocalRequest, endpoint: int) -> None:
-        """Make a request whose blocks are claimed executable from token ``endpoint`` on, and offer its KV."""
-        assert local.claimed is not None, "claim_blocks comes first"
+        """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV."""
+        assert local.materialised is not None, "take_blocks comes first"
         request = local.request
-        # A rank of other layers than attention has an empty table: it finds its states in ``claimed``.
-        local.table = torch.tensor(next(iter(local.claimed.tables), []), dtype=torch.int64)
+        # A rank of other layers than attention has an empty table: it finds its states in ``materialised``.
+        local.table = torch.tensor(next(iter(local.materialised.tables), []), dtype=torch.int64)
         local.position = endpoint
         if request.handoff and self.source is not None:
             self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
@@ -99,7 +99,7 @@ class RequestLifecycle:
             if local.table is not None or local.executed or local.endpoint is None:
                 return False
             with self._timeline.span("loop", "materialise", requests=(request_id,)):
-                self.claim_blocks(local)
+                self.take_blocks(local)
                 self.install(local, local.endpoint)
             return True
 

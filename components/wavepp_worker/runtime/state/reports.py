@@ -111,7 +111,7 @@ class RankReports:
 
     def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
         """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
-        request, size, at = local.request, self._cache.block, 0
+        request, size, at = local.request, self._cache.block_size, 0
         while keys:
             at = local.keys.index(keys[0], at)
             pairs = zip(keys, islice(local.keys, at, None), strict=False)

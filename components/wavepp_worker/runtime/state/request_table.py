@@ -17,14 +17,14 @@ from wavepp_worker.runtime.protocol.waves import Span
 class LocalRequest:
     """One request on one rank.
 
-    The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``claimed`` and
+    The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``materialised`` and
     ``table``; the LOOP thread ``position`` and ``compute``; ``executed`` and ``settled`` are under a lock of
     ``RequestLifecycle``, as the hand-off's thread settles.
 
     Attributes:
         keys: chained hashes of the prompt's full blocks.
         endpoint: tokens that all ranks reuse, once all have committed; else None.
-        claimed: the blocks of every window once they are its own.
+        materialised: the blocks of every window once they are its own.
         table: int64 block table of the first window once it is executable here, else None.
         position: next token this rank will compute; everything before it is in the pool.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
@@ -35,7 +35,7 @@ class LocalRequest:
     request: PrefillRequest
     keys: list[int]
     endpoint: int | None = None
-    claimed: Materialised | None = None
+    materialised: Materialised | None = None
     table: torch.Tensor | None = None
     position: int = 0
     compute: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class RequestTable:
             raise PositionMismatch(f"a round names request {request_id}, which this rank does not know")
         return local
 
-    def commit(self, request_id: str, endpoint: int) -> None:
+    def admit(self, request_id: str, endpoint: int) -> None:
         """All ranks hold the request at token ``endpoint``: it may run."""
         with self._lock:
             self._requests[request_id].endpoint = endpoint
@@ -86,7 +86,7 @@ class RequestTable:
         with self._lock:
             return tuple(self._requests)
 
-    def committed(self, request_id: str) -> bool:
+    def admitted(self, request_id: str) -> bool:
         """Whether this rank knows that all ranks have committed the request."""
         local = self._requests.get(request_id)
         return local is not None and local.endpoint is not None
