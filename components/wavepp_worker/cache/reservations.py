@@ -100,7 +100,7 @@ class Reservations:
             keys, prompt_tokens, end, [window.lease(keys, end) for window in self._windows]
         )
         self._reservations[request_id] = reservation
-        self._settle()
+        self._shrink_destinations()
         return reservation
 
     def reserve(self, request_id: str, headroom: int) -> bool:
@@ -230,16 +230,16 @@ class Reservations:
             for window in self._windows:
                 window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)
             reservation.state = "escrow"
-        self._settle()
+        self._shrink_destinations()
 
     def _unpin(self, shares: list[Share], unless: list[Share]) -> None:
         if shares is not unless:
             for window, share in zip(self._windows, shares, strict=True):
                 window.tree.unpin(share.pinned)
 
-    def _settle(self) -> None:
+    def _shrink_destinations(self) -> None:
         for window in self._windows:
-            window.settle()
+            window.shrink_destinations()
 
     def _demands(self, shares: list[Share], end: int, prompt_tokens: int) -> list[int]:
         return [

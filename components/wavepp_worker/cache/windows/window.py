@@ -134,7 +134,7 @@ class Window(ABC):
         gained = _room_without(giving_up.pinned) if giving_up is not None else 0
         return self.tree.room(Tier.DEVICE) + gained - others >= blocks
 
-    def settle(self) -> None:
+    def shrink_destinations(self) -> None:
         """After pinning: destinations for victims that the pinned blocks have taken are gone."""
         self.ledger.shrink_destinations(self.allocator.destinations)
 

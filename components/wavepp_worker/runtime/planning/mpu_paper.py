@@ -85,7 +85,7 @@ class PaperMpu(PackingPlanner):
         lanes = view.lanes[: self._max_num_seqs]
         if not lanes:
             return ()
-        self._settle(Supply(view))
+        self._move_budget(Supply(view))
         spans = self._pack(
             lanes, TokenBudget(self.budget, self._block_size, max(self.b_min, self.budget // 2))
         )
@@ -107,7 +107,7 @@ class PaperMpu(PackingPlanner):
                 chosen = b
         return chosen
 
-    def _settle(self, supply: Supply) -> None:
+    def _move_budget(self, supply: Supply) -> None:
         """Move the budget towards the target once the change is large or has persisted."""
         target, ladder = self.target(supply), self.ladder
         rungs_up = ladder.index(self.budget) - ladder.index(target)

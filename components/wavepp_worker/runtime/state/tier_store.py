@@ -132,7 +132,7 @@ class TierStore:
 
     def close(self) -> None:
         """Wait for queued copies, then give up host memory and disk files. Idempotent."""
-        self._settle()
+        self._wait_for_copies()
         for host in self._hosts:
             host.close()
         for window in self._windows:
@@ -178,12 +178,12 @@ class TierStore:
             if source == Tier.DEVICE:
                 _write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
             else:
-                self._settle()
+                self._wait_for_copies()
                 _write(disk, batch, [host[slot] for slot in sources])
         else:
             assert disk is not None
             if target == Tier.HOST:
-                self._settle()
+                self._wait_for_copies()
                 return _read(disk, batch, [host[slot] for slot in targets], reasons)
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8)
             failed = _read(disk, batch, rows, reasons)
@@ -199,7 +199,7 @@ class TierStore:
         if self._device.type == "cuda":
             self._queued = torch.cuda.current_stream(self._device).record_event()
 
-    def _settle(self) -> None:
+    def _wait_for_copies(self) -> None:
         """Before this thread touches host memory itself: wait until no queued copy does."""
         if self._queued is not None:
             self._queued.synchronize()
