@@ -140,3 +140,16 @@ def test_a_prefill_bans_stop_tokens_of_an_answer_that_must_not_end_yet() -> None
     assert set(parsed.banned_first) == {7, 9}
     request["stop_conditions"]["min_tokens"] = 0
     assert parse_request(request, limits, SamplingParams(), first_only=True).banned_first == ()
+
+
+@pytest.mark.parametrize("key", ["stop", "stop_token_ids", "stop_token_ids_hidden", "stop_token_ids_visible"])
+@pytest.mark.parametrize("value", [0, 7, False, "x", {"a": 1}])
+def test_what_should_be_a_list_and_is_none_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{key}=.* should be a list"):
+        read(stop_conditions={key: value})
+
+
+@pytest.mark.parametrize("group", ["stop_conditions", "sampling_options", "output_options", "routing"])
+def test_a_group_of_options_that_is_no_object_is_refused_by_name(group: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{group}=.* should be an object"):
+        read(**{group: ["max_tokens"]})

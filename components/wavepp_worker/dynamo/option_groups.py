@@ -97,8 +97,11 @@ def read_option_groups(request: Mapping[str, Any]) -> OptionGroups:
 
 
 def _said(request: Mapping[str, Any], name: str) -> dict[str, Any]:
+    group = request.get(name) or {}
+    if not isinstance(group, Mapping):
+        raise InvalidRequest(f"{name}={group!r} should be an object")
     # The frontend writes every key it knows, most of them null.
-    return {key: value for key, value in (request.get(name) or {}).items() if value is not None}
+    return {key: value for key, value in group.items() if value is not None}
 
 
 def _unsupported(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ def parse_request(
         min_tokens=min(min_tokens, context_left),
         stop_hidden=hidden,
         stop_visible=visible,
-        stop_strings=tuple(dict.fromkeys(text for text in stop.get("stop", ()) if text)),
+        stop_strings=tuple(dict.fromkeys(text for text in _listed(stop, "stop") if text)),
         keep_stop_string=bool(groups.sampling.get("include_stop_str_in_output")),
         skip_special=groups.output.get("skip_special_tokens") is not False,
     )
@@ -125,10 +125,17 @@ def _stop_tokens(
     stop: Mapping[str, Any], eos_token_ids: Iterable[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Token ids that end the answer: those without text, and those with."""
-    visible = tuple(dict.fromkeys(stop.get("stop_token_ids_visible", ())))
-    eos = () if stop.get("ignore_eos") else (*stop.get("stop_token_ids_hidden", ()), *eos_token_ids)
-    hidden = dict.fromkeys((*eos, *stop.get("stop_token_ids", ())))
+    visible = tuple(dict.fromkeys(_listed(stop, "stop_token_ids_visible")))
+    eos = () if stop.get("ignore_eos") else (*_listed(stop, "stop_token_ids_hidden"), *eos_token_ids)
+    hidden = dict.fromkeys((*eos, *_listed(stop, "stop_token_ids")))
     return tuple(token for token in hidden if token not in visible), visible
+
+
+def _listed(group: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = group.get(key, ())
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(f"{key}={value!r} should be a list")
+    return value
 
 
 def _count(group: Mapping[str, Any], key: str, default: int) -> int:

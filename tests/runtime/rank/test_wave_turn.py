@@ -350,7 +350,9 @@ def test_a_tally_has_to_come_in_time_and_a_plan_has_not() -> None:
     wave, _ = follower(timeout=5.0)
     assert wave.due() == float("inf")
     wave.turn(None, 1e6)
-    vote = wave.turn(Plan(round_id=0), 1e6).vote
+    vote = wave.turn(Plan(round_id=0), 1e6 - 30.0).vote
+    assert wave.due() == 0.0, "the limit counts from the first look after the vote, however long that took"
+    wave.turn(None, 1e6)
     assert wave.due() == 1e6 + 5.0
     wave.turn(None, 1e6 + 4.9)
     with pytest.raises(EngineDead, match="the tally of round 0 did not arrive within 5 s"):
@@ -391,5 +393,6 @@ def test_a_follower_wakes_for_its_heartbeat_while_nothing_happens() -> None:
     assert wave.due() == 2.0 + BEAT
     assert wave.turn(None, 2.25).events == ()
     wave.turn(Plan(round_id=0), 2.25)
+    assert wave.turn(None, 2.25).events == ()
     assert wave.due() == 2.0 + BEAT, "a wait for the tally does not put it off"
     assert len(wave.turn(None, 2.5).events) == 1

@@ -187,7 +187,7 @@ class FollowerWave:
         timeout: float,
         heartbeat_seconds: float = math.inf,
     ) -> None:
-        """``timeout``: seconds from this rank's vote to the tally."""
+        """``timeout``: seconds the tally may take from the first turn without a message after this rank's vote."""
         self._actions = actions
         self._reports = reports
         self._timeout = timeout
@@ -201,6 +201,8 @@ class FollowerWave:
 
     def due(self) -> float:
         """When the next turn has something to do although no message comes."""
+        if self._plan is not None and math.isinf(self._tally_due):
+            return 0.0
         return min(self._next_beat, self._tally_due)
 
     def turn(self, message: RoundMessage | None, now: float) -> FollowerWaveEffects:
@@ -217,13 +219,16 @@ class FollowerWave:
         plan = self._plan
         match message:
             case None:
+                if plan is not None and math.isinf(self._tally_due):
+                    # Not from the plan's arrival: the vote itself may take long, and is not the others' doing.
+                    self._tally_due = now + self._timeout
                 if now >= self._tally_due:
                     raise EngineDead(
                         f"the tally of round {self._next_round} did not arrive within {self._timeout:.0f} s"
                     )
                 return FollowerWaveEffects(events=events)
             case Plan() if plan is None and message.round_id == self._next_round:
-                self._plan, self._tally_due = message, now + self._timeout
+                self._plan = message
                 return FollowerWaveEffects(self._actions.vote(message), events=events)
             case Tally() if plan is not None and message.round_id == self._next_round:
                 outcome = self._actions.apply(plan, message)
