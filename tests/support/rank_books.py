@@ -38,15 +38,16 @@ class Events:
 
 @dataclass
 class NotedTiers:
-    """Implements ``Tiers``: bytes are nowhere, and no disk loses any."""
+    """Implements ``Tiers``: bytes are nowhere, and the disk has lost those of ``lost``."""
 
     moves: list[Move] = field(default_factory=list)
+    lost: list[Copy] = field(default_factory=list)
 
     def run(self, moves: Sequence[Move]) -> None:
         self.moves.extend(moves)
 
     def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
-        return ()
+        return [copy for copy in copies if copy in self.lost]
 
 
 @dataclass

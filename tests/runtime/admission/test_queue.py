@@ -71,3 +71,16 @@ def test_no_round_is_spent_on_requests_that_do_not_fit_rank_0() -> None:
     work = queue.work(0.0, unreserved_tokens=100.0)
     assert (work.prepare, work.exempt) == ((Admit("b", 0),), True), "alone, it need not leave the headroom"
     queue.check()
+
+
+def test_in_lockstep_too_nobody_is_prepared_while_a_request_goes_down() -> None:
+    """Who failed beside it would take the room for which it goes down, and both would fail for ever."""
+    queue = AdmissionQueue(limit=4, lockstep=True)
+    for name in "ab":
+        queue.arrive(name, 16, 0.0)
+    assert queue.work(0.0).hint == ("a", "b")
+    queue.apply(RoundOutcome(candidates=(Admit("a", 9), Admit("b", 9))), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 9), Admit("b", 9))
+    queue.apply(RoundOutcome(lower=(Admit("a", 7),), failed=("b",)), 0.0)
+    work = queue.work(0.0)
+    assert (work.reconcile, work.prepare) == ((Admit("a", 7),), ())

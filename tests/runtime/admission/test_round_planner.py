@@ -25,3 +25,32 @@ def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     assert second is not None
     assert [request.request_id for request in second.arrivals] == ["c"]
     assert second.prepare == (Admit("a", 0),)
+
+
+def test_in_lockstep_nothing_comes_between_a_look_up_and_the_last_allocation() -> None:
+    """The executors are parked meanwhile; a round about something else would let them go on."""
+    planner = RoundPlanner(AdmissionQueue(limit=8, lockstep=True), leases=False)
+    for name in "ab":
+        planner.submit(PrefillRequest(request_id=name, tokens=bytes(64)), 0.0)
+    announced = planner.next_plan(0.0)
+    assert announced is not None
+    planner.apply(announced, RoundOutcome(), 0.0)
+    outcomes = (
+        RoundOutcome(candidates=(Admit("a", 8), Admit("b", 8))),
+        RoundOutcome(lower=(Admit("a", 4), Admit("b", 4))),
+        RoundOutcome(admitted=(Admit("a", 4), Admit("b", 4))),
+    )
+    for at, outcome in enumerate(outcomes):
+        planner.submit(PrefillRequest(request_id=f"late-{at}", tokens=bytes(64)), 0.0)
+        plan = planner.next_plan(0.0)
+        assert plan is not None
+        if at == 0:
+            assert len(plan.arrivals) == 1
+            planner.apply(plan, RoundOutcome(), 0.0)
+            plan = planner.next_plan(0.0)
+            assert plan is not None
+        assert not plan.arrivals, "news while executors are parked"
+        planner.apply(plan, outcome, 0.0)
+    late = planner.next_plan(0.0)
+    assert late is not None
+    assert [request.request_id for request in late.arrivals] == ["late-1", "late-2"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.runtime.protocol.events import CacheChanges, HandoffSettled
@@ -309,6 +309,23 @@ def test_what_a_claim_evicts_is_reported_as_no_longer_reusable() -> None:
     (changes,) = books.events.of(CacheChanges)
     assert set(changes.removed) == set(first.keys)
     assert changes.stored == ()
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_what_the_disk_has_lost_is_reported_as_no_longer_reusable_at_once(leases: bool) -> None:
+    """Promise 15: also where no request takes blocks or computes any after it."""
+    books = RankBooks([WindowSpec("attention", "full", 4, disk_blocks=4)], leases=leases)
+    first = books.run("first", PROMPT)
+    books.run("second", [7] * 16)
+    (on_disk,) = {move.target for move in books.tiers.moves if move.key == first.keys[0]}
+    books.tiers.lost = [Copy(0, first.keys[0], *on_disk)]
+    local = books.announce("third", PROMPT)
+    books.events.told.clear()
+    candidate = books.cache.hint(local.keys, len(PROMPT))
+    assert candidate > 0
+    (claim,) = books.parts.actions.ownership.prepare([Admit("third", candidate)], 0)
+    assert claim.endpoint == 0
+    assert set(books.events.of(CacheChanges)[0].removed) == set(first.keys)
 
 
 def test_blocks_taken_at_admission_run_from_there() -> None:

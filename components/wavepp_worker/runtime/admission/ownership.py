@@ -6,7 +6,6 @@ evicting for them early; lockstep admission has no other choice, and it is the b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
@@ -15,10 +14,8 @@ from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.runtime.admission.outcome import NO_ROOM
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim
-from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
+from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
-
-logger = logging.getLogger(__name__)
 
 
 class Ownership(Protocol):
@@ -45,16 +42,16 @@ class Ownership(Protocol):
 class LeaseOwnership:
     """A lease on the prefix and an escrow for the rest; the LOOP thread materialises when the request runs."""
 
-    def __init__(self, requests: RequestTable, cache: RankCache, tiers: Tiers) -> None:
+    def __init__(self, requests: RequestTable, cache: RankCache, lifecycle: RequestLifecycle) -> None:
         self._requests = requests
         self._cache = cache
-        self._tiers = tiers
+        self._lifecycle = lifecycle
 
     def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
         claims: list[Claim] = []
         for admit in wanted:
             prepared = self._prepare(admit, headroom)
-            while prepared is not None and _forget_damaged(self._cache, self._tiers, admit.request_id):
+            while prepared is not None and self._lifecycle.forget_damaged(admit.request_id):
                 prepared = self._prepare(admit, headroom)
             if prepared is None:
                 break
@@ -81,12 +78,9 @@ class LeaseOwnership:
 class ImmediateOwnership:
     """Blocks are allocated, and victims evicted, while the request is being admitted."""
 
-    def __init__(
-        self, requests: RequestTable, cache: RankCache, tiers: Tiers, lifecycle: RequestLifecycle
-    ) -> None:
+    def __init__(self, requests: RequestTable, cache: RankCache, lifecycle: RequestLifecycle) -> None:
         self._requests = requests
         self._cache = cache
-        self._tiers = tiers
         self._lifecycle = lifecycle
 
     def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
@@ -122,7 +116,7 @@ class ImmediateOwnership:
     def _lease(self, admit: Admit, local: LocalRequest) -> int:
         lease = partial(self._cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
         endpoint = lease(admit.endpoint)
-        while _forget_damaged(self._cache, self._tiers, admit.request_id):
+        while self._lifecycle.forget_damaged(admit.request_id):
             endpoint = lease(admit.endpoint)
         return endpoint
 
@@ -131,18 +125,3 @@ class ImmediateOwnership:
             return False
         self._lifecycle.take_blocks(local)
         return True
-
-
-def _forget_damaged(cache: RankCache, tiers: Tiers, request_id: str) -> bool:
-    """Read what a request leases on disk before this rank promises it to the others.
-
-    Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
-    """
-    damaged = tiers.damaged(cache.on_disk(request_id))
-    if damaged:
-        logger.warning(
-            "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
-        )
-        cache.lose(damaged)
-        cache.release(request_id)
-    return bool(damaged)

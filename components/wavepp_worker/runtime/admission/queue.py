@@ -72,25 +72,29 @@ class AdmissionQueue:
         limit: requests that may hold a lease at once (paper, section 4.4: the maximum batch size).
         lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
             are looked up as they arrive, also beyond the limit; they own nothing by it.
-        looked_up: in lockstep, whether the next round has to be the second of the two.
         headroom_tokens: tokens that preparing a request leaves to others.
     """
 
     limit: int
     lockstep: bool = False
     headroom_tokens: int = 0
-    looked_up: bool = False
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _lower: dict[str, int] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _retry_at: float = -math.inf
     _looked_up_at: float = -math.inf
+    _looked_up: bool = False
     _arrivals: int = 0
 
     def __len__(self) -> int:
         """Requests that are not admitted yet."""
         return len(self._waiting) + len(self._preparing)
+
+    @property
+    def halfway(self) -> bool:
+        """In lockstep, whether requests were looked up and are not all allocated: nothing else may come first."""
+        return self.lockstep and (self._looked_up or bool(self._lower))
 
     def arrive(self, request_id: str, prompt_tokens: int, now: float) -> None:
         self._arrivals += 1
@@ -114,7 +118,7 @@ class AdmissionQueue:
 
     def due(self, now: float) -> float:
         """When ``work`` will have something to do, on the same clock; infinity if it waits for an event."""
-        if self._lower or self.looked_up:
+        if self._lower or self._looked_up:
             return now
         if not self.lockstep and any(entry.candidate is None for entry in self._waiting.values()):
             return now
@@ -213,14 +217,17 @@ class AdmissionQueue:
     def _lockstep_work(
         self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float
     ) -> Work:
-        if not self.looked_up and not reconcile:
-            self.looked_up = bool(heads) and now >= self._retry_at
-            return Work(hint=tuple(request_id for request_id, _ in heads) if self.looked_up else ())
-        self.looked_up = False
+        if reconcile:
+            # Those that failed would take the room for which it goes down, and all would fail again for ever.
+            return Work(reconcile=reconcile)
+        if not self._looked_up:
+            self._looked_up = bool(heads) and now >= self._retry_at
+            return Work(hint=tuple(request_id for request_id, _ in heads) if self._looked_up else ())
+        self._looked_up = False
         prepare = []
         for request_id, entry in heads:
             if entry.hinted != self._looked_up_at:
                 break
             prepare.append(Admit(request_id, entry.candidate or 0))
         self._begin(prepare, now)
-        return Work(prepare=tuple(prepare), reconcile=reconcile)
+        return Work(prepare=tuple(prepare))

@@ -98,7 +98,7 @@ class RoundPlanner:
 
         ``unreserved_tokens``: see ``AdmissionQueue.work``.
         """
-        halfway = self._queue.looked_up
+        halfway = self._queue.halfway
         news = self._news() and not halfway
         arrivals = self._announce() if news else ()
         # In lockstep, looking up stops the executors until the round after it: nothing may come between.

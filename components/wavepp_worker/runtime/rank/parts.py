@@ -8,7 +8,7 @@ from functools import partial
 
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.runtime.admission.actions import LockstepActions, RoundActions
-from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership
+from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership, Ownership
 from wavepp_worker.runtime.admission.wave_gate import Gate
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
@@ -59,11 +59,7 @@ def make_parts(
         reports=reports,
         timeline=timeline,
     )
-    ownership: LeaseOwnership | ImmediateOwnership
-    if leases:
-        ownership = LeaseOwnership(requests, cache, tiers)
-    else:
-        ownership = ImmediateOwnership(requests, cache, tiers, lifecycle)
+    own: Callable[..., Ownership] = LeaseOwnership if leases else ImmediateOwnership
     make: Callable[..., RoundActions] = RoundActions if gate is None else partial(LockstepActions, gate=gate)
     actions = make(
         rank=rank,
@@ -71,7 +67,7 @@ def make_parts(
         requests=requests,
         lifecycle=lifecycle,
         cache=cache,
-        ownership=ownership,
+        ownership=own(requests, cache, lifecycle),
         reports=reports,
         timeline=timeline,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,6 +19,8 @@ from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
 from wavepp_worker.runtime.trace.timeline import Timeline
+
+logger = logging.getLogger(__name__)
 
 
 class Tiers(Protocol):
@@ -68,6 +71,23 @@ class RequestLifecycle:
         seed = cache_seed(self._model_id, request.salt, request.lora)
         keys = self._hasher.keys(request.tokens, seed)
         self._requests.announce(LocalRequest(request, keys))
+
+    def forget_damaged(self, request_id: str) -> bool:
+        """Read what a request leases on disk before this rank promises it to the others.
+
+        Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
+        """
+        damaged = self._tiers.damaged(self._cache.on_disk(request_id))
+        if not damaged:
+            return False
+        logger.warning(
+            "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
+        )
+        with self._cache_changes:
+            self._cache.lose(damaged)
+            self._reports.cache_changed(None)
+        self._cache.release(request_id)
+        return True
 
     def take_blocks(self, local: LocalRequest) -> None:
         """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
