@@ -161,7 +161,7 @@ def test_a_file_and_overrides_take_both_names(tmp_path: Path, caplog: pytest.Log
             assert "=64" not in text
     said = told(caplog)
     assert sorted(said) == [
-        "Common.block_size is now called Common.block_size; the former name keeps working",
+        "Common.block is now called Common.block_size; the former name keeps working",
         "PrefillWorker.chunk is now called PrefillWorker.max_num_batched_tokens; the former name keeps working",
     ]
 

@@ -20,7 +20,7 @@ FILE_SETTINGS = {
 
 
 def test_command_line_does_not_wipe_out_the_rest_of_service_args() -> None:
-    _, overrides = split_overrides(["--A.ServiceArgs.envs.X=2", "--A.block_size=32"])
+    _, overrides = split_overrides(["--A.ServiceArgs.envs.X=2", "--A.block=32"])
     own = settle(GRAPH, deep_merge(FILE_SETTINGS, overrides), {"namespace": "n"})["A"]
     assert own.workers == 3
     assert own.gpus == 2

@@ -13,7 +13,7 @@ class Pipeline:
     """Stages run one after the other; each request's blocks lie scattered, and differently on each stage."""
 
     stages: list[StageModel]
-    block: int
+    block_size: int
     blocks: int
     seed: int = 0
     kvs: list[PagedKV] = field(init=False)

@@ -8,7 +8,7 @@ from wavepp_worker.runtime.protocol.events import Heartbeat, RankReady
 
 
 def address(rank: int) -> RankAddress:
-    what: dict[str, Any] = {"block": 4, "dtype": "float32", "bytes_per_token": 8, "transport": "socket"}
+    what: dict[str, Any] = {"block_size": 4, "dtype": "float32", "bytes_per_token": 8, "transport": "socket"}
     return RankAddress(rank=rank, host="127.0.0.1", port=rank + 1, layers=(rank, rank + 1), **what)
 
 
