@@ -103,6 +103,7 @@ SEVERAL_MODULES = {
         ),
     ),
     "serve/test_dynamo_planes.py": Together("Dynamo's own sample over our planes", ("serve/broker.py",)),
+    "simulator/test_mutants.py": Together("planted mistakes are noticed by schedules"),
     "simulator/test_simulator.py": Together(
         "schedules of all ranks' threads",
         ("runtime/admission/ownership.py", "runtime/admission/actions.py", "runtime/rank/parts.py"),

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from wavepp_worker.cache.moves import Copy, Move
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -18,7 +18,7 @@ from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
 DAMAGED = 0.05
-"""Share of the blocks on disk that are found damaged."""
+"""Share of the blocks that the disk loses as they are written."""
 
 
 class Contents:
@@ -26,7 +26,6 @@ class Contents:
 
     def __init__(self, windows: int, draw: random.Random) -> None:
         self._draw = draw
-        self._read: set[Copy] = set()
         self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
 
     def device(self, window: int) -> dict[int, Any]:
@@ -39,25 +38,28 @@ class Contents:
             found = tiers[move.source[0]].get(move.source[1])
             assert found == move.key, f"{move} copies {found}"
             tiers[move.target[0]][move.target[1]] = found
+            if move.target[0] == Tier.DISK and self._draw.random() < DAMAGED:
+                tiers[Tier.DISK][move.target[1]] = _lost(move.key)
 
     def damaged(self, copies: Sequence[Copy]) -> list[Copy]:
-        """Some blocks on disk, as if the disk had lost them; a block that was read once is not lost any more."""
-        unread = [copy for copy in copies if copy not in self._read and self._holds(copy)]
-        self._read.update(unread)
-        found = [copy for copy in unread if self._draw.random() < DAMAGED]
-        for copy in found:
-            del self._windows[copy.window][copy.tier][copy.slot]
-        return found
-
-    def _holds(self, copy: Copy) -> bool:
-        return bool(self._windows[copy.window][copy.tier].get(copy.slot) == copy.key)
+        """Those whose bytes the disk has lost."""
+        return [
+            copy for copy in copies if self._windows[copy.window][copy.tier].get(copy.slot) == _lost(copy.key)
+        ]
 
     def check(self, cache: RankCache) -> None:
         """With no move under way: whatever the cache would let others reuse is there."""
         for number, window in enumerate(cache._windows):
             for node in window.tree.nodes.values():
                 found = self._windows[number][node.tier].get(node.slot)
-                assert found == node.key, f"{node.key:#x} of window {number} is reusable, but holds {found}"
+                assert found == node.key or (node.tier == Tier.DISK and found == _lost(node.key)), (
+                    f"{node.key:#x} of window {number} is reusable, but holds {found}"
+                )
+
+
+def _lost(key: int) -> tuple[str, int]:
+    """What the disk holds in place of the block of ``key`` that it has lost; nobody knows before it is read."""
+    return "lost", key
 
 
 class Layers(Protocol):

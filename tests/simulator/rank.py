@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from wavepp_worker import token_ids
+from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.virtual_device import Ending
-from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.protocol.message import Message
-from wavepp_worker.runtime.protocol.rounds import Plan, Tally
 from wavepp_worker.runtime.protocol.waves import WaveHeader
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop
@@ -22,7 +22,10 @@ from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.timeline import OFF
 
 from tests.simulator.layers import Contents, Layers, make_layers
+from tests.simulator.setting import Setting
+from tests.simulator.watch import Watch
 
+MODEL_ID = "simulated"
 FOR_EVER = 1e6
 """Seconds that a turn may wait for a message: here, what never comes shows as a hang instead."""
 
@@ -58,14 +61,18 @@ class SimulatedRank:
     """The state of one rank between two events.
 
     Attributes:
+        specs: its windows.
+        watch: what it promises in rounds.
         wave: its WAVE thread; None on rank 0, whose turns the world takes.
         loop: its LOOP thread; likewise.
         device: the waves on its device, where that runs behind the host.
         behind: whether it does; otherwise the host computes, and its LOOP does nothing else meanwhile.
-        outcomes: of each round, as this rank applied it.
         waves: arrived, and not taken by the LOOP, in order; with the time their activations are there.
+        ready: that of the latest wave that the LOOP took.
         admitted: told to the LOOP, and not taken.
+        rivals: endpoints of requests that only this rank knows.
         busy: the LOOP may have more to do at once.
+        holds: the LOOP holds a wave that waits for admission.
         executing: the host computes a wave.
         device_free: when the device has nothing to do.
         speed: how many times slower it computes than rank 0.
@@ -73,7 +80,9 @@ class SimulatedRank:
     """
 
     number: int
+    specs: Sequence[WindowSpec]
     parts: RankParts
+    watch: Watch
     wave: FollowerWave | None
     loop: FollowerLoop | None
     gate: SimulatedGate
@@ -84,26 +93,34 @@ class SimulatedRank:
     behind: bool
     speed: float
     eager: float
-    outcomes: dict[int, RoundOutcome] = field(default_factory=dict)
     waves: deque[tuple[WaveHeader, float]] = field(default_factory=deque)
+    ready: float = 0.0
     admitted: list[str] = field(default_factory=list)
     busy: bool = False
+    holds: bool = False
+    rivals: dict[str, int] = field(default_factory=dict)
     executing: bool = False
     device_free: float = 0.0
 
-    def __post_init__(self) -> None:
-        """Remember every outcome that this rank applies."""
-        apply = self.parts.actions.apply
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether the window whose changes it reports is one of full attention."""
+        return bool(self.specs) and self.specs[0].kind == "full"
 
-        def remembered(plan: Plan, tally: Tally) -> RoundOutcome:
-            self.outcomes[plan.round_id] = apply(plan, tally)
-            return self.outcomes[plan.round_id]
+    def reusable(self) -> set[int]:
+        """Keys of the blocks of its first window that can be reused."""
+        return set(self.parts.cache._windows[0].tree.nodes)
 
-        self.parts.actions.apply = remembered  # type: ignore[method-assign]
+    def check_told(self) -> None:
+        """Of what it could reuse and can no more, and the other way round, it has told the engine."""
+        if self.specs:
+            untold = self.parts.cache._windows[0].tree._changed
+            assert not untold, f"rank {self.number} has not told that blocks came or went: {list(untold)}"
 
     def begin(self, header: WaveHeader) -> list[LocalRequest]:
         """What the executor does before the forward, what the model relies on, and the first write of its blocks."""
         locals_ = self.parts.order.begin(header)
+        self.check_told()
         for local, span in zip(locals_, header.spans, strict=True):
             assert local.table is not None
             for layers in self.layers:
@@ -124,7 +141,8 @@ class SimulatedRank:
         return self.device_free
 
     def check(self) -> None:
-        """With nothing in flight: the books balance, nobody holds anything, and what is reusable is right."""
+        """With nothing in flight: all is told, the books balance, nobody holds anything, what is reusable is right."""
+        self.check_told()
         self.parts.cache.audit()
         self.contents.check(self.parts.cache)
         known = self.parts.requests.ids()
@@ -136,6 +154,7 @@ class SimulatedRank:
         if cache.prepare(name, [], tokens, 0) is None:
             return False
         claimed = cache.materialise(name)
+        self.parts.reports.cache_changed(None)
         self.contents.run(claimed.moves)
         for number, table in enumerate(claimed.tables):
             states = [claimed.states[number], *claimed.snapshots[number].values()]
@@ -144,67 +163,78 @@ class SimulatedRank:
                 device[block] = "noise"
         return True
 
+    def evict(self, window: int, kept: Collection[int]) -> None:
+        """What is reusable and nobody holds in a window, but for the first, second, ... blocks in ``kept``."""
+        tree = self.parts.cache._windows[window].tree
+        for node in list(tree.nodes.values()):
+            if node.attached and not node.pins and node.depth + 1 not in kept:
+                tree.detach(node)
+        self.parts.reports.cache_changed(None)
 
-def draw_windows(
-    draw: random.Random, kinds: str, block: int, longest: int, spare: int = 0
-) -> list[WindowSpec]:
-    """One window per letter, each big enough for the longest prompt alone: full, sliding or recurrent."""
-    least = -(-longest // block)
-    specs = []
-    for kind in kinds:
-        host, disk = draw.choice((0, 0, 2, least)), draw.choice((0, 0, 0, 2, least))
-        if kind == "r":
-            blocks = draw.choice((1, 2, 3, 4, 8)) + spare
-            interval = block * draw.choice((1, 1, 2, 3))
-            most = draw.choice((None, None, 1, 2))
-            specs.append(WindowSpec("recurrent", "recurrent", blocks, host, disk, 0, interval, most))
-            continue
-        blocks = least + spare + draw.choice((0, 1, 3, least, 2 * least))
-        span = draw.choice((1, block + 1, longest // 2)) if kind == "s" else 0
-        specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, disk, span))
-    return specs
+    def prepare_rivals(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Requests of this rank alone, as many of them as there is room for."""
+        cache = self.parts.cache
+        hasher, seed = BlockHasher(cache.block_size), cache_seed(MODEL_ID, "", "")
+        for index, tokens in enumerate(prompts):
+            keys, name = hasher.keys(token_ids.pack(tokens), seed), f"rival-{index}"
+            prepared = cache.prepare(name, keys, len(tokens), cache.hint(keys, len(tokens)))
+            if prepared is None:
+                return
+            self.rivals[name] = prepared.endpoint
+
+    def lower_rivals(self, tokens: int) -> None:
+        """By so many tokens each, as if other ranks had kept less."""
+        cache = self.parts.cache
+        for name, endpoint in self.rivals.items():
+            lower = max(0, endpoint - tokens) // cache.block_size * cache.block_size
+            self.rivals[name] = cache.commit(name, lower).endpoint
+
+    def release_rivals(self) -> None:
+        for name in self.rivals:
+            self.parts.cache.release(name)
 
 
 def make_ranks(
-    draw: random.Random,
-    windows: Sequence[Sequence[WindowSpec]],
-    block: int,
-    chunk: int,
-    admission: str,
-    ownership: str,
-    clock_ns: Callable[[], int],
+    draw: random.Random, setting: Setting, admission: str, ownership: str, clock_ns: Callable[[], int]
 ) -> list[SimulatedRank]:
-    """One rank per list of windows; all devices run behind their hosts, or none does."""
+    """All devices run behind their hosts, or none does."""
     ranks = []
-    count = len(windows)
+    windows, block_size = setting.windows, setting.block_size
     behind = draw.random() < 0.4
+    eager = (0.0, 0.0, 0.02) if setting.crowd else (0.5, 0.5, 0.02, 0.0)
     for number, specs in enumerate(windows):
         blocks = min((spec.blocks for spec in specs if spec.kind != "recurrent"), default=0)
         contents, gate, events = Contents(len(specs), random.Random(draw.random())), SimulatedGate(), Events()
         parts = make_parts(
-            RankCache(specs, block),
+            RankCache(specs, block_size),
             contents,
             events,
             rank=number,
-            model_id="simulated",
-            headroom_blocks=min(2 * count * chunk // block, blocks // draw.choice((4, 32))),
+            model_id=MODEL_ID,
+            headroom_blocks=min(
+                2 * len(windows) * setting.chunk // block_size, int(blocks * setting.headroom)
+            ),
             leases=ownership == "lease",
             gate=gate if admission == "lockstep" else None,
         )
+        watch = Watch(number, parts, leases=ownership == "lease")
+        wave = FollowerWave(parts.actions, parts.reports, FOR_EVER, setting.beat) if number else None
         ranks.append(
             SimulatedRank(
                 number=number,
+                specs=specs,
                 parts=parts,
-                wave=FollowerWave(parts.actions, parts.reports, FOR_EVER) if number else None,
+                watch=watch,
+                wave=wave,
                 loop=FollowerLoop(parts.order, OFF, FOR_EVER) if number else None,
                 gate=gate,
                 events=events,
                 contents=contents,
-                layers=make_layers(specs, block, contents),
+                layers=make_layers(specs, block_size, contents),
                 device=DeviceQueue(clock_ns),
                 behind=behind,
-                speed=draw.choice((1.0, 1.0, 4.0)),
-                eager=draw.choice((0.5, 0.5, 0.02, 0.0)),
+                speed=1.0 if setting.crowd else draw.choice((1.0, 1.0, 4.0)),
+                eager=draw.choice(eager),
             )
         )
     return ranks

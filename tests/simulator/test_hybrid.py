@@ -23,8 +23,8 @@ def test_the_papers_example_is_admitted_at_64(ranks: int) -> None:
         ]
         world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks, windows=windows, block=2)
         first, second = random.Random(seed).sample(range(ranks), 2)
-        world.forget_at(40.0, first, 1, {at // 2 for at in (64, 72, 90)})
-        world.forget_at(40.0, second, 1, {at // 2 for at in (64, 80)})
+        world.evict_at(40.0, first, 1, {at // 2 for at in (64, 72, 90)})
+        world.evict_at(40.0, second, 1, {at // 2 for at in (64, 80)})
         world.run()
         assert world.asked("r1") == [80, 72, 64], "the candidate, and what each reconciliation lowers it to"
         assert world.starts("r1")[0] == 64
@@ -44,7 +44,7 @@ def test_admission_lands_where_trying_all_endpoints_does(ranks: int) -> None:
         for rank, specs in enumerate(windows):
             for number, spec in enumerate(specs):
                 kept = draw_kept(draw, spec, length // block)
-                world.forget_at(40.0, rank, number, kept)
+                world.evict_at(40.0, rank, number, kept)
                 usable.append((spec, kept))
         world.run()
         found, asked = world.starts("r1")[0], world.asked("r1")

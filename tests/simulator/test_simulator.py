@@ -35,7 +35,7 @@ def test_s18_two_requests_that_fit_alone_but_not_together_both_finish(ranks: int
         for rank in world.ranks:
             assert rank.parts.cache.use().capacity * world.block_size >= 6
         world.run()
-        assert len(world.finished) == 4, f"seed {seed}"
+        assert len(world.client.answered) == 4, f"seed {seed}"
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -50,7 +50,7 @@ def test_promise_11_slow_rounds_do_not_slow_the_waves_down(ranks: int) -> None:
             continue
         plain.run()
         slow.run()
-        spans = [world.finished[-1] - world.finished[0] for world in (plain, slow)]
+        spans = [world.client.answered[-1] - world.client.answered[0] for world in (plain, slow)]
         assert spans[1] <= 1.02 * spans[0], f"seed {seed}: {spans}"
         compared += 1
         if compared == 2:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
 
-from tests.simulator.rank import SimulatedRank, draw_windows
+from tests.simulator.rank import SimulatedRank
+from tests.simulator.script import Script
+from tests.simulator.setting import Setting, draw_setting
 from tests.simulator.world import World
 
 
@@ -38,20 +41,20 @@ class Told(World):
         self._prompts = prompts
         self._slow = slow or {}
         self._given = windows
+        self._round_delay = round_delay
         super().__init__(seed, ranks=ranks, spare=spare, block=block)
-        self.round_delay = round_delay
         self.trace = deque()
 
-    def _windows(self, ranks: int, longest: int, spare: int) -> list[list[WindowSpec]]:
-        if self._given is not None:
-            return list(self._given)
-        return [draw_windows(self.draw, "f", self.block_size, longest, spare) for _ in range(ranks)]
+    def _setting(self, ranks: int | None, block: int | None, spare: int) -> Setting:
+        setting = draw_setting(self.draw, ranks, block, spare, ("f",))
+        windows = setting.windows if self._given is None else list(self._given)
+        return replace(setting, windows=windows, round_delay=self._round_delay, beat=math.inf)
 
-    def _script(self, longest: int) -> None:
-        for index, (at, tokens) in enumerate(self._prompts):
-            packed = b"".join(token.to_bytes(4, "little") for token in tokens)
-            request = PrefillRequest(request_id=f"r{index}", tokens=packed)
-            self._at(at, self._submit, request)
+    def _script(self) -> Script:
+        script = Script()
+        for at, tokens in self._prompts:
+            script.arrives(at, tokens)
+        return script
 
     def _seconds(self, rank: SimulatedRank) -> float:
         return 0.01 * self._slow.get(rank.number, 1.0)
@@ -79,13 +82,6 @@ class Told(World):
         self._at(when, self.ranks[rank].take_room, name, tokens)
         self._at(until, lambda: self.ranks[rank].parts.cache.release(name) and None)
 
-    def forget_at(self, when: float, rank: int, window: int, kept: Collection[int]) -> None:
-        """Evict what is reusable on one rank in one window, but for the first, second, ... blocks in ``kept``."""
-
-        def forget() -> None:
-            tree = self.ranks[rank].parts.cache._windows[window].tree
-            for node in list(tree.nodes.values()):
-                if node.attached and node.depth + 1 not in kept:
-                    tree.detach(node)
-
-        self._at(when, forget)
+    def evict_at(self, when: float, rank: int, window: int, kept: Collection[int]) -> None:
+        """On one rank in one window, what is reusable, but for the first, second, ... blocks in ``kept``."""
+        self._at(when, self.ranks[rank].evict, window, kept)

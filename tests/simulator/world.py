@@ -7,19 +7,20 @@ and the order of events at one instant. WAVE and LOOP of a rank interleave at th
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.commands import Abort, Command, Submit
-from wavepp_worker.runtime.protocol.events import Released
+from wavepp_worker.runtime.protocol.events import Event, Finished
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
@@ -29,17 +30,19 @@ from wavepp_worker.runtime.protocol.lane_events import (
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.rank.loop_turn import LeaderLoop, next_launch
+from wavepp_worker.runtime.rank.loop_turn import WAVES_ON_DEVICE, LeaderLoop, next_launch
 from wavepp_worker.runtime.rank.wave_turn import LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
 
+from tests.simulator.client import SimulatedClient
 from tests.simulator.planners import draw_planner
-from tests.simulator.rank import SimulatedRank, draw_windows, make_ranks
+from tests.simulator.rank import SimulatedRank, make_ranks
+from tests.simulator.script import Script, draw_script
+from tests.simulator.setting import CROWDED, Setting, draw_crowded_setting, draw_setting
 
 MOST_EVENTS = 40_000
-CHECK_EVERY = 100
-HYBRIDS = ("f", "fs", "fr", "fr", "rf", "fsr", "sr", "r", "")
-"""Window kinds of the ranks in half of the worlds: full, sliding, recurrent; none for layers without a cache."""
+CHECK_EVERY = 150
+FIRST = SampledToken(token=0)
 
 
 class World:
@@ -59,36 +62,29 @@ class World:
         self.draw = draw = random.Random(seed)
         self.now = 0.0
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=40)
-        count = ranks or draw.choice((1, 2, 2, 3, 3, 4, 5, 8))
-        self.block_size = block or draw.choice((1, 2, 4))
-        chunk = draw.choice((2, 3, 8, 16))
-        longest = draw.choice((6, 12, 20))
-        limit = draw.choice((1, 2, 4, 8))
-        windows = self._windows(count, longest, spare)
-        self.ranks = make_ranks(
-            draw, windows, self.block_size, chunk, admission, ownership, lambda: round(1e9 * self.now)
-        )
+        self.setting = setting = self._setting(ranks, block, spare)
+        self.block_size = setting.block_size
+        self.ranks = make_ranks(draw, setting, admission, ownership, lambda: round(1e9 * self.now))
+        self.client = SimulatedClient(self.ranks, setting.block_size)
         first = self.ranks[0].parts
-        headroom = first.actions.headroom_blocks * self.block_size if ownership == "lease" else 0
-        self.queue = AdmissionQueue(limit, lockstep=admission == "lockstep", headroom_tokens=headroom)
-        self.planner = RoundPlanner(self.queue, leases=ownership == "lease")
+        headroom = first.actions.headroom_blocks * setting.block_size if ownership == "lease" else 0
+        self.queue = AdmissionQueue(setting.limit, lockstep=admission == "lockstep", headroom_tokens=headroom)
+        self.leases = ownership == "lease"
+        self.planner = RoundPlanner(self.queue, leases=self.leases)
         self.wave = LeaderWave(
             self.planner,
             first.actions,
             first.requests,
             first.reports,
             first.cache.unreserved_tokens,
-            count,
+            len(self.ranks),
+            setting.beat,
         )
-        self.plan_with(draw_planner(draw, count, chunk, self.block_size, limit))
-        self.requests: dict[str, PrefillRequest] = {}
-        self.unfinished: dict[str, None] = {}
-        self.aborted: set[str] = set()
+        self.plan_with(draw_planner(draw, len(self.ranks), setting.chunk, setting.block_size, setting.limit))
         self.launched: dict[int, tuple[Span, ...]] = {}
-        self._delay = draw.choice((0.0001, 0.001, 0.02))
-        self._compute = draw.choice((0.0001, 0.002, 0.01))
+        self._delay = setting.delay
         self._heap: list[tuple[float, float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._numbers = 0
+        self._numbers = self._beats_due = 0
         self._edges: dict[Any, float] = {}
         self._to_wave: list[Command | LaneProgress] = []
         self._to_loop: list[RequestsWaiting | LaneAdmitted | LaneAborted] = []
@@ -98,9 +94,9 @@ class World:
         self._timer = self._launch_timer = -1.0
         self._quiet_until = -1.0
         self._loop_due = True
-        self.round_delay = 0.0
-        self.finished: list[float] = []
-        self._script(longest)
+        self._play(self._script())
+        for rank in self.ranks if math.isfinite(setting.beat) else ():
+            self._beat(rank)
 
     def plan_with(self, planner: Planner) -> None:
         """Let rank 0's LOOP thread plan so, from the start."""
@@ -114,18 +110,24 @@ class World:
             self._settle()
             if not self._heap:
                 break
-            self.now, _, _, act, arguments = heapq.heappop(self._heap)
+            self.now, chance, _, act, arguments = heapq.heappop(self._heap)
             act(*arguments)
+            if chance < 0.1:
+                self.client.listen(self.draw.choice(self.ranks), self.now)
             events += 1
             assert events < MOST_EVENTS, f"no end in sight; {self._stuck()}"
             if events % CHECK_EVERY == 0:
                 self.check()
         self.wave.check()
         self.loop.check()
-        assert not self.unfinished, f"hang: {self._stuck()}"
+        assert not self.client.live, f"hang: {self._stuck()}"
+        self.client.check(self.now)
+        first = self.ranks[0]
         for rank in self.ranks:
             rank.check()
-            assert rank.outcomes == self.ranks[0].outcomes, f"rank {rank.number} applied other outcomes"
+            assert rank.watch.outcomes == first.watch.outcomes, f"rank {rank.number} applied other outcomes"
+            counted = [(each.parts.reports.rounds, each.parts.reports.waves) for each in (rank, first)]
+            assert counted[0] == counted[1], f"rank {rank.number} counts {counted[0]}, not {counted[1]}"
         return events
 
     def check(self) -> None:
@@ -134,35 +136,56 @@ class World:
         self.loop.check()
         for rank in self.ranks:
             rank.parts.cache.check()
+            rank.check_told()
 
-    def _windows(self, ranks: int, longest: int, spare: int) -> list[list[WindowSpec]]:
-        """What each rank's layers keep."""
-        draw = self.draw
-        hybrid = draw.random() < 0.5
-        kinds = [draw.choice(HYBRIDS) if hybrid else "f" for _ in range(ranks)]
-        return [draw_windows(draw, kind, self.block_size, longest, spare) for kind in kinds]
+    def _setting(self, ranks: int | None, block: int | None, spare: int) -> Setting:
+        """What the world is like."""
+        if (ranks is None or ranks > 1) and not spare and self.draw.random() < CROWDED:
+            return draw_crowded_setting(self.draw, ranks)
+        return draw_setting(self.draw, ranks, block, spare, None)
 
-    def _script(self, longest: int) -> None:
-        draw = self.draw
-        prefixes = [[draw.randrange(50) for _ in range(longest)] for _ in range(2)]
-        aborts, at = draw.choice((0.0, 0.2, 0.5)), 0.0
-        for index in range(draw.randrange(2, 9)):
-            length = draw.randrange(1, longest + 1)
-            shared = draw.randrange(length + 1) if draw.random() < 0.9 else 0
-            tokens = draw.choice(prefixes)[:shared] + [draw.randrange(50) for _ in range(length - shared)]
-            packed = b"".join(token.to_bytes(4, "little") for token in tokens)
-            request = PrefillRequest(request_id=f"r{index}", tokens=packed)
-            at += draw.choice((0.0, 0.0, 0.001, 0.05))
+    def _script(self) -> Script:
+        """What happens from outside."""
+        return draw_script(self.draw, self.setting)
+
+    def _play(self, script: Script) -> None:
+        for at, request in script.arrivals:
             self._at(at, self._submit, request)
-            if draw.random() < aborts:
-                name = request.request_id
-                when = at + draw.random() ** 3 * 0.3
-                for _ in range(draw.choice((1, 1, 2))):
-                    self._at(when, self._abort, name)
-        for index in range(draw.choice((0, 0, 2, 6))):
-            rank = draw.choice(self.ranks)
-            tokens, name = draw.randrange(1, longest + 1), f"noise-{index}"
-            self._at(draw.random() * at, self._noise, rank, name, tokens)
+        for at, name in script.aborts:
+            self._at(at, self._abort, name)
+        for index, noise in enumerate(script.noise):
+            self._at(noise.at, self._noise, self.ranks[noise.rank], f"noise-{index}", noise.tokens)
+        for eviction in script.evictions:
+            self._at(eviction.at, self.ranks[eviction.rank].evict, eviction.window, eviction.kept)
+        for rivals in script.rivals:
+            rank = self.ranks[rivals.rank]
+            self._at(rivals.at, rank.prepare_rivals, rivals.prompts)
+            for index, step in enumerate(rivals.steps, 1):
+                self._at(rivals.at + 0.002 * index, rank.lower_rivals, step)
+            self._at(rivals.at + 0.02, rank.release_rivals)
+        if script.slowdown is not None:
+            self._at(script.slowdown, self._slow_down, self.draw.choice(self.ranks[1:]))
+
+    def _slow_down(self, rank: SimulatedRank) -> None:
+        rank.speed = self.draw.choice((3.0, 10.0))
+
+    def _beat(self, rank: SimulatedRank) -> None:
+        """See to it that a rank's WAVE thread takes a turn when its heartbeat is due, while anything else happens."""
+        self._beats_due += 1
+        self._at(self.now + self.setting.beat, self._beat_due, rank)
+
+    def _beat_due(self, rank: SimulatedRank) -> None:
+        self._beats_due -= 1
+        if rank.wave is None:
+            self._quiet_until = -1.0
+        else:
+            self._tell_client(rank.wave.turn(None, self.now).events)
+        if len(self._heap) > self._beats_due:
+            self._beat(rank)
+
+    def _tell_client(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.client.hear(event, self.now)
 
     def _at(self, when: float, act: Callable[..., None], *arguments: Any) -> None:
         self._numbers += 1
@@ -172,19 +195,17 @@ class World:
         """A message: it takes a while, and stays in order with the others of its edge."""
         delay = self.draw.random() * self._delay
         if isinstance(edge, tuple) and edge[0] == "rounds":
-            delay += self.round_delay
+            delay += self.setting.round_delay
         arrival = max(self._edges.get(edge, 0.0), self.now) + delay
         self._edges[edge] = arrival
         self._at(arrival, act, *arguments)
 
     def _submit(self, request: PrefillRequest) -> None:
-        self.requests[request.request_id] = request
-        self.unfinished[request.request_id] = None
+        self.client.submit(request, self.now)
         self._wave_hears(Submit(request=request))
 
     def _abort(self, name: str) -> None:
-        if name in self.unfinished:
-            self.aborted.add(name)
+        self.client.abort(name)
         self._wave_hears(Abort(request_id=name))
 
     def _wave_hears(self, message: Command | LaneProgress) -> None:
@@ -206,7 +227,8 @@ class World:
             self._lead_rounds()
             self._lead_waves()
             for rank in self.ranks[1:]:
-                self._follow(rank)
+                if (rank.waves or rank.holds or rank.admitted or rank.busy) and not rank.executing:
+                    self._follow(rank)
             if self._numbers == before:
                 return
         raise AssertionError("the ranks do not come to rest")
@@ -217,12 +239,14 @@ class World:
             return
         messages, self._to_wave = self._to_wave, []
         effects = self.wave.turn(messages, self.now)
+        self._tell_client(effects.events)
         for message in effects.to_loop:
             self._send("to LOOP", self._loop_hears, message)
         plan = effects.plan
         if plan is None:
             due = self._quiet_until = self.wave.due(self.now)
-            if self.now < due < float("inf") and due != self._timer:
+            ends = math.isfinite(self.planner.due(self.now))
+            if ends and self.now < due != self._timer:
                 self._timer = due
                 self._at(due, lambda: None)
             return
@@ -234,14 +258,15 @@ class World:
 
     def _vote(self, rank: SimulatedRank, plan: Plan) -> None:
         if rank.executing and not rank.gate.parked and plan.hint and self.queue.lockstep:
-            self._at(self.now + self._compute / 7, self._vote, rank, plan)
+            self._at(self.now + self.setting.compute / 7, self._vote, rank, plan)
             return
         if rank.wave is None:
             self._counted(self.wave.vote())
             return
-        vote = rank.wave.turn(plan, self.now).vote
-        assert vote is not None
-        self._send(("votes", rank.number), self._count, vote)
+        effects = rank.wave.turn(plan, self.now)
+        self._tell_client(effects.events)
+        assert effects.vote is not None
+        self._send(("votes", rank.number), self._count, effects.vote)
 
     def _count(self, vote: Vote) -> None:
         self._counted(self.wave.cast(vote))
@@ -258,30 +283,38 @@ class World:
             if isinstance(message, LaneAdmitted):
                 self._check_order(message, plan)
             self._send("to LOOP", self._loop_hears, message)
-        for event in effects.events:
-            if isinstance(event, Released):
-                self.unfinished.pop(event.request_id, None)
+        self._tell_client(effects.events)
+        if self.leases:
+            self._check_limit()
         self._plan, self._quiet_until = None, -1.0
         # A parked LOOP goes on when the round resumes it.
         self._loop_due = True
 
+    def _check_limit(self) -> None:
+        """Who is not materialised yet on rank 0 holds a lease, of which there are not too many."""
+        reservations = self.ranks[0].parts.cache._reservations
+        leased = [name for name in reservations if name in self.client.requests]
+        leased = [name for name in leased if self.ranks[0].parts.cache.holds(name) != "sequence"]
+        assert len(leased) <= self.setting.limit, f"{leased} hold leases, the limit is {self.setting.limit}"
+
     def _check_order(self, admitted: LaneAdmitted, plan: Plan) -> None:
         name = admitted.request_id
-        assert admitted.end == self.requests[name].prompt_tokens
+        assert admitted.end == self.client.requests[name].prompt_tokens
         assert 0 <= admitted.start < admitted.end
-        arrivals = list(self.requests)
+        arrivals = list(self.client.requests)
         # One that is being lowered may be passed by others while it holds its lease.
         prepared = any(admit.request_id == name for admit in plan.prepare)
         overtaken = [
             other
             for other in self._passed
-            if prepared and arrivals.index(other) < arrivals.index(name) and other not in self.aborted
+            if prepared and arrivals.index(other) < arrivals.index(name) and other not in self.client.aborted
         ]
         assert not overtaken, f"{name} was admitted before {overtaken}"
 
     def _apply(self, rank: SimulatedRank, tally: Tally) -> None:
         assert rank.wave is not None
         effects = rank.wave.turn(tally, self.now)
+        self._tell_client(effects.events)
         if effects.admitted:
             self._send(("to LOOP", rank.number), rank.admitted.extend, effects.admitted)
 
@@ -292,11 +325,11 @@ class World:
     def _lead_waves(self) -> None:
         """A turn of rank 0's LOOP thread."""
         rank = self.ranks[0]
-        if rank.executing:
+        if rank.executing or not (self._loop_due or self._ended):
             return
         ended, self._ended = self._ended, []
         self._tell(self.loop.complete(ended))
-        if not (self._loop_due or ended) or rank.gate.parked:
+        if rank.gate.parked:
             return
         messages, self._to_loop = self._to_loop, []
         left = rank.device.left()
@@ -305,6 +338,8 @@ class World:
         self._loop_due = effects.busy
         if effects.wave is not None:
             assert len(self.lanes.ring) <= 2 * len(self.ranks)
+            assert len(left) < WAVES_ON_DEVICE, f"the device has {len(left)} waves to do"
+            assert len(effects.wave.spans) <= self.setting.limit, f"{effects.wave} carries too many"
             self.launched[effects.wave.wave_id] = effects.wave.spans
             self._begin(rank, effects.wave, self.now)
         elif (due := next_launch(left)) is not None:
@@ -323,22 +358,25 @@ class World:
         """A turn of another rank's LOOP thread."""
         loop = rank.loop
         assert loop is not None
-        if rank.executing or rank.gate.parked:
+        if rank.gate.parked:
             return
-        arrives = bool(rank.waves) and not loop.holds_wave
-        eager = bool(rank.admitted or rank.busy) and self.draw.random() < rank.eager
-        if not (arrives or eager or loop.holds_wave):
+        arrives = bool(rank.waves) and not rank.holds
+        if not (arrives or rank.holds or self.draw.random() < rank.eager):
             return
-        wave = rank.waves[0][0] if arrives else None
+        wave = None
+        if arrives:
+            wave, rank.ready = rank.waves.popleft()
         admitted, rank.admitted = rank.admitted, []
         effects = loop.turn(wave, admitted, self.now)
-        rank.busy = effects.busy
+        rank.busy, rank.holds = effects.busy, loop.holds_wave
         if effects.wave is not None:
-            _, ready = rank.waves.popleft()
-            self._begin(rank, effects.wave, ready)
+            self._begin(rank, effects.wave, rank.ready)
 
     def _begin(self, rank: SimulatedRank, header: WaveHeader, ready: float) -> None:
         wave_id, spans = header.wave_id, header.spans
+        assert not rank.watch.stopped, (
+            f"rank {rank.number} runs wave {wave_id} between look-up and allocation"
+        )
         assert spans == self.launched[wave_id], f"rank {rank.number} runs another wave {wave_id} than rank 0"
         self.trace.append((self.now, rank.number, wave_id, spans))
         locals_ = rank.begin(header)
@@ -353,8 +391,8 @@ class World:
 
     def _seconds(self, rank: SimulatedRank) -> float:
         """How long the next wave takes there; now and then a rank stalls."""
-        stall = 30.0 if self.draw.random() < 0.01 else 1.0
-        return self.draw.random() * self._compute * rank.speed * stall
+        stall = 30.0 if self.draw.random() < 0.01 and not self.setting.crowd else 1.0
+        return self.draw.random() * self.setting.compute * rank.speed * stall
 
     def _computed(self, rank: SimulatedRank, header: WaveHeader, locals_: Sequence[Any]) -> None:
         rank.executing = False
@@ -373,10 +411,9 @@ class World:
     def _complete(self, header: WaveHeader) -> None:
         self._ended.append(WaveDone(wave_id=header.wave_id))
         for span in header.spans:
-            if span.last and span.request_id not in self.aborted:
-                del self.unfinished[span.request_id]
-                self.finished.append(self.now)
+            if span.last:
+                self.client.hear(Finished(request_id=span.request_id, first=FIRST, stages=()), self.now)
 
     def _stuck(self) -> str:
         held = {rank.number: rank.parts.cache.use() for rank in self.ranks}
-        return f"{list(self.unfinished)} at {self.now:.3f}, {self.planner.waiting} wait, {held}"
+        return f"{self.client.live} at {self.now:.3f}, {self.planner.waiting} wait, {held}"

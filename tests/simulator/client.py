@@ -1,0 +1,91 @@
+"""The engine's side of a simulated replica: production's ledger of requests, and what a router would believe."""
+
+from __future__ import annotations
+
+import math
+
+from wavepp_worker.runtime.client.index_feed import IndexFeed
+from wavepp_worker.runtime.client.request_ledger import RequestLedger
+from wavepp_worker.runtime.protocol.events import Admitted, CacheChanges, Event, Finished, Heartbeat, Released
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+
+from tests.simulator.rank import SimulatedRank
+
+
+class SimulatedClient:
+    """Hears what ranks tell, in the order of each.
+
+    Attributes:
+        requests: all that arrived.
+        aborted: those that were aborted before their answer.
+        answered: when each answer came.
+        stored: blocks of which a router was told that the worker can reuse them.
+    """
+
+    def __init__(self, ranks: list[SimulatedRank], block_size: int) -> None:
+        self.requests: dict[str, PrefillRequest] = {}
+        self.aborted: set[str] = set()
+        self.answered: list[float] = []
+        self.stored: set[int] = set()
+        self._ranks = ranks
+        self._ledger = RequestLedger(len(ranks))
+        self._feed = IndexFeed(len(ranks), block_size)
+        self._reports_blocks = all(rank.keeps_prefixes for rank in ranks)
+        self._unwanted: set[str] = set()
+        self._beats: dict[int, float] = {}
+
+    @property
+    def live(self) -> list[str]:
+        return self._ledger.live_ids()
+
+    def submit(self, request: PrefillRequest, now: float) -> None:
+        self.requests[request.request_id] = request
+        self._ledger.accept(request, now, math.inf)
+
+    def abort(self, request_id: str) -> None:
+        """Note an abort, which the ranks are told in any case."""
+        self._unwanted.add(request_id)
+        live = self._ledger.get(request_id)
+        if live is not None and not live.closed:
+            self.aborted.add(request_id)
+        self._ledger.abort(request_id)
+
+    def listen(self, rank: SimulatedRank, now: float) -> None:
+        """Read what a rank has told so far."""
+        for event in rank.events.take():
+            self.hear(event, now)
+
+    def hear(self, event: Event, now: float) -> None:
+        match event:
+            case CacheChanges():
+                if self._reports_blocks:
+                    self._change(event)
+            case Heartbeat(rank=rank):
+                assert self._beats.get(rank, -1.0) < now, f"rank {rank} beats without rest"
+                self._beats[rank] = now
+            case Admitted() | Finished() | Released():
+                if isinstance(event, Released):
+                    assert event.request_id in self._unwanted, (
+                        f"{event.request_id} was let go of, and nobody asked"
+                    )
+                if self._ledger.progress(event, now).answer is not None:
+                    self.answered.append(now)
+            case _:
+                raise AssertionError(f"unexpected: {event}")
+
+    def check(self, now: float) -> None:
+        """With nothing in flight: a router believes just what all ranks can reuse (promise 15)."""
+        for rank in self._ranks:
+            self.listen(rank, now)
+        if self._reports_blocks:
+            reusable = set.intersection(*(rank.reusable() for rank in self._ranks))
+            assert self.stored == reusable, (
+                f"told and not reusable: {self.stored - reusable}; not told: {reusable - self.stored}"
+            )
+
+    def _change(self, changes: CacheChanges) -> None:
+        for delta in self._feed.apply(changes):
+            assert self.stored.isdisjoint(delta.stored), f"{delta.stored} were told twice"
+            assert self.stored.issuperset(delta.removed), f"{delta.removed} had not been told"
+            self.stored.update(delta.stored)
+            self.stored.difference_update(delta.removed)
