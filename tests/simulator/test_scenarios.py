@@ -184,3 +184,11 @@ def test_s49_s50_waves_and_completions_pass_each_other(ranks: int) -> None:
         world._delay = 0.2
         world.run()
         assert len(world.client.answered) == 6
+
+
+def test_an_abort_that_comes_before_its_request_is_of_nothing() -> None:
+    for seed in SEEDS:
+        world = Told([(0.0, tokens(seed, 6)), (0.02, tokens(seed, 4))], seed, 2)
+        world.abort_at(0.01, "r1")
+        world.run()
+        assert len(world.client.answered) == 2

@@ -205,8 +205,10 @@ class World:
         self._wave_hears(Submit(request=request))
 
     def _abort(self, name: str) -> None:
-        self.client.abort(name)
-        self._wave_hears(Abort(request_id=name))
+        """A client cannot abort what it has not submitted; drawn for the same instant, either may come first."""
+        if name in self.client.requests:
+            self.client.abort(name)
+            self._wave_hears(Abort(request_id=name))
 
     def _wave_hears(self, message: Command | LaneProgress) -> None:
         self._numbers += 1
