@@ -22,6 +22,11 @@ def test_the_baselines_keep_them_too(admission: str, ownership: str) -> None:
     assert failure((0, 300, None, admission, ownership)) is None
 
 
+@pytest.mark.parametrize("seed", [3176, 3763])
+def test_in_lockstep_who_fails_on_different_ranks_does_not_fail_for_ever(seed: int) -> None:
+    assert failure((seed, 1, None, "lockstep", "none")) is None
+
+
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_s01_s09_an_abort_storm_over_an_odd_number_of_ranks(ranks: int) -> None:
     assert failure((20_000, 200, ranks, "wave", "lease")) is None

@@ -84,3 +84,19 @@ def test_in_lockstep_too_nobody_is_prepared_while_a_request_goes_down() -> None:
     queue.apply(RoundOutcome(lower=(Admit("a", 7),), failed=("b",)), 0.0)
     work = queue.work(0.0)
     assert (work.reconcile, work.prepare) == ((Admit("a", 7),), ())
+
+
+def test_in_lockstep_too_who_failed_is_asked_about_alone_once_nothing_runs() -> None:
+    """Of two that go down together, each failed on another rank, and both would again, for ever."""
+    queue = AdmissionQueue(limit=4, lockstep=True)
+    for name in "ab":
+        queue.arrive(name, 16, 0.0)
+    queue.work(0.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 9), Admit("b", 9))), 0.0)
+    queue.work(0.0)
+    queue.apply(RoundOutcome(lower=(Admit("a", 7), Admit("b", 7))), 0.0)
+    queue.work(0.0)
+    queue.apply(RoundOutcome(failed=("a", "b")), 0.0)
+    assert queue.work(1.0).hint == ("a",)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 9),)), 1.0)
+    assert queue.work(1.0).prepare == (Admit("a", 9),)

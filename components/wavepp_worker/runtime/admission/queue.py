@@ -136,16 +136,18 @@ class AdmissionQueue:
         reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
         self._lower.clear()
         heads = list(self._waiting.items())[: max(0, self._free_places())]
+        # Requests that fail on different ranks fail all, and would again, if they were asked for together.
+        alone = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
+        if alone:
+            del heads[1:]
         if self.lockstep:
             return self._lockstep_work(heads, reconcile, now)
         stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
         prepare: list[Admit] = []
-        exempt = False
         # While a request goes down, its demand grows: who came later must not take that room from it.
         if now >= self._retry_at and not reconcile:
-            exempt = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
-            left = unreserved_tokens if exempt else unreserved_tokens - self.headroom_tokens
-            for request_id, entry in heads[:1] if exempt else heads:
+            left = unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens
+            for request_id, entry in heads:
                 if entry.candidate is None:
                     break
                 left -= entry.prompt_tokens - entry.candidate
@@ -159,7 +161,7 @@ class AdmissionQueue:
                     break
                 prepare.append(Admit(request_id, entry.candidate))
         self._begin(prepare, now)
-        return Work(tuple(stale), tuple(prepare), exempt and bool(prepare), reconcile)
+        return Work(tuple(stale), tuple(prepare), alone and bool(prepare), reconcile)
 
     def apply(self, outcome: RoundOutcome, now: float) -> list[Admission]:
         """Account for a round's outcome; returns what was admitted, in order."""
