@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -139,3 +140,81 @@ def test_planning_128_lanes_takes_under_200_microseconds(name: str) -> None:
         planner.propose(view)
         took.append(time.perf_counter() - begun)
     assert min(took) < 200e-6, f"{min(took) * 1e6:.0f} us"
+
+
+POWERS = st.sampled_from([1e-30, 1e-12, 1e-3, 1.0, 1e9, 1e30])
+COSTS = st.builds(WaveCost, a=st.just(0.0) | POWERS, b=POWERS, c=st.just(0.0) | POWERS)
+CONTEXT = 1_000_000
+"""Tokens of the longest prompt that is planned for here."""
+
+
+@st.composite
+def extreme_planners(draw: st.DrawFn) -> Planner:
+    """Any planner that a configuration may ask for, from one token a wave up."""
+    block = draw(st.sampled_from([1, 16, 64]))
+    most = draw(st.sampled_from([1, 2, 64, 256])) * block
+    stages, seqs = draw(st.sampled_from([1, 2, 3, 64])), draw(st.sampled_from([1, 2, 128]))
+    least = min(most, draw(st.sampled_from([1, 2, 64])) * block)
+    match draw(st.sampled_from(["mpu", "mpu", "learned", "mpu-paper", "two-budget", "throttle", "greedy"])):
+        case "mpu" | "learned" as name:
+            return Mpu(
+                stages=stages,
+                max_num_batched_tokens=most,
+                min_num_batched_tokens=least,
+                block_size=block,
+                cost=draw(COSTS) if name == "mpu" else None,
+                max_num_seqs=seqs,
+            )
+        case "mpu-paper":
+            return PaperMpu(P=stages, M=most, b_min=least, B=block, max_num_seqs=seqs)
+        case "two-budget":
+            return TwoBudgetMpu(
+                stages=stages, max_num_batched_tokens=most, block_size=block, max_num_seqs=seqs
+            )
+        case "throttle":
+            return ThrottlePlanner(
+                waves=2 * stages,
+                max_num_batched_tokens=most,
+                min_num_batched_tokens=least,
+                block_size=block,
+                max_num_seqs=seqs,
+            )
+    return GreedyPlanner(most)
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """First and last token of what is left of each prompt: much or little, at the start or a deep context."""
+    tokens = st.sampled_from([1, 2, 5, 17, 100, 4096])
+    starts = st.sampled_from([0, 7, CONTEXT // 2, CONTEXT - 4096])
+    kinds = draw(st.lists(st.tuples(starts, tokens, st.sampled_from([1, 2, 40])), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        # What costs a planner most thought: few tokens, of which the first cost next to nothing and others much.
+        kinds = [(0, 1, 1), (CONTEXT - 4096, draw(st.integers(1, 40)), 1)]
+    return [(start, start + left) for start, left, times in kinds for _ in range(times)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    planner=extreme_planners(),
+    prompts=prompts(),
+    seconds=st.sampled_from([0.0, 1e-300, 1e-9, 1e-3, 1e9, math.inf]),
+)
+def test_extreme_costs_budgets_and_contexts_are_planned_for(
+    planner: Planner, prompts: list[tuple[int, int]], seconds: float
+) -> None:
+    """Every wave of an idle pipeline has work in it, of lanes that it was shown, and no more than they have."""
+    waiting = [Lane(f"r{i}", *ends) for i, ends in enumerate(prompts)]
+    flight: list[tuple[Span, ...]] = []
+    for _ in range(50):
+        if not waiting:
+            break
+        view = PipelineView(tuple(waiting), tuple(flight))
+        spans = planner.propose(view)
+        assert spans or flight, "waits although the pipeline is idle"
+        if spans:
+            planner.accept(view, spans)
+            flight.append(spans)
+        if not spans or len(flight) == 4:
+            planner.observe(flight.pop(0), seconds)
+        waiting = [lane for lane in waiting if lane.left]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -63,3 +64,9 @@ def test_a_wave_without_a_time_teaches_nothing() -> None:
     learned = LearnedCost()
     before = learned.cost
     assert learned.observe(100, 5000.0, 0.0) is before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-300, math.inf, math.nan])
+def test_a_time_that_no_clock_measures_teaches_nothing(seconds: float) -> None:
+    learned = LearnedCost()
+    assert learned.observe(1_000_000, 1e12, seconds) == LearnedCost().cost

@@ -206,3 +206,11 @@ def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None
     assert len(plan(planner, lanes(*[16] * 12))) == 3
     planner = mpu(4, 1024, WaveCost(0.0, 1.0, 0.0))
     assert len(plan(planner, lanes(*[16] * 6))) == 1
+
+
+def test_a_few_tokens_at_a_deep_context_that_are_worth_a_full_wave_are_planned_for() -> None:
+    """36 tokens are 4 % of none of 1024 tokens, though they take as long as several: all fit into one."""
+    for a in (0.0, 4.0, 1e9):
+        planner = mpu(2, 1024, WaveCost(a, 1.0, 0.1))
+        waiting = (Lane("head", 0, 16), *(Lane(f"r{i}", 1_000_000, 1_000_004) for i in range(5)))
+        assert shape(plan(planner, waiting))[0] == ("head", 0, 16)

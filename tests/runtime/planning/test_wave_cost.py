@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 
@@ -21,3 +24,11 @@ def test_work_is_the_sum_over_tokens() -> None:
     cost = WaveCost(a=4.0, b=1.0, c=0.001)
     by_token = sum(cost.b + cost.c * (position + 1) for position in range(40, 100))
     assert cost.work(40, 60) == pytest.approx(by_token)
+
+
+@pytest.mark.parametrize(
+    "wrong", [(-1.0, 1.0, 0.0), (0.0, 0.0, 0.0), (0.0, 1.0, -1.0), (math.nan, 1.0, 0.0), (0.0, 1.0, math.inf)]
+)
+def test_what_no_device_costs_is_refused(wrong: tuple[float, float, float]) -> None:
+    with pytest.raises(ConfigError, match="change the cost model"):
+        WaveCost(*wrong)

@@ -15,6 +15,7 @@ GUESS_WEIGHT = 0.0001
 """Weight of the guess, in waves: the square of the error that waves have, as a share of that the guess may have."""
 MIN_COEFFICIENT = 0.01
 """Share of the guess below which no coefficient falls: a stage that costs nothing for tokens cannot be planned for."""
+MIN_WAVE_SECONDS, MAX_WAVE_SECONDS = 1e-9, 1e9
 
 
 class LearnedCost:
@@ -29,9 +30,9 @@ class LearnedCost:
     def observe(self, tokens: int, context: float, seconds: float) -> WaveCost:
         """Account for a wave of so many tokens that attend to ``context`` tokens in sum; returns the new cost.
 
-        ``seconds`` is the slowest stage's time; a wave that took none teaches nothing.
+        ``seconds`` is the slowest stage's time; one that no clock can have measured teaches nothing.
         """
-        if seconds <= 0:
+        if not MIN_WAVE_SECONDS <= seconds <= MAX_WAVE_SECONDS:
             return self.cost
         features = np.array([1.0, tokens, context]) / seconds
         self._squares = DECAY_PER_WAVE * self._squares + np.outer(features, features)

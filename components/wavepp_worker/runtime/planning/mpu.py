@@ -206,7 +206,8 @@ class Mpu(PackingPlanner):
     def _same_wait(self, full: float) -> int:
         """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""
         waves = self._demand.tokens / self._max_tokens
-        equal = math.ceil(waves - MAX_SHARE_WAITING_ONE_MORE_WAVE)
+        # Few tokens at a deep context can take as long as a full wave, and are one all the same.
+        equal = max(1, math.ceil(waves - MAX_SHARE_WAITING_ONE_MORE_WAVE))
         given = self._cost.a / (self._cost.a + full) * (equal / waves - 1)
         if given > MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT:
             return self._max_tokens

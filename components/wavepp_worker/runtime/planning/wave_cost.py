@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from wavepp_worker.errors import ConfigError
 
+MIN_TOKEN_SECONDS, MAX_SECONDS = 1e-30, 1e30
+"""Far beyond any device; what is calculated from coefficients outside of these may overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaveCost:
@@ -18,7 +21,7 @@ class WaveCost:
         c: per token and token of context it attends to.
 
     Raises:
-        ConfigError: a coefficient is negative, or a token costs nothing.
+        ConfigError: a coefficient is negative or beyond any device, or a token costs nothing.
     """
 
     a: float
@@ -26,9 +29,11 @@ class WaveCost:
     c: float
 
     def __post_init__(self) -> None:
-        if self.a < 0 or self.b <= 0 or self.c < 0:
+        within = 0 <= self.a <= MAX_SECONDS and 0 <= self.c <= MAX_SECONDS
+        if not (within and MIN_TOKEN_SECONDS <= self.b <= MAX_SECONDS):
             raise ConfigError(
-                f"a stage needs seconds a >= 0, b > 0 and c >= 0, got {self}; change the cost model"
+                f"a stage needs seconds a and c from 0 to {MAX_SECONDS:g} and b from {MIN_TOKEN_SECONDS:g} to "
+                f"{MAX_SECONDS:g}, got {self}; change the cost model"
             )
 
     def work(self, start: int, length: int) -> float:
