@@ -55,7 +55,6 @@ SEVERAL_MODULES = {
         (
             "handoff/claim_messages.py",
             "handoff/connection/change_signal.py",
-            "handoff/connection/listener.py",
             "handoff/connection/tasks.py",
             "handoff/pull_messages.py",
         ),

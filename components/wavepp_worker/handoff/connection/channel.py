@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -16,11 +17,19 @@ from wavepp_worker.handoff.connection.message import HandoffMessage, encode
 FRAME_LIMIT_BYTES = 4 << 20
 """Bytes of the largest message accepted; KV bytes do not count, they are not part of a message."""
 
+ASK_LIMIT_BYTES = 64 << 10
+"""Bytes of the largest message taken from whoever asks for KV: anybody can reach the ports that take them."""
+
 HELLO_SECONDS = 10.0
 """A connection that has not said what it wants by then is closed."""
 
+GONE_SECONDS = (10, 5, 3)
+"""A peer's host that is silent for the first is asked, again and again after the second; the third question is
+the last."""
+
 _LENGTH = struct.Struct("<I")
 _DRAIN_BYTES = 1 << 16
+_REASON_CHARACTERS = 200  # a decoder's reason may quote the message
 
 T = TypeVar("T")
 Hello = TypeVar("Hello")
@@ -35,14 +44,21 @@ class Channel:
 
     A cancelled ``send`` or ``receive`` may leave half a message behind: afterwards that direction is only
     good for closing.
+
+    Attributes:
+        on_welcome: called by ``welcome``; whoever accepted the connection wants to know.
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in zip(("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT"), GONE_SECONDS, strict=True):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._sock = sock
         self.peer = peer
+        self.on_welcome: Callable[[], None] = lambda: None
 
     @classmethod
     async def connect(cls, host: str, port: int, local_host: str, timeout: float) -> Channel:
@@ -89,8 +105,8 @@ class Channel:
         except OSError as error:
             raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
 
-    async def receive(self, decoder: msgspec.msgpack.Decoder[T]) -> T:
-        """The next message.
+    async def receive(self, decoder: msgspec.msgpack.Decoder[T], limit: int = FRAME_LIMIT_BYTES) -> T:
+        """The next message, of ``limit`` bytes at most.
 
         Raises:
             PeerLost: the connection ended or broke.
@@ -99,17 +115,18 @@ class Channel:
         header = bytearray(_LENGTH.size)
         await self.receive_into(memoryview(header))
         (length,) = _LENGTH.unpack(header)
-        if length > FRAME_LIMIT_BYTES:
+        if length > limit:
             raise HandoffError(
-                f"{self.peer} announced a message of {length} bytes; at most {FRAME_LIMIT_BYTES} are allowed. "
+                f"{self.peer} announced a message of {length} bytes; at most {limit} are allowed. "
                 "It is not a hand-off peer of this version."
             )
         body = bytearray(length)
         await self.receive_into(memoryview(body))
         try:
             return decoder.decode(body)
-        except msgspec.DecodeError as error:
-            raise HandoffError(f"{self.peer} sent a message that does not belong here: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            reason = str(error)[:_REASON_CHARACTERS]
+            raise HandoffError(f"{self.peer} sent a message that does not belong here: {reason}") from error
 
     async def receive_hello(self, decoder: msgspec.msgpack.Decoder[T], kind: type[Hello]) -> Hello | None:
         """The peer's first message; None if the peer is gone or took too long to say it.
@@ -119,12 +136,16 @@ class Channel:
         """
         try:
             async with deadline.timeout(HELLO_SECONDS):
-                hello = await self.receive(decoder)
+                hello = await self.receive(decoder, ASK_LIMIT_BYTES)
         except (PeerLost, asyncio.TimeoutError):
             return None
         if not isinstance(hello, kind):
             raise HandoffError(f"{self.peer} began with {type(hello).__name__} instead of {kind.__name__}")
         return hello
+
+    def welcome(self) -> None:
+        """The peer has said what it wants and may stay."""
+        self.on_welcome()
 
     async def receive_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes.

@@ -13,4 +13,13 @@ if sys.version_info >= (3, 11):
 else:
     from async_timeout import timeout  # type: ignore[import-not-found]
 
-__all__ = ["timeout"]
+__all__ = ["LONGEST_WAIT_SECONDS", "bounded", "timeout"]
+
+LONGEST_WAIT_SECONDS = 86400.0
+"""No peer is waited for longer, whatever it asks for."""
+
+
+def bounded(seconds: float) -> float:
+    """What a peer says it waits, made sure to be a number from 0 to ``LONGEST_WAIT_SECONDS``."""
+    # In this order: ``max`` of 0 and a number that is none is 0.
+    return min(max(0.0, seconds), LONGEST_WAIT_SECONDS)

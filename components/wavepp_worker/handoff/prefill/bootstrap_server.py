@@ -17,8 +17,9 @@ from wavepp_worker.handoff.claim_messages import (
     Prefilled,
     check_room,
 )
+from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.connection.change_signal import ChangeSignal
-from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import ASK_LIMIT_BYTES, Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_rooms import BootstrapRoom, BootstrapRooms
@@ -126,14 +127,15 @@ class BootstrapServer:
         claim = await channel.receive_hello(FROM_CLAIMANT, ClaimRoom)
         if claim is None:
             return
-        room = claim.room
+        channel.welcome()
+        room, wait = claim.room, deadline.bounded(claim.wait)
         with self._lock:
             entry = self._rooms.claim(room, time.monotonic())
         if isinstance(entry, str):
             await channel.send(ClaimFailed(room=room, message=entry))
             return
         listening = asyncio.create_task(self._listen(channel, room))
-        answering = asyncio.create_task(self._answer(channel, claim, entry))
+        answering = asyncio.create_task(self._answer(channel, room, wait, entry))
         told = False
         try:
             await asyncio.wait({listening, answering}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,7 +143,7 @@ class BootstrapServer:
             if told:
                 self._leave(room, told=True)
                 # It may give up between the first token and the last KV, or have done so before it was told.
-                await asyncio.wait({listening}, timeout=claim.wait)
+                await asyncio.wait({listening}, timeout=wait)
                 if listening.done() and listening.exception() is None and listening.result() and entry.offer:
                     self._cancel(entry.offer)
         finally:
@@ -154,31 +156,31 @@ class BootstrapServer:
     async def _listen(self, channel: Channel, room: int) -> bool:
         """Whether the claimant says that it does not want the room any more; False if it is gone."""
         try:
-            message = await channel.receive(FROM_CLAIMANT)
+            message = await channel.receive(FROM_CLAIMANT, ASK_LIMIT_BYTES)
         except PeerLost:
             return False
         check_room(message, room)
         return True
 
-    async def _answer(self, channel: Channel, claim: ClaimRoom, entry: BootstrapRoom) -> bool:
-        """Tell the claimant the offer and the outcome; whether it knows the outcome."""
-        room = claim.room
-        wait = min(max(0.0, claim.wait), self._claim_wait)
-        if not await self._changed.wait_for(lambda: entry.offer or entry.outcome, wait):
+    async def _answer(self, channel: Channel, room: int, wait: float, entry: BootstrapRoom) -> bool:
+        """Tell the claimant the offer and the outcome within ``wait``; whether it knows the outcome."""
+        latest = time.monotonic() + wait
+        unknown = min(wait, self._claim_wait)
+        if not await self._changed.wait_for(lambda: entry.offer or entry.outcome, unknown):
             message = (
-                f"no prefill for room {room} reached this worker within {wait:.1f} s; the request was not "
+                f"no prefill for room {room} reached this worker within {unknown:.1f} s; the request was not "
                 "routed here, or is lost"
             )
             await channel.send(ClaimFailed(room=room, message=message))
             return False
-        latest = time.monotonic() + claim.wait
-        in_time = await self._changed.wait_for(lambda: entry.open or entry.outcome, max(0.0, claim.wait))
+        left = max(0.0, latest - time.monotonic())
+        in_time = await self._changed.wait_for(lambda: entry.open or entry.outcome, left)
         if in_time and entry.offer is not None and not isinstance(entry.outcome, str):
             await channel.send(Offered(room=room, offer=entry.offer))
             left = max(0.0, latest - time.monotonic())
             in_time = await self._changed.wait_for(lambda: entry.outcome, left)
         if not in_time:
-            message = f"the prefill of room {room} took more than the {claim.wait:.1f} s it was claimed for"
+            message = f"the prefill of room {room} took more than the {wait:.1f} s it was claimed for"
             await channel.send(ClaimFailed(room=room, message=message))
             return False
         outcome = entry.outcome

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection import deadline
+from wavepp_worker.handoff.connection.channel import ASK_LIMIT_BYTES, Channel, PeerLost
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
@@ -76,6 +77,7 @@ class PullServer:
         hello = await channel.receive_hello(FROM_PULLER, Pull)
         if hello is None:
             return
+        channel.welcome()
         listening = asyncio.create_task(self._listen(channel, hello.request_id))
         tasks: list[asyncio.Task[Any]] = [listening]
         pull: ServedPull | None = None
@@ -113,7 +115,7 @@ class PullServer:
 
     async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> ServedPull | None:
         """Wait until the request is offered and take over from an earlier connection; None if it is not."""
-        wait = max(0.0, hello.wait)
+        wait = deadline.bounded(hello.wait)
         if self._holdings.past(hello.request_id) is not None:
             wait = min(wait, REOFFER_SECONDS)
         if not await self._holdings.changed.wait_for(lambda: self._holdings.get(hello.request_id), wait):
@@ -144,7 +146,7 @@ class PullServer:
         """What the receiver says at the end; None if its connection ends first."""
         while True:
             try:
-                message = await channel.receive(FROM_PULLER)
+                message = await channel.receive(FROM_PULLER, ASK_LIMIT_BYTES)
             except PeerLost:
                 return None
             check_request(message, request_id)
