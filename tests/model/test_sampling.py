@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import InvalidRequest, WaveppError
-from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed, sample
+from wavepp_worker.model.sampling import (
+    LEAST_LOGPROB,
+    MAX_REPETITION_PENALTY,
+    MAX_TOP_K,
+    MIN_REPETITION_PENALTY,
+    SamplingParams,
+    check_sampling,
+    resolve_seed,
+    sample,
+)
 
 NOTHING = np.zeros(0, dtype=np.uint32)
 
@@ -105,8 +115,102 @@ def test_tiny_temperature_is_greedy_and_not_a_number() -> None:
 
 
 def test_not_a_number_is_an_error() -> None:
-    with pytest.raises(WaveppError, match="not numbers"):
-        sample(torch.tensor([0.0, math.nan]), SamplingParams(), 0, NOTHING, [])
+    for wrong in ([0.0, math.nan], [math.inf, 0.0], [math.nan, math.inf], []):
+        with pytest.raises(WaveppError, match="not numbers"):
+            sample(torch.tensor(wrong), SamplingParams(), 0, NOTHING, [])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_that_leaves_no_token_is_an_error(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=1, logprobs=1)
+    with pytest.raises(WaveppError, match="no token is left to choose"):
+        sample(logits(0), params, 0, NOTHING, [], banned=tuple(range(50)))
+    with pytest.raises(WaveppError, match="no token is left to choose"):
+        sample(torch.full((50,), -math.inf), params, 0, NOTHING, [])
+
+
+def test_a_penalty_that_overflows_does_not_leave_the_vocabulary() -> None:
+    """Logits of the size of bfloat16's largest, times or divided by a penalty, are no float32 any more."""
+    scores = torch.tensor([3e38, -3e38, 3e38])
+    for penalty in (1e-3, 1e3):
+        for temperature in (0.0, 1e-4, 1.0):
+            params = SamplingParams(
+                temperature=temperature, seed=3, repetition_penalty=penalty, logprobs=1, min_p=1.0
+            )
+            assert sample(scores, params, 0, np.arange(3, dtype=np.uint32), []).token in (0, 2)
+
+
+def test_of_equal_alternatives_the_lowest_ids_are_reported() -> None:
+    chosen = sample(torch.tensor([0.0, 1.0, 0.0, -math.inf, 0.0]), SamplingParams(logprobs=3), 0, NOTHING, [])
+    assert [token for token, _ in chosen.top] == [1, 0, 2]
+    every = sample(torch.tensor([0.0, -math.inf]), SamplingParams(logprobs=2), 0, NOTHING, []).top
+    assert every == ((0, 0.0), (1, LEAST_LOGPROB))
+
+
+SIZE = 40
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 5e-324, 1e-300, 1e-5, 1e-4, 1.0, 1e30, 1e38, 1e300]) | st.floats(0, 3),
+    top_p=st.sampled_from([1.0, 1e-300, 5e-324]) | st.floats(0, 1, exclude_min=True),
+    top_k=st.sampled_from([0, 1, SIZE, MAX_TOP_K]),
+    min_p=st.sampled_from([0.0, 5e-324, 1.0]) | st.floats(0, 1),
+    seed=st.sampled_from([0, -(2**63), 2**64 - 1]) | st.integers(-(2**63), 2**64 - 1),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    repetition_penalty=st.sampled_from([1.0, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY])
+    | st.floats(MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY),
+    logprobs=st.sampled_from([None, 0, 1, 20]),
+)
+LARGEST = float(torch.finfo(torch.float32).max)
+VALUES = st.sampled_from(
+    [0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, 65504.0, -65504.0, 3.38e38, LARGEST, -LARGEST]
+) | st.floats(-30, 30, width=32)
+LOGITS = st.one_of(
+    st.lists(VALUES, min_size=SIZE, max_size=SIZE),
+    VALUES.map(lambda value: [value] * SIZE),
+    st.tuples(VALUES, VALUES).map(lambda two: [two[0], *[two[1]] * (SIZE - 1)]),
+    st.lists(VALUES | st.just(-math.inf), min_size=SIZE, max_size=SIZE),
+    st.lists(st.sampled_from([math.nan, math.inf, -math.inf, 0.0]), min_size=SIZE, max_size=SIZE),
+)
+TOKENS = st.lists(st.integers(0, SIZE - 1), max_size=60)
+BANNED = st.one_of(
+    st.just(()),
+    st.lists(st.integers(-3, SIZE + 3), max_size=8).map(tuple),
+    st.integers(0, 3).map(lambda left: tuple(range(SIZE - left))),
+)
+
+
+@settings(max_examples=800, deadline=None)
+@given(params=PARAMS, scores=LOGITS, prompt=TOKENS, generated=TOKENS, banned=BANNED)
+def test_whatever_is_asked_for_a_token_of_the_vocabulary_comes_or_a_sentence(
+    params: SamplingParams,
+    scores: list[float],
+    prompt: list[int],
+    generated: list[int],
+    banned: tuple[int, ...],
+) -> None:
+    check_sampling(params, 20)
+    try:
+        chosen = sample(
+            torch.tensor(scores, dtype=torch.float32),
+            params,
+            len(generated),
+            np.array(prompt, dtype=np.uint32),
+            generated,
+            banned,
+        )
+    except WaveppError:
+        # Only if there is nothing to choose from.
+        numbers = all(value < math.inf for value in scores)
+        left = [t for t, value in enumerate(scores) if t not in banned and value > -math.inf]
+        assert not numbers or not left
+        return
+    assert 0 <= chosen.token < SIZE
+    assert chosen.token not in banned
+    assert scores[chosen.token] > -math.inf
+    reported = [] if chosen.logprob is None else [chosen.logprob, *(value for _, value in chosen.top)]
+    assert all(math.isfinite(value) and value <= 0 for value in reported)
+    assert len(chosen.top) == (params.logprobs or 0)
 
 
 def test_seed_is_resolved_once() -> None:
@@ -133,7 +237,11 @@ def test_seed_is_resolved_once() -> None:
         {"presence_penalty": 2.1},
         {"frequency_penalty": -2.1},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e-40},
+        {"repetition_penalty": 1e300},
         {"repetition_penalty": math.inf},
+        {"repetition_penalty": math.nan},
+        {"top_k": 2**31},
         {"seed": 2**64},
         {"logprobs": -1},
         {"logprobs": 21},
@@ -141,7 +249,7 @@ def test_seed_is_resolved_once() -> None:
 )
 def test_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
     name, value = next(iter(wrong.items()))
-    with pytest.raises(InvalidRequest, match=f"^{name} is {value}, but must be "):
+    with pytest.raises(InvalidRequest, match=re.escape(f"{name} is {value}, but must be ")):
         check_sampling(SamplingParams(**wrong), 20)
 
 

@@ -54,8 +54,13 @@ class SampledToken(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
-# Below this, dividing by the temperature overflows, and the distribution is a single token anyway.
-_COLDEST = 1e-5
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-3, 1e3
+MAX_TOP_K = 2**31 - 1
+LEAST_LOGPROB = -9999.0
+"""What is reported of a token that cannot come: minus infinity has no place in JSON."""
+# Below this the distribution is a single token, above this it is even; both well within float32.
+_COLDEST, _HOTTEST = 1e-5, 1e30
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def check_sampling(params: SamplingParams, max_logprobs: int) -> None:
@@ -73,12 +78,13 @@ def check_sampling(params: SamplingParams, max_logprobs: int) -> None:
         "temperature", params.temperature, 0 <= params.temperature < math.inf, "a finite number, at least 0"
     )
     _require("top_p", params.top_p, 0 < params.top_p <= 1, "above 0 and at most 1")
-    _require("top_k", params.top_k, params.top_k >= 0, "0 (keeps all) or more")
+    _require("top_k", params.top_k, 0 <= params.top_k <= MAX_TOP_K, f"0 (keeps all) to {MAX_TOP_K}")
     _require("min_p", params.min_p, 0 <= params.min_p <= 1, unit)
     _require("presence_penalty", params.presence_penalty, -2 <= params.presence_penalty <= 2, penalty)
     _require("frequency_penalty", params.frequency_penalty, -2 <= params.frequency_penalty <= 2, penalty)
     repetition = params.repetition_penalty
-    _require("repetition_penalty", repetition, 0 < repetition < math.inf, "a finite number above 0")
+    least, most = MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY
+    _require("repetition_penalty", repetition, least <= repetition <= most, f"from {least:g} to {most:g}")
     if params.seed is not None:
         _require("seed", params.seed, -(2**63) <= params.seed < 2**64, "a 64-bit integer")
     if params.logprobs is not None:
@@ -115,27 +121,34 @@ def sample(
         banned: token ids not to choose; ids outside the vocabulary are ignored.
 
     Raises:
-        WaveppError: the logits are not numbers, or a seed is lacking.
+        WaveppError: the logits are not numbers, no token may be chosen, or a seed is lacking.
     """
     logits = logits.detach().float().cpu()
-    if torch.isnan(logits).any():
+    # The largest of some numbers is not a number if one of them is not.
+    if not len(logits) or not float(logits.max()) < math.inf:
         raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
     scores = _penalised(logits, params, prompt, generated)
     if banned:
         scores = scores.clone()
         scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
+    best = int(torch.argmax(scores))
+    if float(scores[best]) == -math.inf:
+        raise WaveppError(
+            "no token is left to choose: every one is banned, or has no probability under the model; ask for "
+            "a lower min_tokens or fewer stop tokens"
+        )
     greedy = params.temperature < _COLDEST
-    token = int(torch.argmax(scores)) if greedy else _draw(_warped(scores, params), params, step)
+    token = best if greedy else _draw(_warped(scores, float(scores[best]), params), params, step)
     if params.logprobs is None:
         return SampledToken(token)
-    logprobs = torch.log_softmax(logits, -1)
+    logprobs = torch.log_softmax(logits, -1).clamp_(min=LEAST_LOGPROB)
     return SampledToken(token, float(logprobs[token]), _best(logprobs, params.logprobs))
 
 
 def _penalised(
     logits: torch.Tensor, params: SamplingParams, prompt: np.ndarray | torch.Tensor, generated: list[int]
 ) -> torch.Tensor:
-    new = torch.tensor(generated, dtype=torch.int64)
+    new, given = torch.tensor(generated, dtype=torch.int64), logits
     if params.repetition_penalty != 1.0:
         # Imported late, as processes that only pass parameters on need not load transformers.
         from transformers import RepetitionPenaltyLogitsProcessor
@@ -146,13 +159,20 @@ def _penalised(
         tokens, counts = new.unique(return_counts=True)
         logits = logits.clone()
         logits[tokens] -= params.presence_penalty + params.frequency_penalty * counts
-    return logits
+    if logits is given:
+        return logits
+    # A penalty may overflow, but neither forbids a token nor allows one that the model forbids.
+    return torch.where(given == -math.inf, given, logits.clamp(-_LARGEST, _LARGEST))
 
 
-def _warped(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+def _warped(scores: torch.Tensor, best: float, params: SamplingParams) -> torch.Tensor:
+    """``best``: the largest of ``scores``."""
     from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    warpers = [TemperatureLogitsWarper(params.temperature)]
+    if abs(best) > _LARGEST * min(1.0, params.temperature):
+        # The quotient would overflow. Only differences count.
+        scores = scores - best
+    warpers = [TemperatureLogitsWarper(min(params.temperature, _HOTTEST))]
     if params.top_k:
         warpers.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1.0:
@@ -173,13 +193,18 @@ def _draw(scores: torch.Tensor, params: SamplingParams, step: int) -> int:
     point = (int.from_bytes(hashed, "little") >> 11) / 2**53
     mass = torch.softmax(scores.double(), -1).cumsum(-1)
     # The first token whose cumulative mass exceeds the point has mass itself, as point < 1.
-    return int(torch.searchsorted(mass, point * float(mass[-1]), right=True))
+    token = int(torch.searchsorted(mass, point * float(mass[-1]), right=True))
+    if token == len(mass):
+        raise WaveppError("the probabilities of the tokens are not numbers; this is a defect of the sampling")
+    return token
 
 
 def _best(logprobs: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The ``count`` largest, best first; of equal ones the lowest ids."""
     if not count:
         return ()
     least = torch.topk(logprobs, min(count, len(logprobs))).values[-1]
-    tokens = (logprobs >= least).nonzero()[:, 0].tolist()
-    pairs = sorted(((t, float(logprobs[t])) for t in tokens), key=lambda pair: (-pair[1], pair[0]))
-    return tuple(pairs[:count])
+    above = (logprobs > least).nonzero()[:, 0].tolist()
+    level = (logprobs == least).nonzero()[: count - len(above), 0].tolist()
+    above.sort(key=lambda token: (-float(logprobs[token]), token))
+    return tuple((token, float(logprobs[token])) for token in (*above, *level))
