@@ -401,13 +401,17 @@ class Reader:
     behave: Callable[[threading.Event], None]
 
     def __init__(self, kv: Any) -> None:
-        self.closed = 0
+        self.closed = self.forgotten = 0
         Reader.made.append(self)
 
     def read(self, agent: Any, regions: Any, rank: Any, table: Any, stop: threading.Event) -> bool:
         assert (agent, regions, rank.rank) == (AGENT, REGIONS, 3)
         Reader.behave(stop)
         return not stop.is_set()
+
+    def forget(self, agent: Any) -> None:
+        assert agent == AGENT
+        self.forgotten += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -457,6 +461,7 @@ def test_a_nixl_read_that_breaks_is_tried_again(reader: Any) -> None:
     rank, size = pull(first, regions)
     assert size == rank.size
     assert (len(tries), rank.connections, len(reader.made)) == (2, 2, 1)
+    assert reader.made[0].forgotten == 1, "a rank that was lost may never come back"
 
 
 def test_cancelling_stops_the_nixl_read_before_the_rank_is_told(reader: Any) -> None:

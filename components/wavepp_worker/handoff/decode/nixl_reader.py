@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import torch
 
 from wavepp_worker.handoff.connection.channel import PeerLost
+from wavepp_worker.handoff.decode.nixl_agents import RemoteAgents
 from wavepp_worker.handoff.decode.nixl_read_plan import plan_read
 from wavepp_worker.handoff.nixl.registered_memory import RegisteredMemory, release
 from wavepp_worker.handoff.offer import RankAddress
@@ -33,8 +35,7 @@ class NixlReader:
     def __init__(self, kv: PagedKV) -> None:
         self._kv = kv
         self._memory = RegisteredMemory(kv, "wavepp-decode")
-        self._agents: dict[bytes, str] = {}
-        self._lock = threading.Lock()
+        self._agents = RemoteAgents(self._memory.agent)
 
     def read(
         self,
@@ -56,51 +57,36 @@ class NixlReader:
         memory = self._memory
         local = memory.describe(targets, sizes, memory.memory, memory.device)
         remote = memory.describe(sources, sizes, agent.memory, agent.device)
+        where = f"rank {rank.rank} at {rank.host}"
         try:
-            name = self._connect(agent)
-            handle = memory.agent.initialize_xfer("READ", local, remote, name)
+            with self._agents.connected(agent.metadata) as name:
+                handle = memory.agent.initialize_xfer("READ", local, remote, name)
+                return self._transfer(handle, message.request_id, stop)
         except Exception as error:
-            self._disconnect(agent)
-            raise PeerLost(f"NIXL cannot reach rank {rank.rank} at {rank.host}: {error}") from error
-        state, pause = "PROC", FIRST_POLL_SECONDS
-        try:
-            state = memory.agent.transfer(handle)
-            while state == "PROC" and not stop.wait(pause):
-                pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
-                state = memory.agent.check_xfer_state(handle)
-        except Exception as error:
-            self._disconnect(agent)
-            raise PeerLost(
-                f"the NIXL transfer from rank {rank.rank} at {rank.host} broke: {error}"
-            ) from error
-        finally:
-            if not release(handle, ABORT_SECONDS):
-                logger.error(
-                    "NIXL did not abort a transfer of request %s in %.1f s", message.request_id, ABORT_SECONDS
-                )
-        if state == "ERR":
-            self._disconnect(agent)
-            raise PeerLost(f"the NIXL transfer from rank {rank.rank} at {rank.host} failed")
-        return state == "DONE"
+            self.forget(agent)
+            raise PeerLost(f"NIXL cannot read from {where}: {error}") from error
+
+    def forget(self, agent: NixlAgent) -> None:
+        """The rank of ``agent`` was lost."""
+        self._agents.drop(agent.metadata)
 
     def close(self) -> None:
         """Unregister the memory; no read may be running."""
         self._memory.close()
 
-    def _connect(self, agent: NixlAgent) -> str:
-        with self._lock:
-            name = self._agents.get(agent.metadata)
-            if name is None:
-                added = self._memory.agent.add_remote_agent(agent.metadata)
-                name = added.decode() if isinstance(added, bytes) else added
-                self._agents[agent.metadata] = name
-            return name
-
-    def _disconnect(self, agent: NixlAgent) -> None:
-        with self._lock:
-            name = self._agents.pop(agent.metadata, None)
-            if name is not None:
-                try:
-                    self._memory.agent.remove_remote_agent(name)
-                except Exception as error:
-                    logger.info("NIXL agent %s was gone already: %s", name, error)
+    def _transfer(self, handle: Any, request_id: str, stop: threading.Event) -> bool:
+        """Run a transfer; whether all of it came. Raises what NIXL raises, or ``PeerLost``."""
+        agent = self._memory.agent
+        try:
+            state, pause = agent.transfer(handle), FIRST_POLL_SECONDS
+            while state == "PROC" and not stop.wait(pause):
+                pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
+                state = agent.check_xfer_state(handle)
+        finally:
+            if not release(handle, ABORT_SECONDS):
+                logger.error(
+                    "NIXL did not abort a transfer of request %s in %.1f s", request_id, ABORT_SECONDS
+                )
+        if state == "ERR":
+            raise PeerLost("the transfer failed")
+        return bool(state == "DONE")

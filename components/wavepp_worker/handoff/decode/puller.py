@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -122,25 +123,30 @@ class Puller:
         request_id = offer.request_id
         agent: NixlAgent | None = None
         position = 0
-        while not isinstance(message := await self._next(channel, request_id), AllSent):
-            if isinstance(message, PullFailed):
-                raise PullRefused(message.message)
-            if isinstance(message, NixlAgent):
-                agent = message
-                continue
-            if (
-                isinstance(message, PullValid)
-                or not position == message.start < message.end <= offer.prompt_tokens
-            ):
-                raise HandoffError(
-                    f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
-                    f"at token {position} of {offer.prompt_tokens}"
-                )
-            if isinstance(message, KvPiece):
-                await self._take_piece(channel, message, rank, table)
-            else:
-                await self._take_regions(channel, message, agent, rank, table)
-            position = message.end
+        try:
+            while not isinstance(message := await self._next(channel, request_id), AllSent):
+                if isinstance(message, PullFailed):
+                    raise PullRefused(message.message)
+                if isinstance(message, NixlAgent):
+                    agent = message
+                    continue
+                if (
+                    isinstance(message, PullValid)
+                    or not position == message.start < message.end <= offer.prompt_tokens
+                ):
+                    raise HandoffError(
+                        f"request {request_id}: rank {rank.rank} sent {type(message).__name__} out of order "
+                        f"at token {position} of {offer.prompt_tokens}"
+                    )
+                if isinstance(message, KvPiece):
+                    await self._take_piece(channel, message, rank, table)
+                else:
+                    await self._take_regions(channel, message, agent, rank, table)
+                position = message.end
+        except PeerLost:
+            if agent is not None and self._nixl is not None:
+                await self._in_thread(functools.partial(self._nixl.forget, agent), None)
+            raise
         size, due = rank.bytes_per_token * position, rank.bytes_per_token * offer.prompt_tokens
         if position != offer.prompt_tokens or (message.tokens, message.size) != (position, size):
             raise HandoffError(
