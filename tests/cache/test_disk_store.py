@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wavepp_worker.cache.disk_store import DiskStore
@@ -36,14 +39,24 @@ def block(key: int) -> bytes:
     return random.Random(key).randbytes(BYTES)
 
 
-def make(path: Path, slots: int = SLOTS, block_bytes: int = BYTES, fingerprint: str = PRINT) -> DiskStore:
-    return DiskStore(path, slots, block_bytes, fingerprint)
+def make(
+    path: Path,
+    slots: int = SLOTS,
+    block_bytes: int = BYTES,
+    fingerprint: str = PRINT,
+    origin_bytes: int = 0,
+) -> DiskStore:
+    return DiskStore(path, slots, block_bytes, fingerprint, origin_bytes)
 
 
 def read(store: DiskStore, slot: int, key: int) -> bytes:
     out = bytearray(store.block_bytes)
     store.read_into(slot, key, out)
     return bytes(out)
+
+
+def held(store: DiskStore) -> list[tuple[int, int | None, int]]:
+    return [(block.key, block.parent, block.slot) for block in store.records()]
 
 
 @pytest.fixture
@@ -63,12 +76,12 @@ def test_blocks_survive_a_restart(path: Path) -> None:
     for slot, key, parent in ((3, top, None), (0, 7, top), (5, 9, 0), (1, 11, None)):
         store.write(slot, key, parent, block(key))
     store.drop(1)
-    before = store.records()
+    before = held(store)
     assert before == [(top, None, 3), (7, top, 0), (9, 0, 5)]
     store.close()
     store.close()
     store = make(path)
-    assert store.records() == before
+    assert held(store) == before
     assert [read(store, slot, key) for key, _, slot in before] == [block(key) for key, _, _ in before]
     store.check()
 
@@ -81,7 +94,7 @@ def test_a_slot_holds_what_was_written_last_and_a_key_counts_once(path: Path) ->
     store.close()
     store = make(path)
     store.write(4, 2, 3, block(2))
-    assert store.records() == [(3, None, 0), (2, 3, 4)]
+    assert held(store) == [(3, None, 0), (2, 3, 4)]
     assert read(store, 0, 3) == block(3)
     assert read(store, 5, 2) == block(2)
 
@@ -101,7 +114,7 @@ def test_killed_while_writing(path: Path, seed: int) -> None:
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
     store = DiskStore(path, 4, 1 << 20, "killed")
-    records = store.records()
+    records = held(store)
     assert len(records) >= 3, "at most the slot being written may be lost"
     for key, _, slot in records:
         assert read(store, slot, key) == random.Random(key).randbytes(1 << 12) * 256
@@ -119,10 +132,11 @@ def test_a_block_torn_by_a_machine_crash_is_not_delivered(path: Path) -> None:
         store.check()
     with pytest.raises(CacheCorrupt, match=rf"slot 2 of {path} .*computed again.*delete the file"):
         read(store, 2, 5)
-    assert store.records() == [(6, 5, 6)]
+    assert read(store, 6, 6) == block(6)
+    store.drop(2)
     with pytest.raises(CacheCorrupt, match=r"holds no block"):
         read(store, 2, 5)
-    assert read(store, 6, 6) == block(6)
+    assert held(store) == [(6, 5, 6)]
 
 
 def test_what_an_earlier_process_wrote_is_found_damaged_before_it_is_used(path: Path) -> None:
@@ -135,9 +149,6 @@ def test_what_an_earlier_process_wrote_is_found_damaged_before_it_is_used(path: 
     overwrite(path, block(6)[:10], bytes(10))
     store = make(path)
     assert store.damaged(0, 5)
-    assert store.records() == [(6, None, 1), (7, None, 2)]
-    assert not store.damaged(0, 5), "it is not there any more"
-    assert not store.damaged(1, 8), "8 is about to be written there"
     store.write(1, 8, None, block(8))
     assert not store.damaged(1, 8)
     assert not store.damaged(2, 7)
@@ -145,7 +156,7 @@ def test_what_an_earlier_process_wrote_is_found_damaged_before_it_is_used(path: 
     store.close()
 
 
-@pytest.mark.parametrize("byte", range(48))
+@pytest.mark.parametrize("byte", range(64))
 def test_a_torn_record_is_no_record(path: Path, byte: int) -> None:
     store = make(path)
     store.write(0, 5, None, block(5))
@@ -155,7 +166,7 @@ def test_a_torn_record_is_no_record(path: Path, byte: int) -> None:
         (old,) = file.read(1)
         file.seek(4096 + byte)
         file.write(bytes([old ^ 1]))
-    assert make(path).records() == []
+    assert held(make(path)) == []
 
 
 def test_a_record_does_not_vouch_for_another_slot(path: Path) -> None:
@@ -163,9 +174,9 @@ def test_a_record_does_not_vouch_for_another_slot(path: Path) -> None:
     store.write(0, 5, None, block(5))
     store.close()
     content = bytearray(path.read_bytes())
-    content[4096 + 48 : 4096 + 96] = content[4096 : 4096 + 48]
+    content[4096 + 64 : 4096 + 128] = content[4096 : 4096 + 64]
     path.write_bytes(content)
-    assert make(path).records() == [(5, None, 0)]
+    assert held(make(path)) == [(5, None, 0)]
 
 
 def test_another_key_is_refused(path: Path) -> None:
@@ -175,39 +186,96 @@ def test_another_key_is_refused(path: Path) -> None:
         read(store, 0, 6)
 
 
+def older(content: bytes) -> bytes:
+    """The file as version 1 began."""
+    return content[:8] + (1).to_bytes(4, "little") + content[12:]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"fingerprint": "other model"}, "'other model'"),
+        ({"fingerprint": "other model"}, f"made for {SLOTS} blocks .*{PRINT}.* needs .*'other model'"),
         ({"slots": SLOTS + 1}, f"needs {SLOTS + 1} blocks"),
+        ({"slots": SLOTS - 1}, f"needs {SLOTS - 1} blocks"),
         ({"block_bytes": BYTES * 2}, f"of {BYTES * 2} bytes"),
+        ({"origin_bytes": 40}, "needs 8 blocks"),
+        ({"before": older}, "another version"),
+        ({"before": lambda content: content[:3000]}, "another version, or is damaged"),
+        ({"before": lambda content: content[:5]}, "another version, or is damaged"),
+        ({"before": lambda content: content[:100] + b"?" + content[101:]}, "another version, or is damaged"),
     ],
 )
-def test_a_file_made_for_something_else_is_refused(path: Path, change: dict[str, int], said: str) -> None:
+def test_a_file_made_for_something_else_begins_anew_and_says_so(
+    path: Path, change: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store = make(path)
     store.write(0, 5, None, block(5))
     store.close()
-    content = path.read_bytes()
-    with pytest.raises(ConfigError, match=f"disk_path: .*{PRINT}.*{said}.*delete the file"):
-        make(path, **change)  # type: ignore[arg-type]
-    assert path.read_bytes() == content
-    assert read(make(path), 0, 5) == block(5)
+    before = change.pop("before", lambda content: content)
+    path.write_bytes(before(path.read_bytes()))
+    store = make(path, **change)
+    assert held(store) == []
+    (told,) = caplog.messages
+    assert re.search(f"{path} begins anew: it was {said}|{path} begins anew: .*{said}", told)
+    store.write(1, 7, None, random.Random(7).randbytes(store.block_bytes))
+    store.close()
+    caplog.clear()
+    assert held(make(path, **change)) == [(7, None, 1)]
+    assert caplog.messages == []
 
 
-@pytest.mark.parametrize("content", [b"someone's notes", b"x" * 100_000])
+@pytest.mark.parametrize("content", [b"someone's notes", b"x" * 100_000, b"Wave"[::-1]])
 def test_a_foreign_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"disk_path: .*not an intact disk cache"):
+    with pytest.raises(ConfigError, match=r"disk_path: .*is not a disk cache; delete the file"):
         make(path)
     assert path.read_bytes() == content
 
 
-def test_a_cut_off_file_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("size", [4096, 4096 + 100, 4096 + 64 * 6, 8192, 8192 + 2 * BYTES + 100, -1])
+def test_a_file_that_was_cut_off_keeps_what_is_left(
+    path: Path, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also in the middle of a record, or of a block."""
+    store = make(path)
+    for slot in range(SLOTS):
+        store.write(slot, slot + 1, None, block(slot + 1))
+    store.close()
+    whole = path.stat().st_size
+    os.truncate(path, size if size > 0 else whole + size)
+    store = make(path)
+    assert path.stat().st_size == whole
+    assert len([told for told in caplog.messages if "is computed again" in told]) == 1
+    good = 0
+    for key, _, slot in held(store):
+        with contextlib.suppress(CacheCorrupt):
+            assert read(store, slot, key) == block(key)
+            good += 1
+    assert good == (2 if size > 8192 else 7 if size < 0 else 0)
+    store.write(7, 9, None, block(9))
+    assert read(store, 7, 9) == block(9)
+
+
+def test_what_its_owner_keeps_beside_a_block_survives_as_well(path: Path) -> None:
+    store = make(path, origin_bytes=10)
+    for slot, origin in enumerate((b"", b"short", b"just right")):
+        store.write(slot, slot, None, block(slot), origin)
+    with pytest.raises(ValueError, match=r"origin has 11 bytes, a record takes 10"):
+        store.write(2, 9, None, block(9), b"bit longer!")
+    store.close()
+    store = make(path, origin_bytes=10)
+    assert [(each.key, each.origin) for each in store.records()] == [
+        (0, b""),
+        (1, b"short"),
+        (2, b"just right"),
+    ]
+
+
+def test_nobody_else_may_read_what_tenants_asked(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "rank0.blocks"
     make(path).close()
-    os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(ConfigError, match=r"disk_path: .*cut off"):
-        make(path)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_killed_before_the_header_was_written(path: Path) -> None:
@@ -224,7 +292,7 @@ def test_two_openers(path: Path) -> None:
         make(path)
     store.write(0, 5, None, block(5))
     store.close()
-    assert make(path).records() == [(5, None, 0)]
+    assert held(make(path)) == [(5, None, 0)]
 
 
 def test_a_disk_that_is_too_small(path: Path) -> None:

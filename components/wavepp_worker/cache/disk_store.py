@@ -1,166 +1,192 @@
-"""The disk tier of one rank: fixed-size block slots in one memory-mapped file that outlives the process.
+"""The disk tier of one rank: fixed-size block slots in one file that outlives the process.
 
 The file is a header page, a table of records (one per slot), then the slots. A record is written after its
 bytes and carries their checksum and one of its own, so whatever instant the process or the machine stops
-at, each slot afterwards reads as what was written or as nothing.
+at, each slot afterwards reads as what was written or as nothing. Every block is verified when it is read.
 
-What an earlier process wrote is verified before a rank promises it to others (``damaged``), by the thread that leases;
-every block is verified again when it is read.
+The file is read and written by system calls and not mapped: a page that the disk cannot give or take, or that somebody
+cut off, is an error here, where it would kill a process that mapped it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
 from wavepp_worker.cache.disk_format import (
     PAGE_BYTES,
-    RECORD_BYTES,
     DiskRecord,
     describe_header,
+    is_ours,
     pack_header,
     pack_record,
+    record_bytes,
     unpack_record,
 )
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+
+logger = logging.getLogger(__name__)
+
+TABLE_READ_BYTES = 1 << 20
+"""How much of the table of records is read at once, about."""
+
+
+class StoredSlot(NamedTuple):
+    """A block in the file."""
+
+    key: int
+    parent: int | None
+    slot: int
+    origin: bytes
 
 
 class DiskStore:
     """``slots`` blocks of ``block_bytes`` bytes in the file ``path``.
 
-    For the thread that copies blocks, but for ``damaged``, which any thread may call.
-
-    The whole file is allocated at once: writing to a mapped page the disk has no space for would kill the
-    process instead of raising.
+    One thread may write while others read blocks that it does not write. The whole file is allocated at once, so that
+    a disk that others fill does not fail it later.
 
     Args:
-        path: the file; it and its directory are created if missing.
+        path: the file; it (mode 0600) and its directory (0700) are created if missing.
         slots: number of blocks, at least 1.
         block_bytes: bytes of one block, at least 1.
         fingerprint: everything the meaning of the bytes depends on (model, dtype, layers, block size, rank).
+        origin_bytes: most bytes its owner keeps beside a block.
+
+    A file that was cut off is made whole again; what is missing reads as nothing. One that is another rank's, of
+    another size or of another version begins anew, with a warning that says so: it is a cache.
 
     Raises:
-        ConfigError: the file is another store's, in use, or cannot be created with this size. A file that
-            is not exactly this store's is never overwritten: deleting it is left to its owner.
+        ConfigError: the file is no disk tier at all, in use, or cannot be created with this size.
     """
 
-    def __init__(self, path: Path, slots: int, block_bytes: int, fingerprint: str) -> None:
+    def __init__(
+        self, path: Path, slots: int, block_bytes: int, fingerprint: str, origin_bytes: int = 0
+    ) -> None:
         if slots < 1 or block_bytes < 1:
             raise ValueError(f"{slots} slots of {block_bytes} bytes; both must be at least 1")
         self.path = path
         self.slots = slots
         self.block_bytes = block_bytes
-        self._data = -(-(PAGE_BYTES + slots * RECORD_BYTES) // PAGE_BYTES) * PAGE_BYTES
-        header = pack_header(slots, block_bytes, fingerprint)
+        self._origin_bytes = origin_bytes
+        self._record_bytes = record_bytes(origin_bytes)
+        self._data = -(-(PAGE_BYTES + slots * self._record_bytes) // PAGE_BYTES) * PAGE_BYTES
+        header = pack_header(slots, block_bytes, origin_bytes, fingerprint)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _unusable(path, error) from error
         try:
             self._lock()
             self._create_or_verify(header)
-            self._map = mmap.mmap(self._file, self._data + slots * block_bytes)
+            found = list(self._valid())
         except OSError as error:
             os.close(self._file)
             raise _unusable(path, error) from error
         except ConfigError:
             os.close(self._file)
             raise
-        self._view = memoryview(self._map)
-        found = list(self._valid())
         self._generation = max((record.generation for _, record in found), default=0)
         self._unread = {slot for slot, _ in found}
+        self._open = True
 
-    def records(self) -> list[tuple[int, int | None, int]]:
-        """``(key, parent key or None, slot)`` of every block in the file, in the order they were written.
+    def records(self) -> list[StoredSlot]:
+        """Every block in the file, in the order they were written; of several with one key only the newest.
 
-        Of several with one key only the newest. Only the records are verified here: reading all blocks
-        would delay the start by the size of the file.
+        Only the records are verified here: reading all blocks would delay the start by the size of the file.
         """
-        newest: dict[int, tuple[int | None, int]] = {}
+        newest: dict[int, StoredSlot] = {}
         for slot, record in sorted(self._valid(), key=lambda entry: entry[1].generation):
             newest.pop(record.key, None)
-            newest[record.key] = (record.parent, slot)
-        return [(key, parent, slot) for key, (parent, slot) in newest.items()]
+            newest[record.key] = StoredSlot(record.key, record.parent, slot, record.origin)
+        return list(newest.values())
 
-    def write(self, slot: int, key: int, parent: int | None, payload: Any) -> None:
+    def write(self, slot: int, key: int, parent: int | None, payload: Any, origin: bytes = b"") -> None:
         """Store a block in ``slot``, in place of what was there.
 
         Args:
             slot: ``0 … slots - 1``.
-            key: unsigned 64-bit key of the block.
+            key: key of the block.
             parent: key of the block before it, None for a first block.
             payload: contiguous buffer of ``block_bytes`` bytes.
+            origin: what ``records`` gives back with it, at most ``origin_bytes`` bytes.
 
         Raises:
-            ValueError: no such slot, or the payload has another size.
+            OSError: the file cannot be written; the slot holds nothing, or still what it held.
+            ValueError: no such slot, or payload or origin have another size.
         """
         source = self._buffer(payload)
+        record = DiskRecord(key, parent, self._generation + 1, xxhash.xxh3_64_intdigest(source), origin)
+        packed = pack_record(slot, record, self._origin_bytes)
         self._unread.discard(slot)
         self.drop(slot)
-        self._bytes(slot)[:] = source
+        self._write(source, self._block_at(slot))
         self._generation += 1
-        record = DiskRecord(key, parent, self._generation, xxhash.xxh3_64_intdigest(source))
-        self._record_bytes(slot)[:] = pack_record(slot, record)
+        self._write(memoryview(packed), self._record_at(slot))
 
     def read_into(self, slot: int, key: int, out: Any) -> None:
         """Copy the block of ``key`` from ``slot`` to ``out``, a writable buffer of ``block_bytes`` bytes.
 
         Raises:
-            CacheCorrupt: the slot does not hold that block intact. The record is invalid from then on, and
-                what is in ``out`` is undefined.
+            CacheCorrupt: the slot does not hold that block intact. What is in ``out`` is undefined.
+            OSError: the file cannot be read.
             ValueError: no such slot, or ``out`` has another size.
         """
         target = self._buffer(out)
-        record = self._record(slot)
+        record = unpack_record(slot, os.pread(self._file, self._record_bytes, self._record_at(slot)))
         if record is None or record.key != key:
             held = "no block" if record is None else f"block {record.key:#x}"
             raise self._corrupt(slot, f"holds {held} where block {key:#x} was asked for")
-        target[:] = self._bytes(slot)
+        start, done = self._block_at(slot), 0
+        while done < self.block_bytes:
+            count = os.preadv(self._file, [target[done:]], start + done)
+            if not count:
+                raise self._corrupt(slot, f"ends within block {key:#x}: the file was cut off")
+            done += count
         # Of the copy, not of the file: these are the bytes that get used.
         if xxhash.xxh3_64_intdigest(target) != record.checksum:
             raise self._corrupt(slot, f"has bytes of block {key:#x} that do not match their checksum")
 
     def damaged(self, slot: int, key: int) -> bool:
-        """Whether ``slot`` holds the block of ``key`` from before this process, but not intact; it is dropped then.
+        """Whether ``slot`` holds the block of ``key`` from before this process, but not intact.
 
         Another thread may write to other slots meanwhile, or be about to write this block to this one. Reads a
         block once only, and so brings it into the page cache.
         """
         if slot not in self._unread:
             return False
-        record = self._record(slot)
-        if record is None or record.key != key:
-            return False
         self._unread.discard(slot)
-        if xxhash.xxh3_64_intdigest(self._bytes(slot)) == record.checksum:
-            return False
-        self.drop(slot)
-        return True
+        try:
+            self.read_into(slot, key, bytearray(self.block_bytes))
+        except CacheCorrupt:
+            return True
+        return False
 
     def drop(self, slot: int) -> None:
-        """Forget what is in ``slot``. ValueError if there is no such slot."""
-        self._record_bytes(slot)[:] = bytes(RECORD_BYTES)
+        """Forget what is in ``slot``. OSError if the file cannot be written, ValueError if there is no such slot."""
+        self._write(memoryview(bytes(self._record_bytes)), self._record_at(slot))
 
     def check(self) -> None:
         """Raise AuditError unless every recorded block matches its checksum. Reads all of them."""
+        out = bytearray(self.block_bytes)
         for slot, record in self._valid():
-            if xxhash.xxh3_64_intdigest(self._bytes(slot)) != record.checksum:
-                raise AuditError(f"slot {slot} of {self.path} does not hold what its record says")
+            try:
+                self.read_into(slot, record.key, out)
+            except CacheCorrupt as error:
+                raise AuditError(f"slot {slot} of {self.path} does not hold what its record says") from error
 
     def close(self) -> None:
         """Let go of the file, so that another can open it; the kernel writes the rest back. Idempotent."""
-        if not self._map.closed:
-            self._view.release()
-            self._map.close()
+        if self._open:
+            self._open = False
             os.close(self._file)
 
     def _lock(self) -> None:
@@ -174,14 +200,38 @@ class DiskStore:
 
     def _create_or_verify(self, header: bytes) -> None:
         size = self._data + self.slots * self.block_bytes
-        status = os.fstat(self._file)
-        found = os.pread(self._file, PAGE_BYTES, 0)
+        found, found_size = os.pread(self._file, PAGE_BYTES, 0), os.fstat(self._file).st_size
+        if found == header:
+            if found_size != size:
+                logger.warning(
+                    "%s has %d bytes instead of %d: what is missing is computed again",
+                    self.path,
+                    found_size,
+                    size,
+                )
+                self._allocate(size)
+            return
         # All zeros: allocated by a process that died before it wrote the header.
         if any(found):
-            self._verify(found, header, status.st_size, size)
-            return
+            if not is_ours(found):
+                raise ConfigError(
+                    f"disk_path: {self.path} is not a disk cache; delete the file or give another disk_path"
+                )
+            made_for = describe_header(found) or "another version, or is damaged"
+            logger.warning(
+                "%s begins anew: it was made for %s, this rank needs %s",
+                self.path,
+                made_for,
+                describe_header(header),
+            )
+        os.ftruncate(self._file, 0)
+        os.fchmod(self._file, 0o600)
+        self._allocate(size)
+        self._write(memoryview(header), 0)
+
+    def _allocate(self, size: int) -> None:
         free = os.fstatvfs(self._file)
-        missing = size - status.st_blocks * 512
+        missing = size - os.fstat(self._file).st_blocks * 512
         if missing > free.f_bavail * free.f_frsize:
             raise OSError(
                 errno.ENOSPC, f"{missing} bytes are needed, {free.f_bavail * free.f_frsize} are free"
@@ -192,38 +242,30 @@ class DiskStore:
         except OSError:
             os.ftruncate(self._file, 0)
             raise
-        os.pwrite(self._file, header, 0)
-
-    def _verify(self, found: bytes, header: bytes, found_size: int, size: int) -> None:
-        if found == header and found_size == size:
-            return
-        made_for = describe_header(found)
-        if made_for is None:
-            reason = "is not an intact disk cache of this version"
-        elif found != header:
-            reason = f"was made for {made_for}, this rank needs {describe_header(header)}"
-        else:
-            reason = f"has {found_size} bytes instead of {size}; it was cut off"
-        raise ConfigError(f"disk_path: {self.path} {reason}; delete the file or give another disk_path")
 
     def _valid(self) -> Iterator[tuple[int, DiskRecord]]:
-        for slot in range(self.slots):
-            record = self._record(slot)
-            if record is not None:
-                yield slot, record
+        width = self._record_bytes
+        several = max(1, TABLE_READ_BYTES // width)
+        for first in range(0, self.slots, several):
+            count = min(several, self.slots - first)
+            table = memoryview(os.pread(self._file, count * width, self._record_at(first)))
+            for at in range(count):
+                record = unpack_record(first + at, table[at * width : (at + 1) * width])
+                if record is not None:
+                    yield first + at, record
 
-    def _record(self, slot: int) -> DiskRecord | None:
-        return unpack_record(slot, self._record_bytes(slot))
-
-    def _record_bytes(self, slot: int) -> memoryview:
+    def _record_at(self, slot: int) -> int:
         if not 0 <= slot < self.slots:
             raise ValueError(f"slot {slot} does not exist; {self.path} has {self.slots}")
-        start = PAGE_BYTES + slot * RECORD_BYTES
-        return self._view[start : start + RECORD_BYTES]
+        return PAGE_BYTES + slot * self._record_bytes
 
-    def _bytes(self, slot: int) -> memoryview:
-        start = self._data + slot * self.block_bytes
-        return self._view[start : start + self.block_bytes]
+    def _block_at(self, slot: int) -> int:
+        return self._data + slot * self.block_bytes
+
+    def _write(self, source: memoryview, start: int) -> None:
+        while source:
+            count = os.pwrite(self._file, source, start)
+            source, start = source[count:], start + count
 
     def _buffer(self, buffer: Any) -> memoryview:
         view = memoryview(buffer).cast("B")
@@ -232,10 +274,9 @@ class DiskStore:
         return view
 
     def _corrupt(self, slot: int, what: str) -> CacheCorrupt:
-        self.drop(slot)
         return CacheCorrupt(
-            f"slot {slot} of {self.path} {what}; that copy is dropped and the block has to be computed "
-            "again. If it happens again, check the disk and delete the file"
+            f"slot {slot} of {self.path} {what}; the block has to be computed again. If it happens again, check the "
+            "disk and delete the file"
         )
 
 

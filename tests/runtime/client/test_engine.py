@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
+from wavepp_worker.cache.disk_format import PAGE_BYTES, record_bytes
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, RequestAborted, RequestTimeout
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
@@ -306,8 +307,8 @@ def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_f
 
 
 def damage(path: Path, slots: int) -> None:
-    """Overwrite the bytes of one block in the middle of a disk tier, as a failing disk might."""
-    header = -(-(4096 + 48 * slots) // 4096) * 4096
+    """Overwrite the bytes of one block in the middle of a disk tier of rank 1, as a failing disk might."""
+    header = -(-(PAGE_BYTES + record_bytes(0) * slots) // PAGE_BYTES) * PAGE_BYTES
     size = (path.stat().st_size - header) // slots
     with path.open("r+b") as file:
         file.seek(header + 20 * size)

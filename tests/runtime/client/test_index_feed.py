@@ -28,6 +28,22 @@ def test_a_block_is_stored_when_the_last_rank_has_it_and_removed_when_the_first_
         feed.apply(CacheChanges(rank=0, removed=(2,)))
 
 
+def test_rank_0_says_what_a_block_is_of_whoever_has_it_last() -> None:
+    """Other ranks restore blocks whose tokens and salt they do not know; rank 0 may have others."""
+    tokens = bytes(range(12))
+    for first in (0, 1):
+        feed = IndexFeed(ranks=2, block_size=1)
+        rank0 = CacheChanges(rank=0, stored=(StoredRun((1, 2, 3), None, tokens, "salt", "lora"),))
+        rank1 = CacheChanges(rank=1, stored=(run(1, 2, 9), run(4, parent=2)))
+        told = [
+            delta for each in ((rank0, rank1) if first == 0 else (rank1, rank0)) for delta in feed.apply(each)
+        ]
+        (delta,) = told
+        assert (delta.stored, delta.parent, delta.tokens) == ((1, 2), None, tokens[:8])
+        assert (delta.salt, delta.lora) == ("salt", "lora")
+        assert feed.apply(CacheChanges(rank=1, removed=(9,))) == []
+
+
 @given(st.data())
 def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> None:
     """Whatever the interleaving, a router believes exactly what all ranks hold, parents first."""

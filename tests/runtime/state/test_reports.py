@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker import token_ids
+from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.reports import RankReports
+from wavepp_worker.runtime.state.request_table import RequestTable
 
-from tests.support.rank_books import BLOCK, RankBooks
+from tests.support.rank_books import BLOCK, Events, RankBooks
 
 
 def changes(books: RankBooks) -> list[CacheChanges]:
@@ -148,3 +151,59 @@ def test_books_that_do_not_balance_are_a_problem_also_under_load() -> None:
     (report,) = books.events.of(AuditReport)
     (problem,) = report.problems
     assert problem.startswith("window attention: ")
+
+
+def restored(rank: int = 0, origins: BlockOrigins | None = None) -> tuple[RankCache, list[CacheChanges]]:
+    """A rank that finds a chain of five blocks on disk, a branch of its second, and another chain."""
+    cache, events = RankCache([WindowSpec("attention", "full", 2, disk_blocks=9)], BLOCK), Events()
+    kept = [(1, None), (2, 1), (6, 2), (3, 2), (4, 3), (8, None), (5, 4), (9, 77)]
+    for key, _ in kept if origins is not None else []:
+        origins.add(key, BlockOrigin(token_ids.pack([key] * BLOCK), "s" * (key == 8), ""))
+    cache.restore((key, parent, slot) for slot, (key, parent) in enumerate(kept))
+    reports = RankReports(rank=rank, events=events, requests=RequestTable(), cache=cache, origins=origins)
+    reports.restored()
+    reports.cache_changed(None)
+    return cache, events.of(CacheChanges)
+
+
+def test_what_the_disk_kept_is_told_once_with_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    origins = BlockOrigins(BLOCK)
+    _, (told,) = restored(origins=origins)
+    assert [(run.keys, run.parent, run.salt) for run in told.stored] == [
+        ((1, 2, 6), None, ""),
+        ((3, 4, 5), 2, ""),
+        ((8,), None, "s"),
+    ]
+    assert [token_ids.unpack(run.tokens)[::BLOCK].tolist() for run in told.stored] == [
+        [1, 2, 6],
+        [3, 4, 5],
+        [8],
+    ]
+    assert len(origins) == 7, "the block before 9 is not there"
+    monkeypatch.setattr("wavepp_worker.runtime.state.reports.RESTORED_BLOCKS_PER_MESSAGE", 2)
+    runs = [run for told in restored(origins=BlockOrigins(BLOCK))[1] for run in told.stored]
+    assert [(run.keys, run.parent) for run in runs] == [
+        ((1, 2), None),
+        ((6,), 2),
+        ((3, 4), 2),
+        ((5,), 4),
+        ((8,), None),
+    ]
+
+
+def test_other_ranks_tell_only_which_blocks_the_disk_kept() -> None:
+    _, (told,) = restored(rank=1)
+    assert told.stored[0] == StoredRun((1, 2, 6), None)
+
+
+def test_origins_are_kept_of_what_is_reusable_and_of_nothing_else() -> None:
+    """Of blocks on all tiers: the disk may get them at any time."""
+    origins = BlockOrigins(BLOCK)
+    books = RankBooks(blocks=4)
+    books.parts.reports._origins = origins
+    local = books.run("r", list(range(16)))
+    assert origins.get(local.keys[1]).tokens == token_ids.pack([4, 5, 6, 7])
+    assert len(origins) == 4
+    other = books.run("other", [9] * 9)
+    assert len(origins) == 2 + sum(key in books.cache._windows[0].tree.nodes for key in local.keys)
+    assert origins.get(other.keys[0]).tokens == token_ids.pack([9] * 4)

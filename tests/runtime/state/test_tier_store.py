@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.cache.moves import Move, Tier
-from wavepp_worker.errors import AuditError, ConfigError
+from wavepp_worker.errors import AuditError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.state import tier_store
@@ -248,12 +248,12 @@ def test_moves_that_make_no_sense_copy_nothing(source: tuple[Tier, int], target:
         good = move(0, b"", (Tier.DEVICE, 1), (Tier.DISK, 0))
         with pytest.raises(ValueError, match=r"slot|tier"):
             made.store.run([good, Move(0, 1, None, source, target)])
-        assert made.store.records(0) == []
+        assert made.store.restore(0) == []
 
 
 def test_tiers_that_are_not_there() -> None:
     store = TierStore([WindowTiers(kv_memory())])
-    assert store.records(0) == []
+    assert store.restore(0) == []
     for tier in (Tier.HOST, Tier.DISK):
         with pytest.raises(ValueError, match=r"has 0 there"):
             store.run([Move(0, 1, None, (Tier.DEVICE, 0), (tier, 0))])
@@ -290,12 +290,14 @@ def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
     store.close()
     store.close()
     store = open_tiers(rank_config(tmp_path), kv_memory())
-    assert store.records(0) == [(7, None, 2), (8, 7, 0)]
+    assert [(block.key, block.parent, block.slot) for block in store.restore(0)] == [(7, None, 2), (8, 7, 0)]
     store.close()
     for change in ({"model_id": "other"}, {"dtype": "float16"}, {"layers": (4, 6)}, {"ranks": 3}):
-        with pytest.raises(ConfigError, match=r"disk_path"):
-            open_tiers(rank_config(tmp_path, **change), kv_memory())
-    assert open_tiers(rank_config(tmp_path, disk_blocks=0), kv_memory()).records(0) == []
+        changed = open_tiers(rank_config(tmp_path, **change), kv_memory())
+        assert changed.restore(0) == []
+        changed.run([Move(0, 7, None, (Tier.DEVICE, 0), (Tier.DISK, 2))])
+        changed.close()
+    assert open_tiers(rank_config(tmp_path, disk_blocks=0), kv_memory()).restore(0) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -60,8 +60,9 @@ class IndexFeed:
         for index, key in enumerate(run.keys):
             block = self._blocks.setdefault(key, _Block(set()))
             block.ranks.add(rank)
-            block.parent, block.salt, block.lora = parent, run.salt, run.lora
+            block.parent = parent
             if run.tokens:
+                block.salt, block.lora = run.salt, run.lora
                 block.tokens = token_ids.part(
                     run.tokens, index * self._block_size, (index + 1) * self._block_size
                 )
@@ -76,7 +77,7 @@ class IndexFeed:
                 stored=tuple(complete),
                 parent=blocks[0].parent,
                 tokens=b"".join(block.tokens for block in blocks),
-                salt=run.salt,
-                lora=run.lora,
+                salt=blocks[0].salt,
+                lora=blocks[0].lora,
             )
         ]

@@ -82,7 +82,7 @@ class HandoffSettled(Message, frozen=True):
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """Blocks of one chain, parents first; ``tokens`` (uint32) is filled by rank 0 only."""
+    """Blocks of one chain, parents first; what rank 0 says of ``tokens`` (packed), ``salt`` and ``lora`` counts."""
 
     keys: tuple[int, ...]
     parent: int | None

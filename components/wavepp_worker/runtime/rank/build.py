@@ -91,7 +91,7 @@ def make_rank(
         "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
     )
     cache = RankCache([window], config.block_size)
-    cache.restore(device.tiers.records(0))
+    cache.restore((block.key, block.parent, block.slot) for block in device.tiers.restore(0))
     parts = make_parts(
         cache,
         device.tiers,
@@ -100,9 +100,11 @@ def make_rank(
         model_id=config.model_id,
         headroom_blocks=config.headroom_blocks,
         leases=config.leases,
+        origins=device.tiers.origins,
         gate=gate if config.lockstep else None,
         timeline=timeline,
     )
+    parts.reports.restored()
     if config.handoff != "none":
         from wavepp_worker.handoff.transport import make_source
 

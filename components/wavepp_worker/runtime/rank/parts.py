@@ -11,6 +11,7 @@ from wavepp_worker.runtime.admission.actions import LockstepActions, RoundAction
 from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership, Ownership
 from wavepp_worker.runtime.admission.wave_gate import Gate
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.state.block_origins import BlockOrigins
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
 from wavepp_worker.runtime.state.reports import EventSink, RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
@@ -38,6 +39,7 @@ def make_parts(
     model_id: str,
     headroom_blocks: int,
     leases: bool,
+    origins: BlockOrigins | None = None,
     gate: Gate | None = None,
     timeline: Timeline = OFF,
 ) -> RankParts:
@@ -46,10 +48,11 @@ def make_parts(
     Args:
         headroom_blocks: blocks that preparing a request leaves to others.
         leases: whether a request holds a lease and an escrow until it runs, or its blocks from admission on.
+        origins: where to keep what the reusable blocks are of; None for nowhere.
         gate: where admission parks execution, in lockstep; None for admission beside it.
     """
     requests = RequestTable()
-    reports = RankReports(rank=rank, events=events, requests=requests, cache=cache)
+    reports = RankReports(rank=rank, events=events, requests=requests, cache=cache, origins=origins)
     lifecycle = RequestLifecycle(
         model_id=model_id,
         block_size=cache.block_size,

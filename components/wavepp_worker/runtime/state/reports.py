@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Protocol
 
 from wavepp_worker import token_ids
 from wavepp_worker.cache.rank_cache import RankCache
+from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
+
+RESTORED_BLOCKS_PER_MESSAGE = 4096
+"""Blocks found on disk that one message tells of, about."""
 
 
 class EventSink(Protocol):
@@ -38,15 +43,17 @@ class RankReports:
         events: EventSink,
         requests: RequestTable,
         cache: RankCache,
+        origins: BlockOrigins | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``clock`` returns seconds."""
+        """``origins``: where to keep what the reusable blocks are of, None for nowhere; ``clock`` returns seconds."""
         self.rank = rank
         self.waves = 0
         self.rounds = 0
         self._events = events
         self._requests = requests
         self._cache = cache
+        self._origins = origins
         self._clock = clock
         self._last_wave = clock()
 
@@ -106,8 +113,46 @@ class RankReports:
         stored, removed = self._cache.take_changes()
         keys = [block.key for block in stored]
         runs = list(self._stored_runs(keys, published)) if published is not None else []
+        self._keep_origins(runs, removed)
         if runs or removed:
             self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=tuple(removed)))
+
+    def restored(self) -> None:
+        """Report what the disk tier kept over the restart, before the first request."""
+        stored, _ = self._cache.take_changes()
+        if self._origins is not None:
+            self._origins.keep_only({block.key for block in stored})
+        runs: list[StoredRun] = []
+        blocks = 0
+        for chain in chains(stored):
+            for first in range(0, len(chain), RESTORED_BLOCKS_PER_MESSAGE):
+                part = chain[first : first + RESTORED_BLOCKS_PER_MESSAGE]
+                runs.append(self._restored_run(part))
+                blocks += len(part)
+                if blocks >= RESTORED_BLOCKS_PER_MESSAGE:
+                    self.send(CacheChanges(rank=self.rank, stored=tuple(runs)))
+                    runs, blocks = [], 0
+        if runs:
+            self.send(CacheChanges(rank=self.rank, stored=tuple(runs)))
+
+    def _restored_run(self, chain: Sequence[StoredBlock]) -> StoredRun:
+        keys = tuple(block.key for block in chain)
+        if self._origins is None:
+            return StoredRun(keys, chain[0].parent)
+        origins = [self._origins.get(key) for key in keys]
+        tokens = b"".join(origin.tokens for origin in origins)
+        return StoredRun(keys, chain[0].parent, tokens, origins[0].salt, origins[0].lora)
+
+    def _keep_origins(self, runs: Sequence[StoredRun], removed: Sequence[int]) -> None:
+        if self._origins is None:
+            return
+        size = self._cache.block_size
+        for key in removed:
+            self._origins.drop(key)
+        for run in runs:
+            for at, key in enumerate(run.keys):
+                tokens = token_ids.part(run.tokens, at * size, (at + 1) * size)
+                self._origins.add(key, BlockOrigin(tokens, run.salt, run.lora))
 
     def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
         """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
@@ -121,3 +166,17 @@ class RankReports:
             parent = local.keys[at - 1] if at else None
             yield StoredRun(tuple(keys[:count]), parent, tokens, request.salt, request.lora)
             keys = keys[count:]
+
+
+def chains(blocks: Sequence[StoredBlock]) -> Iterator[list[StoredBlock]]:
+    """The blocks of a forest as few parent-to-child stretches, each after the one that it branches off from."""
+    below: dict[int | None, list[StoredBlock]] = {}
+    for block in blocks:
+        below.setdefault(block.parent, []).append(block)
+    starts = below.get(None, [])[::-1]
+    while starts:
+        chain = [starts.pop()]
+        while following := below.get(chain[-1].key):
+            starts.extend(following[1:])
+            chain.append(following[0])
+        yield chain

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from wavepp_worker.cache.disk_store import DiskStore
+from wavepp_worker.cache.disk_store import DiskStore, StoredSlot
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import CacheCorrupt
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.state.block_origins import BlockOrigins, origin_bytes
 from wavepp_worker.runtime.state.host_memory import HostMemory
 from wavepp_worker.runtime.state.move_batches import batches, runs
 
@@ -50,16 +51,19 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
     Raises:
         ConfigError: the host tier cannot be had, or ``DiskStore`` refuses the file.
     """
-    disk = None
+    disk = origins = None
     if config.disk_blocks:
         first, end = config.layers
+        # One rank tells the engine what blocks are of.
+        origins = BlockOrigins(config.block_size) if config.first else None
         fingerprint = (
             f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
             f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}"
         )
         path = Path(config.disk_path) / f"rank{config.rank}.blocks"
-        disk = DiskStore(path, config.disk_blocks, memory.block_bytes, fingerprint)
-    return TierStore([WindowTiers(memory, config.host_blocks, disk)])
+        room = origin_bytes(config.block_size) if config.first else 0
+        disk = DiskStore(path, config.disk_blocks, memory.block_bytes, fingerprint, room)
+    return TierStore([WindowTiers(memory, config.host_blocks, disk)], origins)
 
 
 class TierStore:
@@ -71,13 +75,15 @@ class TierStore:
 
     Args:
         windows: by window index. All memories are on one device.
+        origins: what blocks are of, which the disk keeps beside their bytes; None where nobody asks for that.
 
     Raises:
         ConfigError: the host tier cannot be had.
     """
 
-    def __init__(self, windows: Sequence[WindowTiers]) -> None:
+    def __init__(self, windows: Sequence[WindowTiers], origins: BlockOrigins | None = None) -> None:
         self._windows = tuple(windows)
+        self.origins = origins
         self._device = self._windows[0].memory.device
         self._queued: torch.cuda.Event | None = None
         self._hosts = [
@@ -119,10 +125,13 @@ class TierStore:
                 found.append(copy)
         return found
 
-    def records(self, window: int) -> list[tuple[int, int | None, int]]:
-        """What the disk tier of ``window`` holds; see ``DiskStore.records``."""
-        disk = self._windows[window].disk
-        return disk.records() if disk is not None else []
+    def restore(self, window: int) -> list[StoredSlot]:
+        """What the disk tier of ``window`` kept, see ``DiskStore.records``; where origins are kept, with its origin."""
+        disk, origins = self._windows[window].disk, self.origins
+        stored = disk.records() if disk is not None else []
+        if origins is None:
+            return stored
+        return [block for block in stored if origins.load(block.key, block.origin)]
 
     def check(self) -> None:
         """Raise AuditError unless every block on disk is intact. Reads all of them."""
@@ -176,10 +185,10 @@ class TierStore:
         elif target == Tier.DISK:
             assert disk is not None
             if source == Tier.DEVICE:
-                _write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
+                self._write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
             else:
                 self._wait_for_copies()
-                _write(disk, batch, [host[slot] for slot in sources])
+                self._write(disk, batch, [host[slot] for slot in sources])
         else:
             assert disk is not None
             if target == Tier.HOST:
@@ -195,6 +204,11 @@ class TierStore:
             return failed
         return []
 
+    def _write(self, disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor]) -> None:
+        for move, row in zip(batch, rows, strict=True):
+            origin = self.origins.packed(move.key) if self.origins is not None else b""
+            disk.write(move.target[1], move.key, move.parent, row.numpy(), origin)
+
     def _note_queued(self) -> None:
         if self._device.type == "cuda":
             self._queued = torch.cuda.current_stream(self._device).record_event()
@@ -206,11 +220,6 @@ class TierStore:
             self._queued = None
 
 
-def _write(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor]) -> None:
-    for move, row in zip(batch, rows, strict=True):
-        disk.write(move.target[1], move.key, move.parent, row.numpy())
-
-
 def _read(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor], reasons: list[str]) -> list[Move]:
     """Read one block per move into ``rows``; returns the moves that failed and appends why."""
     failed = []
@@ -218,6 +227,7 @@ def _read(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor], reas
         try:
             disk.read_into(move.source[1], move.key, row.numpy())
         except CacheCorrupt as error:
+            disk.drop(move.source[1])
             failed.append(move)
             reasons.append(str(error))
     return failed
