@@ -80,6 +80,7 @@ SEVERAL_MODULES = {
         ("runtime/client/config_checks.py", "runtime/client/kv_pools.py"),
     ),
     "runtime/client/test_disk_tier.py": Together("engines over disk tiers that outlive them"),
+    "runtime/client/test_hangs.py": Together("an engine whose ranks, or whose own thread, hang"),
     "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),
     "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
     "runtime/planning/test_every_planner.py": Together(

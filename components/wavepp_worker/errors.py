@@ -23,6 +23,10 @@ class RequestTimeout(WaveppError):
     """A bounded wait ran out; the message says which and how long it was."""
 
 
+class WatchdogTimeout(WaveppError):
+    """A thread takes longer for a step than it may; the message says which, what it does, and the bound."""
+
+
 class EngineDead(WaveppError):
     """A rank or its worker process died; every request in flight fails with this (maps to HTTP 5xx)."""
 

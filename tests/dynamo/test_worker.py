@@ -83,7 +83,7 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
         work = asyncio.create_task(collect(worker, prompt("prefill"), Context("r")))
         await asyncio.sleep(0.05)
         begin = time.monotonic()
-        await asyncio.to_thread(worker._handler.engine.die, "rank 1 exited with code -9")
+        await asyncio.to_thread(worker._handler.engine.die, "rank 1 was ended by SIGKILL")
         with pytest.raises(EngineShutdown, match="rank 1"):
             await work
         with pytest.raises(EngineShutdown, match="rank 1"):
@@ -94,7 +94,7 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
         assert worker._handler.engine.closed == 1
 
     run(check())
-    assert "FATAL: the engine died: rank 1 exited with code -9" in capsys.readouterr().err
+    assert "FATAL: the engine died: rank 1 was ended by SIGKILL" in capsys.readouterr().err
 
 
 def test_controls(kind: str, text_model: Path) -> None:

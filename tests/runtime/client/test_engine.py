@@ -374,14 +374,15 @@ def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_l
         time.sleep(0.2)
         os.kill(pids[1], signal.SIGKILL)
         killed = time.monotonic()
-        with pytest.raises(EngineDead, match="rank 1 exited with code -9"):
+        with pytest.raises(EngineDead, match="rank 1 was ended by SIGKILL"):
             future.result(5)
         assert time.monotonic() - killed < 5
         deadline = time.monotonic() + 5
         while any(running(pid) for pid in pids):
             assert time.monotonic() < deadline, "the other ranks outlive the one that died"
             time.sleep(0.01)
-        assert reasons == ["rank 1 exited with code -9"]
+        assert len(reasons) == 1
+        assert reasons[0].startswith("rank 1 was ended by SIGKILL (by somebody, or by the kernel")
         assert not engine.alive
         with pytest.raises(EngineDead):
             submit(engine, "late", [1])

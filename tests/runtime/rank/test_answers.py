@@ -19,10 +19,13 @@ from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.watchdog import Watched
 
 from tests.support.waiting import wait_until
 
 VOCABULARY = 16
+LIMIT = 20.0
+"""Seconds that each of two ranks' devices may take for a wave."""
 
 
 class Device:
@@ -51,7 +54,8 @@ class Bench:
         self.failures: list[BaseException] = []
         self.timeline = Timeline()
         sink: Any = self
-        self.answers = Answers(sink, sink, self.timeline, 30.0, self.failures.append)
+        self.watched = Watched("answers")
+        self.answers = Answers(sink, sink, self.timeline, 30.0, self.failures.append, self.watched)
 
     def send(self, event: Message) -> None:
         """As ``RankReports``."""
@@ -89,7 +93,7 @@ def wave(
 ) -> LaunchedWave:
     spans = tuple(Span(local.request.request_id, 0, 3, True) for local in ended)
     header = WaveHeader(wave_id=wave_id, spans=spans, compute=(0.5, 0.25))
-    return LaunchedWave(header, 0, ended, logits, done)
+    return LaunchedWave(header, 0, ended, logits, done, LIMIT)
 
 
 def test_prompts_that_end_are_answered_before_rank_0_hears_of_the_wave(bench: Bench) -> None:
@@ -132,10 +136,13 @@ def test_a_device_behind_the_host_is_waited_for_beside_the_loop_thread(bench: Be
     devices[1].ended.set()
     wait_until(lambda: devices[0].waited)
     assert bench.told == [], "waves end in the order they were launched"
+    assert bench.watched.step is not None
+    assert bench.watched.step.what == "the device's end of wave 0"
+    assert bench.watched.step.seconds == 2 * LIMIT, "its device waits for that of the rank before"
     devices[0].ended.set()
     wait_until(lambda: bench.waves() == [0, 1])
     assert [type(each) for each in bench.told] == [Finished, WaveDone, Finished, WaveDone]
-    assert devices[0].waited == [30.0], "for as long as a wave may take"
+    assert devices[0].waited == [4 * LIMIT], "the watchdog has the first word"
     assert bench.failures == []
 
 
@@ -182,7 +189,7 @@ def test_a_device_that_does_not_tell_is_recorded_as_one_wave_after_the_other(ben
     devices = [Device(), Device()]
     for wave_id, device in enumerate(devices):
         header = WaveHeader(wave_id=wave_id, spans=())
-        bench.answers.take(LaunchedWave(header, launched, (), None, device))
+        bench.answers.take(LaunchedWave(header, launched, (), None, device, LIMIT))
         device.ended.set()
     wait_until(lambda: bench.waves() == [0, 1])
     (first, first_begun, first_ended), (second, second_begun, second_ended) = device_slices(bench)

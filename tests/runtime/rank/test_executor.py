@@ -17,6 +17,8 @@ from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Step, Watched
 
 from tests.support.rank_books import RankBooks
 from tests.support.waiting import wait_until
@@ -33,6 +35,7 @@ class Bench:
         sent: on the data plane, with the blocks that were reusable then.
         done, seconds: what the layers answer of the device.
         lacking: rows of logits that they leave out.
+        steps: what the thread said of itself meanwhile.
     """
 
     def __init__(self, rank: int = 0, ranks: int = 2) -> None:
@@ -40,6 +43,7 @@ class Bench:
         self.forwards: list[tuple[Any, list[Chunk], Any]] = []
         self.sent: list[tuple[Any, Activations, int]] = []
         self.failures: list[BaseException] = []
+        self.steps: list[Step | None] = []
         self.done: Completion | None = None
         self.seconds: float | None = 0.25
         self.lacking = 0
@@ -48,14 +52,28 @@ class Bench:
         stage: Any = self
         last = rank == ranks - 1
         reports = self.books.parts.reports
-        self.answers = Answers(plane, reports, self.timeline, 30.0, self.failures.append) if last else None
+        self.watched = Watched("LOOP")
+        self.bound = StepBound(least=5.0, first=50.0)
+        answering = Watched("answers")
+        self.answers = (
+            Answers(plane, reports, self.timeline, 30.0, self.failures.append, answering) if last else None
+        )
         self.executor = Executor(
-            stage, KV, self.books.parts.order, plane, self.timeline, first=rank == 0, answers=self.answers
+            stage,
+            KV,
+            self.books.parts.order,
+            plane,
+            self.timeline,
+            first=rank == 0,
+            answers=self.answers,
+            watched=self.watched,
+            bound=self.bound,
         )
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: Any) -> StageOutput:
         """On the last rank, every prompt's first token is its number among those that end."""
         self.forwards.append((inputs, chunks, kv))
+        self.steps.append(self.watched.step)
         if self.answers is None:
             hidden = torch.ones(sum(chunk.length for chunk in chunks), 2)
             return StageOutput({"hidden": hidden}, None, self.done, self.seconds)
@@ -231,3 +249,17 @@ def test_the_timeline_shows_the_device_where_it_tells_and_else_what_the_host_did
     bench.seconds = None
     bench.execute(2, Span("a", 8, 4, True))
     assert [each[:2] for each in bench.recorded(FORWARD, LAUNCH)] == [("loop", LAUNCH)]
+
+
+def test_while_a_wave_runs_the_watchdog_can_tell_which_and_how_long_it_may_take() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(10))
+    bench.seconds = 2.0
+    bench.execute(0, Span("a", 0, 4, False))
+    bench.execute(1, Span("a", 4, 4, False))
+    first, second = bench.steps
+    assert first is not None
+    assert second is not None
+    assert (first.what, first.seconds) == ("wave 0 (4 tokens of 1 requests)", 50.0)
+    assert second.what == "wave 1 (4 tokens of 1 requests)"
+    assert second.seconds == pytest.approx(20.0, rel=0.01), "ten times the first, which was as large"

@@ -26,6 +26,7 @@ from wavepp_worker.runtime.protocol.rounds import Plan, Tally
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
+from wavepp_worker.watchdog import Watched
 
 from tests.support.rank_books import RankBooks
 from tests.support.waiting import wait_until
@@ -60,14 +61,22 @@ class Bench:
             planner, parts.actions, parts.requests, parts.reports, parts.cache.unreserved_tokens, 2, beat
         )
         return LeaderWaveThread(
-            wave, rounds, self.commands, self.from_loop, self.to_loop, self.leader.events, OFF
+            wave,
+            rounds,
+            self.commands,
+            self.from_loop,
+            self.to_loop,
+            self.leader.events,
+            OFF,
+            Watched("WAVE"),
+            WAIT,
         )
 
     def follower_thread(self, wait: float = WAIT, beat: float = 60.0) -> FollowerWaveThread:
         rounds = FollowerRounds(self.context, ADDRESS)
         self.opened.append(rounds)
         wave = FollowerWave(self.follower.parts.actions, self.follower.parts.reports, wait, beat)
-        return FollowerWaveThread(wave, rounds, self.admitted, self.follower.events)
+        return FollowerWaveThread(wave, rounds, self.admitted, self.follower.events, Watched("WAVE"), WAIT)
 
     def rank_0(self) -> LeaderRounds:
         """Rank 0's end of the rounds plane, for a test that plays rank 0."""

@@ -19,6 +19,8 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 WAIT_SECONDS = 120.0
 """Bound of every wait inside a worker: a rank that makes its peers wait longer counts as dead."""
+WAVE_TIMEOUTS_PER_WAIT = 2
+"""Who waits for another rank waits longer than that rank may be hung: it knows less of what happened."""
 
 
 def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[RankConfig]:
@@ -70,7 +72,9 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             rounds=tuple(address(f"rounds-{follower}") for follower in range(1, config.pp)),
             data=tuple(address(f"data-{receiver}") for receiver in range(config.pp)),
             timeline=str(run_dir / f"timeline-{rank}") if config.timeline else "",
-            wait=WAIT_SECONDS,
+            wait=max(WAIT_SECONDS, WAVE_TIMEOUTS_PER_WAIT * config.wave_timeout),
+            wave_timeout=config.wave_timeout,
+            first_wave_timeout=config.start_timeout,
         )
         for rank in range(config.pp)
     ]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestTimeout
+from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestTimeout, WatchdogTimeout
+from wavepp_worker.process_state import process_state
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
-from wavepp_worker.runtime.client.rank_configs import WAIT_SECONDS
 from wavepp_worker.runtime.client.request_ledger import Progress
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.events import (
+    Alive,
     AuditReport,
     CacheChanges,
     Event,
@@ -21,6 +22,7 @@ from wavepp_worker.runtime.protocol.events import (
     RankReady,
 )
 from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.watchdog import AwakeClock
 
 
 class RankEvents:
@@ -38,6 +40,8 @@ class RankEvents:
         self._on_index = on_index
         self._index = IndexFeed(config.pp, config.block_size)
         self._request_timeout = config.request_timeout
+        self._wave_timeout = config.wave_timeout
+        self._awake = AwakeClock()
 
     def on_event(self, event: Event) -> None:
         """A rank reports."""
@@ -45,7 +49,7 @@ class RankEvents:
         match event:
             case RankReady():
                 with state.lock:
-                    all_ready = state.roster.ready(event)
+                    all_ready = state.roster.ready(event, self._awake.seconds)
                 if all_ready:
                     state.started.set()
             case RankFailed(config=True):
@@ -54,7 +58,10 @@ class RankEvents:
                 state.die(EngineDead(f"rank {event.rank} failed: {event.reason}"))
             case Heartbeat():
                 with state.lock:
-                    state.roster.beat(event, time.monotonic())
+                    state.roster.beat(event)
+            case Alive():
+                with state.lock:
+                    state.roster.alive(event.rank, self._awake.seconds)
             case CacheChanges():
                 for delta in self._index.apply(event):
                     if self._on_index is not None:
@@ -69,18 +76,27 @@ class RankEvents:
         now = time.monotonic()
         with self._state.lock:
             late = self._state.ledger.late(now)
-            silent = self._state.roster.silent(now - WAIT_SECONDS)
+            silent = self._state.roster.silent(self._awake.read() - self._wave_timeout)
         for request_id in late:
             limit = f"request_timeout={self._request_timeout:g} s"
             self._state.abort(
                 request_id, RequestTimeout(f"request {request_id} did not finish within {limit}")
             )
         if silent is not None:
-            self._state.die(EngineDead(f"rank {silent} has not been heard of for {WAIT_SECONDS:.0f} s"))
+            link = self._state.link
+            state = process_state(link.processes.pids[silent]) if link is not None else "is gone"
+            limit = f"wave_timeout={self._wave_timeout:g} s"
+            self._state.die(
+                EngineDead(f"rank {silent} has not been heard of for {limit}: its process {state}")
+            )
 
-    def on_exit(self, rank: int, code: int) -> None:
+    def on_exit(self, rank: int, reason: str) -> None:
         """A rank's process ended unasked."""
-        self._state.die(EngineDead(f"rank {rank} exited with code {code}"))
+        self._state.die(EngineDead(f"rank {rank} {reason}"))
+
+    def on_hang(self, error: WatchdogTimeout) -> None:
+        """The link's thread does not get on."""
+        self._state.die(EngineDead(str(error)))
 
     def on_failure(self, error: Exception) -> None:
         """An event could not be read or handled."""

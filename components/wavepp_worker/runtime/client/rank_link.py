@@ -12,6 +12,7 @@ from typing import Protocol
 
 import zmq
 
+from wavepp_worker.errors import WatchdogTimeout
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.client.rank_processes import RankProcesses
@@ -22,6 +23,7 @@ from wavepp_worker.runtime.protocol.events import Event
 from wavepp_worker.runtime.protocol.outbox import Outbox
 from wavepp_worker.runtime.trace.perfetto import write_timeline
 from wavepp_worker.runtime.trace.recording import read_recording
+from wavepp_worker.watchdog import Watchdog
 
 CLOSE_SECONDS = 10.0
 TICK_SECONDS = 0.1
@@ -30,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class RankListener(Protocol):
-    """Who is told what the ranks do; all but ``on_exit`` come from the link's thread."""
+    """Who is told what the ranks do; all but ``on_exit`` and ``on_hang`` come from the link's thread."""
 
     def on_event(self, event: Event) -> None:
         """A rank reports."""
@@ -38,8 +40,11 @@ class RankListener(Protocol):
     def on_tick(self) -> None:
         """About a tenth of a second has passed."""
 
-    def on_exit(self, rank: int, code: int) -> None:
-        """The first rank has exited unasked, with ``code``; comes once, from the thread that watches processes."""
+    def on_exit(self, rank: int, reason: str) -> None:
+        """The first rank has exited unasked, for ``reason``; comes once, from the thread that watches processes."""
+
+    def on_hang(self, error: WatchdogTimeout) -> None:
+        """The link's thread does not get on; comes once, from the watchdog's thread."""
 
     def on_failure(self, error: Exception) -> None:
         """An event could not be read or handled; comes once, and no event is handled afterwards."""
@@ -61,6 +66,8 @@ class RankLink:
         self._listener = listener
         self._closing = threading.Event()
         self._timeline = config.timeline
+        self._event_seconds = config.wave_timeout
+        self._watchdog = Watchdog(listener.on_hang)
         self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -76,6 +83,7 @@ class RankLink:
             raise
         self._thread = threading.Thread(target=self._serve, args=(events,), name="engine", daemon=True)
         self._thread.start()
+        self._watchdog.start()
 
     def send(self, command: Command) -> None:
         """Queue a command for rank 0."""
@@ -84,6 +92,7 @@ class RankLink:
     def close(self, graceful: bool) -> None:
         """Stop the ranks, by asking if ``graceful``, and release everything; bounded in time."""
         self.processes.expect_exit()
+        self._watchdog.close()
         if graceful:
             self.send(Stop())
         self.processes.close(CLOSE_SECONDS if graceful else 0.0)
@@ -105,9 +114,13 @@ class RankLink:
 
     def _serve(self, events: zmq.Socket[bytes]) -> None:
         next_tick = 0.0
+        watched = self._watchdog.watch("engine")
         try:
             while not self._closing.is_set():
-                if events.poll(int(1000 * TICK_SECONDS)):
+                watched.idle()
+                arrived = events.poll(int(1000 * TICK_SECONDS))
+                watched.busy("what its ranks reported", self._event_seconds)
+                if arrived:
                     self._listener.on_event(Codec.event.decode(events.recv()))
                 if time.monotonic() > next_tick:
                     self._listener.on_tick()
@@ -115,4 +128,5 @@ class RankLink:
         except Exception as error:
             self._listener.on_failure(error)
         finally:
+            watched.idle()
             events.close(linger=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,23 +12,32 @@ from collections.abc import Callable
 
 import msgspec
 
+from wavepp_worker.process_state import exit_reason, oom_kills, process_state
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 POLL_SECONDS = 0.1
+KILLED_SECONDS = 5.0
+"""How long a process that was killed may take to go; one that waits in the kernel may take for ever."""
+LAST_WORDS_SECONDS = 0.5
+"""How long what a rank said before it left may be on its way."""
+RANK_MODULE = "wavepp_worker.runtime.rank.main"
+
+logger = logging.getLogger(__name__)
 
 
 class RankProcesses:
     """Starts one process per rank and reports the first that exits unasked."""
 
-    def __init__(self, configs: list[RankConfig], on_exit: Callable[[int, int], None]) -> None:
-        """Spawn the ranks; ``on_exit(rank, exit code)`` comes once, from a watcher thread."""
+    def __init__(self, configs: list[RankConfig], on_exit: Callable[[int, str], None]) -> None:
+        """Spawn the ranks; ``on_exit(rank, reason)`` comes once, from a watcher thread."""
         environment = {**os.environ, "OMP_NUM_THREADS": str(configs[0].threads)}
         self._on_exit = on_exit
+        self._oom_kills = oom_kills()
         self._closing = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
         for config in configs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "wavepp_worker.runtime.rank.main"],
+                [sys.executable, "-m", RANK_MODULE],
                 stdin=subprocess.PIPE,
                 env=environment,
             )
@@ -60,15 +70,24 @@ class RankProcesses:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self._kill(process)
             if process.stdin is not None:
                 process.stdin.close()
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        try:
+            process.wait(KILLED_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("rank process %d was killed, but %s", process.pid, process_state(process.pid))
 
     def _watch(self) -> None:
         while not self._closing.wait(POLL_SECONDS):
             for rank, process in enumerate(self._processes):
                 code = process.poll()
                 if code is not None and not self._closing.is_set():
-                    self._on_exit(rank, code)
+                    if code > 0:
+                        # It has said why; that is on its way.
+                        self._closing.wait(LAST_WORDS_SECONDS)
+                    self._on_exit(rank, exit_reason(code, self._oom_kills))
                     return

@@ -12,11 +12,13 @@ class RankRoster:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._ready: dict[int, RankReady] = {}
-        self._beats: dict[int, tuple[float, Heartbeat]] = {}
+        self._beats: dict[int, Heartbeat] = {}
+        self._heard: dict[int, float] = {}
 
-    def ready(self, event: RankReady) -> bool:
-        """Note a rank as ready; returns whether all are now."""
+    def ready(self, event: RankReady, now: float) -> bool:
+        """Note a rank as ready at ``now``, in seconds; returns whether all are now."""
         self._ready[event.rank] = event
+        self.alive(event.rank, now)
         return len(self._ready) == self._ranks
 
     def missing(self) -> list[int]:
@@ -28,14 +30,18 @@ class RankRoster:
         addresses = (self._ready[rank].handoff for rank in sorted(self._ready))
         return tuple(address for address in addresses if address is not None)
 
-    def beat(self, event: Heartbeat, now: float) -> None:
-        """Note a rank as alive at ``now``, monotonic seconds."""
-        self._beats[event.rank] = (now, event)
+    def beat(self, event: Heartbeat) -> None:
+        """Note a rank's load."""
+        self._beats[event.rank] = event
+
+    def alive(self, rank: int, now: float) -> None:
+        """Note a rank's process as running at ``now``, in seconds."""
+        self._heard[rank] = now
 
     def beats(self) -> list[Heartbeat]:
         """The last heartbeats, in rank order, of the ranks that sent one."""
-        return [beat for _, (_, beat) in sorted(self._beats.items())]
+        return [beat for _, beat in sorted(self._beats.items())]
 
     def silent(self, since: float) -> int | None:
         """A rank that was last heard of before ``since``."""
-        return next((rank for rank, (heard, _) in self._beats.items() if heard < since), None)
+        return next((rank for rank, heard in self._heard.items() if heard < since), None)

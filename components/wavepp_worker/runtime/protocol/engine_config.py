@@ -75,4 +75,7 @@ class EngineConfig(Settings):
     request_timeout: float = Field(default=600.0, gt=0)
     """Seconds after which a request that has not finished fails."""
     start_timeout: float = Field(default=300.0, gt=0)
-    """Seconds the ranks have to load and connect."""
+    """Seconds the ranks have to load and connect, and any wave has of which none of its size ran before."""
+    wave_timeout: float = Field(default=60.0, gt=0)
+    """Seconds a wave may take on a rank before the replica counts as hung, fails and is started again; ten times
+    what the slowest wave of its size lately took, if that is more. Also how long a rank's process may be silent."""

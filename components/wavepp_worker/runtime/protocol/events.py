@@ -26,8 +26,14 @@ class RankFailed(Message, frozen=True):
     config: bool
 
 
+class Alive(Message, frozen=True):
+    """A rank's process runs, whatever its threads do: from its watchdog, by the clock."""
+
+    rank: int
+
+
 class Heartbeat(Message, frozen=True):
-    """A rank is alive: its load, and how long ago it last made progress.
+    """A rank's load, and how long ago it last made progress; from its WAVE thread.
 
     Attributes:
         wave_age: seconds since its last wave ended.
@@ -119,6 +125,7 @@ class AuditReport(Message, frozen=True):
 Event = (
     RankReady
     | RankFailed
+    | Alive
     | Heartbeat
     | Admitted
     | Released

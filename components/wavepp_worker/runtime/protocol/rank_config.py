@@ -27,6 +27,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         data: addresses of the data plane, one per rank: where it receives.
         timeline: file this rank records its timeline in; empty for none.
         wait: seconds any wait inside the worker may take before it is an error.
+        wave_timeout: seconds that any step of a thread may take; see ``EngineConfig``.
+        first_wave_timeout: seconds that a wave may take of which none of its size ran before.
     """
 
     rank: int
@@ -60,6 +62,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...]
     timeline: str
     wait: float
+    wave_timeout: float
+    first_wave_timeout: float
 
     @property
     def lockstep(self) -> bool:

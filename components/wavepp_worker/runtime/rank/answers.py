@@ -22,6 +22,7 @@ from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.watchdog import Watched
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class LaunchedWave:
         ended: requests whose prompt ends in it, in the order of ``logits``.
         logits: float32 ``[ended, vocabulary]``, None if no prompt ends.
         done: how to wait for the device; None if it computed in step with the host.
+        limit: seconds that each rank's device may take for it.
     """
 
     header: WaveHeader
@@ -41,6 +43,7 @@ class LaunchedWave:
     ended: tuple[LocalRequest, ...]
     logits: torch.Tensor | None
     done: Completion | None
+    limit: float
 
 
 class Answers:
@@ -57,13 +60,21 @@ class Answers:
         timeline: Timeline,
         timeout: float,
         fail: Callable[[BaseException], None],
+        watched: Watched,
     ) -> None:
-        """``timeout``: seconds a wave may take. ``fail`` ends the rank when a launched wave cannot be completed."""
+        """Put it together.
+
+        Args:
+            timeout: seconds that launched waves may take to end when the rank stops.
+            fail: ends the rank when a launched wave cannot be completed.
+            watched: the thread that waits for the device.
+        """
         self._plane = plane
         self._reports = reports
         self._timeline = timeline
         self._timeout = timeout
         self._fail = fail
+        self._watched = watched
         self._device_free = 0
         self._launched: SimpleQueue[LaunchedWave | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._complete_launched, name="answers", daemon=True)
@@ -86,7 +97,10 @@ class Answers:
         try:
             while (wave := self._launched.get()) is not None:
                 assert wave.done is not None, "only waves of a device behind the host come here"
-                wave.done.wait(self._timeout)
+                # Its device may have to wait for those of all ranks before.
+                limit = wave.limit * len(wave.header.compute)
+                self._watched.busy(f"the device's end of wave {wave.header.wave_id}", limit)
+                wave.done.wait(2 * limit)
                 if timeline.on and not isinstance(wave.done, KnownEnd):
                     start, self._device_free = max(wave.launched, self._device_free), timeline.now()
                     header = wave.header
@@ -94,6 +108,7 @@ class Answers:
                         "device", FORWARD, start, self._device_free, header.wave_id, spans=header.spans
                     )
                 self._answer(wave, "answers")
+                self._watched.idle()
         except Exception as error:
             self._fail(error)
 

@@ -39,6 +39,8 @@ from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave
 from wavepp_worker.runtime.state.reports import EventSink
 from wavepp_worker.runtime.state.tier_store import TierStore, open_tiers
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Watchdog, Watched
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -129,22 +131,37 @@ def make_threads(
     gate: WaveGate,
     timeline: Timeline,
     fail: Callable[[BaseException], None],
+    watchdog: Watchdog,
 ) -> Threads:
     """Connect this rank to the others; ``fail`` ends the rank from any thread."""
+    wave_watched, loop_watched = watchdog.watch("WAVE"), watchdog.watch("LOOP")
     plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
-    answers = Answers(plane, parts.reports, timeline, config.wait, fail) if config.last else None
+    answers = None
+    if config.last:
+        watched = watchdog.watch("answers")
+        answers = Answers(plane, parts.reports, timeline, config.wait, fail, watched)
     executor = Executor(
-        device.stage, device.kv, parts.order, plane, timeline, first=config.first, answers=answers
+        device.stage,
+        device.kv,
+        parts.order,
+        plane,
+        timeline,
+        first=config.first,
+        answers=answers,
+        watched=loop_watched,
+        bound=StepBound(config.wave_timeout, config.first_wave_timeout),
     )
     if config.first:
-        return _leader(config, context, parts, events, gate, timeline, plane, executor)
+        return _leader(
+            config, context, parts, events, gate, timeline, plane, executor, wave_watched, loop_watched
+        )
     rounds = FollowerRounds(context, config.rounds[config.rank - 1])
     admitted: Inbox[str] = Inbox(context, "loop")
     wave = FollowerWave(parts.actions, parts.reports, config.wait, HEARTBEAT_SECONDS)
     loop = FollowerLoop(parts.order, timeline, config.wait)
     return Threads(
-        FollowerWaveThread(wave, rounds, admitted, events),
-        FollowerLoopThread(loop, executor, plane, gate, admitted),
+        FollowerWaveThread(wave, rounds, admitted, events, wave_watched, config.wave_timeout),
+        FollowerLoopThread(loop, executor, plane, gate, admitted, loop_watched, config.wave_timeout),
         executor,
         (rounds, admitted, plane),
     )
@@ -159,6 +176,8 @@ def _leader(
     timeline: Timeline,
     plane: DataPlane,
     executor: Executor,
+    wave_watched: Watched,
+    loop_watched: Watched,
 ) -> Threads:
     to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted] = Inbox(context, "loop")
     to_wave: Inbox[LaneProgress] = Inbox(context, "wave")
@@ -175,9 +194,10 @@ def _leader(
         HEARTBEAT_SECONDS,
     )
     lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_num_seqs)
+    loop, seconds = LeaderLoop(lanes, parts.order, timeline), config.wave_timeout
     return Threads(
-        LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline),
-        LeaderLoopThread(LeaderLoop(lanes, parts.order, timeline), executor, plane, gate, to_loop, to_wave),
+        LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),
+        LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, loop_watched, seconds),
         executor,
         (rounds, to_loop, to_wave, commands, plane),
     )

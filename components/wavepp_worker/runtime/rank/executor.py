@@ -9,6 +9,7 @@ import torch
 
 from wavepp_worker import token_ids
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageModel, StageOutput
+from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
 from wavepp_worker.runtime.rank.data_plane import DataPlane
@@ -17,6 +18,8 @@ from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Watched
 
 
 class Executor:
@@ -36,8 +39,17 @@ class Executor:
         *,
         first: bool,
         answers: Answers | None,
+        watched: Watched,
+        bound: StepBound,
     ) -> None:
-        """``first``: this is rank 0, whose inputs are token ids. ``answers``: on the last rank alone."""
+        """Put it together.
+
+        Args:
+            first: this is rank 0, whose inputs are token ids.
+            answers: on the last rank alone.
+            watched: the LOOP thread.
+            bound: how long a wave may take.
+        """
         self._stage = stage
         self._kv = kv
         self._order = order
@@ -45,6 +57,8 @@ class Executor:
         self._timeline = timeline
         self._first = first
         self._answers = answers
+        self._watched = watched
+        self._bound = bound
         self.device = DeviceQueue()
 
     def execute(self, header: WaveHeader, activations: Activations) -> None:
@@ -57,12 +71,16 @@ class Executor:
             PositionMismatch: the wave, or a chunk in it, is not what comes next on this rank.
         """
         timeline, spans = self._timeline, header.spans
+        size = _size(spans)
+        limit = self._bound.seconds(size)
+        self._watched.busy(_words(header), limit)
         locals_ = self._order.begin(header)
         launched, begun = timeline.now(), time.perf_counter()
         inputs = _prompt_tokens(locals_, spans) if self._first else activations
         chunks = [_chunk(local, span) for local, span in zip(locals_, spans, strict=True)]
         output = self._stage.forward(inputs, chunks, self._kv)
         seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
+        self._bound.observe(size, seconds)
         self.device.launched(output.done)
         self._trace(header, output, launched)
         passed_on = WaveHeader(wave_id=header.wave_id, spans=spans, compute=(*header.compute, seconds))
@@ -73,7 +91,7 @@ class Executor:
                 self._plane.send_wave(passed_on, output.activations)
         else:
             ended = tuple(local for local, span in zip(locals_, spans, strict=True) if span.last)
-            self._answers.take(LaunchedWave(passed_on, launched, ended, output.logits, output.done))
+            self._answers.take(LaunchedWave(passed_on, launched, ended, output.logits, output.done, limit))
 
     def close(self) -> None:
         """Let the waves that were launched end."""
@@ -90,6 +108,16 @@ class Executor:
         if isinstance(done, KnownEnd) and output.seconds is not None:
             start = done.at - round(1e9 * output.seconds)
             timeline.record("device", FORWARD, start, done.at, header.wave_id, spans=header.spans)
+
+
+def _size(spans: Sequence[Span]) -> float:
+    """What a wave costs, in tokens."""
+    return COST_GUESS.a + sum(COST_GUESS.work(span.start, span.length) for span in spans)
+
+
+def _words(header: WaveHeader) -> str:
+    tokens = sum(span.length for span in header.spans)
+    return f"wave {header.wave_id} ({tokens} tokens of {len(header.spans)} requests)"
 
 
 def _prompt_tokens(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> torch.Tensor:

@@ -23,9 +23,11 @@ from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
+from wavepp_worker.watchdog import Watched
 
 LONGEST_POLL_MS = 100
 """Milliseconds after which a loop looks whether it shall stop."""
+_TURN = "its turn between two waves"
 
 
 class LeaderLoopThread:
@@ -39,13 +41,18 @@ class LeaderLoopThread:
         gate: WaveGate,
         from_wave: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
         to_wave: Inbox[LaneProgress],
+        watched: Watched,
+        turn_seconds: float,
     ) -> None:
+        """``turn_seconds``: that a turn may take before the thread counts as hung, without the wave it launches."""
         self._loop = loop
         self._executor = executor
         self._plane = plane
         self._gate = gate
         self._from_wave = from_wave
         self._to_wave = to_wave
+        self._watched = watched
+        self._turn_seconds = turn_seconds
 
     def run(self, stopping: threading.Event) -> None:
         """Plan and execute until the rank stops.
@@ -58,9 +65,11 @@ class LeaderLoopThread:
         poller.register(self._from_wave.socket, zmq.POLLIN)
         busy = False
         while not stopping.is_set():
+            self._watched.idle()
             poller.poll(0 if busy else self._patience_ms())
             self._tell(self._loop.complete(self._ended_waves()))
             with self._gate.executing():
+                self._watched.busy(_TURN, self._turn_seconds)
                 effects = self._loop.turn(self._from_wave.take(), self._executor.device.left())
                 self._tell(effects.progress)
                 if effects.wave is not None:
@@ -96,12 +105,17 @@ class FollowerLoopThread:
         plane: DataPlane,
         gate: WaveGate,
         from_wave: Inbox[str],
+        watched: Watched,
+        turn_seconds: float,
     ) -> None:
+        """``turn_seconds``: as of ``LeaderLoopThread``."""
         self._loop = loop
         self._executor = executor
         self._plane = plane
         self._gate = gate
         self._from_wave = from_wave
+        self._watched = watched
+        self._turn_seconds = turn_seconds
 
     def run(self, stopping: threading.Event) -> None:
         """Execute the waves that arrive, until the rank stops.
@@ -117,6 +131,7 @@ class FollowerLoopThread:
         while not stopping.is_set():
             patience = 0 if busy else LONGEST_POLL_MS
             wave: WaveHeader | None = None
+            self._watched.idle()
             if self._loop.holds_wave:
                 self._from_wave.socket.poll(patience)
             elif self._plane.socket in dict(poller.poll(patience)):
@@ -124,8 +139,10 @@ class FollowerLoopThread:
                 if not isinstance(message, WaveHeader):
                     raise PositionMismatch(f"expected a wave, got {message}")
                 wave = message
+            self._watched.busy(_TURN, self._turn_seconds)
             effects = self._loop.turn(wave, self._from_wave.take(), time.monotonic())
             if effects.wave is not None:
+                self._watched.idle()
                 with self._gate.executing():
                     self._executor.execute(effects.wave, activations)
                 activations = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +17,17 @@ import zmq
 
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
-from wavepp_worker.runtime.protocol.events import RankFailed, RankReady
+from wavepp_worker.runtime.protocol.events import Alive, RankFailed, RankReady
 from wavepp_worker.runtime.protocol.outbox import Outbox
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, make_threads
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.recording import Recording
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
+from wavepp_worker.watchdog import Watchdog
+
+GOODBYE_SECONDS = 2.0
+"""How long a rank that failed may take to send off why."""
 
 
 def run_rank(config: RankConfig) -> None:
@@ -30,27 +36,36 @@ def run_rank(config: RankConfig) -> None:
     events = Outbox(context, config.events)
     recording = Recording(Path(config.timeline)) if config.timeline else None
 
+    def close() -> None:
+        events.close()
+        if recording is not None:
+            recording.close()
+        context.term()
+
+    failing = threading.Semaphore()
+
     def fail(error: BaseException) -> None:
         """The rank cannot go on: say why, and leave at once, so that nobody waits for it."""
+        if not failing.acquire(blocking=False):
+            # What the first failure brings down is not worth a word.
+            time.sleep(2 * GOODBYE_SECONDS)
+            os._exit(1)
         if not isinstance(error, WaveppError):
             traceback.print_exception(error)
         wrong_config = isinstance(error, ConfigError)
         reason = str(error) if wrong_config else f"{type(error).__name__}: {error}"
         events.send(RankFailed(rank=config.rank, reason=reason, config=wrong_config))
-        events.close()
-        if recording is not None:
-            recording.close()
-        context.term()
+        # What another thread hangs in may hold any of this up.
+        goodbye = threading.Thread(target=close, daemon=True)
+        goodbye.start()
+        goodbye.join(GOODBYE_SECONDS)
         os._exit(1)
 
     try:
         _serve(config, context, events, fail, recording.timeline if recording is not None else OFF)
     except Exception as error:
         fail(error)
-    events.close()
-    if recording is not None:
-        recording.close()
-    context.term()
+    close()
 
 
 def _serve(
@@ -63,7 +78,8 @@ def _serve(
     gate, stopping = WaveGate(config.wait), threading.Event()
     device = load_device(config)
     parts = make_rank(config, device, events, gate, timeline)
-    threads = make_threads(config, context, device, parts, events, gate, timeline, fail)
+    watchdog = Watchdog(fail, lambda: events.send(Alive(rank=config.rank)))
+    threads = make_threads(config, context, device, parts, events, gate, timeline, fail, watchdog)
 
     def run_wave() -> None:
         try:
@@ -76,7 +92,9 @@ def _serve(
     collect_young_only()
     source = parts.lifecycle.source
     events.send(RankReady(rank=config.rank, handoff=source.address if source is not None else None))
+    watchdog.start()
     threads.loop.run(stopping)
+    watchdog.close()
     threads.executor.close()
     wave.join(config.wait)
     if source is not None:
@@ -96,6 +114,8 @@ def _die_with_parent() -> None:
 
 def main() -> None:
     """Entry point of the process: a ``RankConfig`` as one JSON line on standard input."""
+    # What native code breaks has last words too.
+    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankConfig)

@@ -21,6 +21,7 @@ from wavepp_worker.runtime.protocol.rounds import Plan
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave, LeaderWaveEffects
 from wavepp_worker.runtime.state.reports import EventSink
 from wavepp_worker.runtime.trace.timeline import Timeline
+from wavepp_worker.watchdog import Watched
 
 
 class LeaderWaveThread:
@@ -35,7 +36,10 @@ class LeaderWaveThread:
         to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
         events: EventSink,
         timeline: Timeline,
+        watched: Watched,
+        turn_seconds: float,
     ) -> None:
+        """``turn_seconds``: that a turn may take, without waiting for others, before the thread counts as hung."""
         self._wave = wave
         self._rounds = rounds
         self._commands = commands
@@ -43,6 +47,8 @@ class LeaderWaveThread:
         self._to_loop = to_loop
         self._events = events
         self._timeline = timeline
+        self._watched = watched
+        self._turn_seconds = turn_seconds
 
     def run(self, stopping: threading.Event) -> None:
         """Serve until told to stop; then tell the LOOP thread by ``stopping``."""
@@ -51,7 +57,9 @@ class LeaderWaveThread:
         poller.register(self._from_loop.socket, zmq.POLLIN)
         while not self._wave.stopped:
             now = time.monotonic()
+            self._watched.idle()
             poller.poll(max(0, math.ceil(1000 * (self._wave.due(now) - now))))
+            self._watched.busy("its turn", self._turn_seconds)
             commands = []
             while self._commands.poll(0):
                 commands.append(Codec.command.decode(self._commands.recv()))
@@ -63,13 +71,17 @@ class LeaderWaveThread:
 
     def _run_round(self, plan: Plan) -> None:
         begun = self._timeline.now()
+        self._watched.idle()
         self._rounds.broadcast(plan)
         self._timeline.record("admission", "broadcast", begun, self._timeline.now())
+        self._watched.busy(f"its vote on round {plan.round_id}", self._turn_seconds)
         tally = self._wave.vote()
+        self._watched.idle()
         for vote in self._rounds.votes(plan.round_id):
             tally = self._wave.cast(vote)
         if tally is not None:
             self._rounds.broadcast(tally)
+        self._watched.busy(f"the outcome of round {plan.round_id}", self._turn_seconds)
         self._send(self._wave.close(time.monotonic()))
 
     def _send(self, effects: LeaderWaveEffects) -> None:
@@ -83,17 +95,28 @@ class FollowerWaveThread:
     """Ranks 1 … P-1: all messages are those of the rounds plane."""
 
     def __init__(
-        self, wave: FollowerWave, rounds: FollowerRounds, to_loop: Inbox[str], events: EventSink
+        self,
+        wave: FollowerWave,
+        rounds: FollowerRounds,
+        to_loop: Inbox[str],
+        events: EventSink,
+        watched: Watched,
+        turn_seconds: float,
     ) -> None:
+        """``turn_seconds``: as of ``LeaderWaveThread``."""
         self._wave = wave
         self._rounds = rounds
         self._to_loop = to_loop
         self._events = events
+        self._watched = watched
+        self._turn_seconds = turn_seconds
 
     def run(self, stopping: threading.Event) -> None:
         """Take part in every round until one says stop; then tell the LOOP thread by ``stopping``."""
         while not self._wave.stopped:
+            self._watched.idle()
             message = self._rounds.receive(self._wave.due() - time.monotonic())
+            self._watched.busy("its part of a round", self._turn_seconds)
             effects = self._wave.turn(message, time.monotonic())
             if effects.vote is not None:
                 self._rounds.send(effects.vote)

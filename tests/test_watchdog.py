@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.watchdog import AwakeClock, Watchdog
+
+from tests.support.waiting import wait_until
+
+PERIOD = 0.01
+
+
+def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
+    now = 100.0
+    clock = AwakeClock(lambda: now, longest=1.0)
+    assert clock.read() == 0.0
+    now += 0.5
+    assert clock.read() == 0.5
+    now += 3600.0
+    assert clock.read() == 1.5, "it was stopped, or its machine suspended"
+    now += 0.25
+    assert clock.read() == 1.75 == clock.seconds
+
+
+def test_a_thread_that_takes_too_long_is_named_once_with_where_it_hangs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hangs: list[WatchdogTimeout] = []
+    looks: list[float] = []
+    dog = Watchdog(hangs.append, lambda: looks.append(time.monotonic()), PERIOD)
+    well, ill, release = dog.watch("well"), dog.watch("LOOP"), threading.Event()
+
+    def the_place_it_hangs_in() -> None:
+        ill.busy("wave 7", 0.2)
+        release.wait(30)
+
+    thread = threading.Thread(target=the_place_it_hangs_in)
+    thread.start()
+    began = time.monotonic()
+    dog.start()
+    while not hangs and time.monotonic() < began + 20:
+        well.busy("many short steps", 0.2)
+        time.sleep(0.001)
+    release.set()
+    thread.join()
+    assert time.monotonic() - began >= 0.2
+    assert len(looks) >= 3, "it looks while all is well"
+    time.sleep(10 * PERIOD)
+    assert len(hangs) == 1
+    assert str(hangs[0]).startswith("the LOOP thread has been busy with wave 7 for 0.")
+    assert str(hangs[0]).endswith("which may take 0.2 s")
+    assert "the_place_it_hangs_in" in capsys.readouterr().err
+
+
+def test_a_thread_that_waits_for_work_may_wait_for_ever() -> None:
+    hangs: list[WatchdogTimeout] = []
+    looks: list[None] = []
+    dog = Watchdog(hangs.append, lambda: looks.append(None), PERIOD)
+    watched = dog.watch("LOOP")
+    watched.busy("wave 7", 5 * PERIOD)
+    dog.start()
+    watched.idle()
+    wait_until(lambda: len(looks) > 20)
+    dog.close()
+    dog.close()
+    wait_until(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
+    assert hangs == []
