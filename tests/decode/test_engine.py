@@ -422,6 +422,31 @@ def test_a_failing_step_kills_the_engine_and_answers_everybody(
         b.engine.audit()
 
 
+@pytest.mark.parametrize("place", ["step loop", "KV arrivals"])
+def test_a_hung_thread_kills_the_engine_and_answers_everybody(
+    bench: Any, prompt: Any, monkeypatch: Any, place: str
+) -> None:
+    """S53: nobody else notices, and who waits for its tokens waits for ever."""
+    b = bench(wave_timeout=1.0)
+    assert b.submit(prompt(12), max_tokens=3).reason == "length"
+    release = threading.Event()
+    try:
+        began = time.monotonic()
+        if place == "step loop":
+            monkeypatch.setattr(b.engine._loop._stage, "forward", lambda *_: release.wait(60))
+        else:
+            b.engine._arrivals._call(lambda: release.wait(60))
+        waiting = b.submit(prompt(12), max_tokens=200)
+        wait_until(lambda: b.deaths)
+        assert time.monotonic() - began >= 1.0
+        assert waiting.reason == "error"
+        assert f"the {place} thread has been busy with" in (waiting.last.error or "")
+        assert waiting.last.error_kind == "EngineDead"
+        assert not b.engine.alive
+    finally:
+        release.set()
+
+
 def test_close_answers_everybody_and_is_idempotent(bench: Any, prompt: Any) -> None:
     b = bench()
     held = b.prefill.room(prompt(12), held=True)

@@ -17,6 +17,7 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.watchdog import Watched
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
@@ -69,6 +70,8 @@ class Side:
             vocab_size=VOCABULARY,
             timeout=WAIT_SECONDS,
             on_failure=self.failures.append,
+            watched=Watched("KV arrivals"),
+            turn_seconds=WAIT_SECONDS,
         )
         self.arrivals.start()
 

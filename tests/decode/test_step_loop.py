@@ -14,6 +14,8 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import EngineDead, WaveppError
 from wavepp_worker.model.stage import Chunk, StageOutput
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Watched
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
@@ -41,7 +43,10 @@ class Loop:
     def __init__(self, **stage: Any) -> None:
         self.scheduler = Scheduler(Batch(100, 100))
         self.stage = CountingUp(**stage)
-        self.loop = StepLoop(self.stage, None, self.scheduler, 60.0)  # type: ignore[arg-type]
+        kv: Any = None
+        stage: Any = self.stage
+        self.watched = Watched("step loop")
+        self.loop = StepLoop(stage, kv, self.scheduler, 60.0, self.watched, StepBound(5.0, 50.0))
         self.left = 0
 
     def running(self, name: str, **values: Any) -> tuple[DecodingRequest, Collector]:

@@ -40,3 +40,6 @@ class DecodeConfig(Settings):
     """Seconds from a request's arrival until its KV and its first token must be here."""
     request_timeout: float = Field(default=600.0, gt=0)
     """Seconds after which a request that has not finished fails."""
+    wave_timeout: float = Field(default=60.0, gt=0)
+    """Seconds a step of the running batch may take before the worker counts as hung, fails and is started again; ten
+    times what the slowest lately took, if that is more."""

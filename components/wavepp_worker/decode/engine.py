@@ -25,8 +25,12 @@ from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Watchdog
 
 CLOSE_SECONDS = 10.0
+FIRST_STEP_SECONDS = 300.0
+"""That the first step may take, if not ``wave_timeout`` is more: weights may have to be read, kernels compiled."""
 
 
 class DecodeEngine:
@@ -59,6 +63,7 @@ class DecodeEngine:
         self._arrivals: KvArrivals | None = None
         self._loop: StepLoop | None = None
         self._thread: threading.Thread | None = None
+        self._watchdog = Watchdog(self._die)
 
     def __enter__(self) -> DecodeEngine:
         self.start()
@@ -80,7 +85,14 @@ class DecodeEngine:
         """
         try:
             stage, kv = self._load()
-            self._loop = StepLoop(stage, kv, self._scheduler, self.config.request_timeout)
+            self._loop = StepLoop(
+                stage,
+                kv,
+                self._scheduler,
+                self.config.request_timeout,
+                self._watchdog.watch("step loop"),
+                StepBound(self.config.wave_timeout, FIRST_STEP_SECONDS),
+            )
             self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
                 self._scheduler,
@@ -88,12 +100,15 @@ class DecodeEngine:
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
                 on_failure=self._die,
+                watched=self._watchdog.watch("KV arrivals"),
+                turn_seconds=self.config.wave_timeout,
             )
             self._arrivals.start()
             self._thread = threading.Thread(
                 target=self._run, args=(self._loop,), name="step loop", daemon=True
             )
             self._thread.start()
+            self._watchdog.start()
             self._started = True
         except BaseException:
             self.close()
@@ -105,6 +120,7 @@ class DecodeEngine:
             if self._closing:
                 return
             self._closing = True
+        self._watchdog.close()
         self._scheduler.close(EngineDead("the engine was closed while the request was in flight"))
         if self._arrivals is not None:
             self._arrivals.close(CLOSE_SECONDS)

@@ -15,6 +15,10 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.watchdog import Watched
+
+TURN_SECONDS = 1.0
+"""How often the thread's event loop shows that it turns."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,8 @@ class KvArrivals:
         vocab_size: first tokens must be below it.
         timeout: seconds a request may take until its KV and first token are here.
         on_failure: told when the thread cannot go on.
+        watched: this thread.
+        turn_seconds: that its event loop may be stuck in one turn.
     """
 
     def __init__(
@@ -40,6 +46,8 @@ class KvArrivals:
         vocab_size: int,
         timeout: float,
         on_failure: Callable[[BaseException], None],
+        watched: Watched,
+        turn_seconds: float,
     ) -> None:
         self._receiver = receiver
         self._scheduler = scheduler
@@ -47,6 +55,8 @@ class KvArrivals:
         self._vocab_size = vocab_size
         self._timeout = timeout
         self._on_failure = on_failure
+        self._watched = watched
+        self._turn_seconds = turn_seconds
         self._tasks: dict[str, asyncio.Task[Received]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv arrivals", daemon=True)
@@ -164,6 +174,10 @@ class KvArrivals:
             if not self._loop.is_closed():
                 raise
 
+    def _show_turn(self) -> None:
+        self._watched.busy("one turn of its event loop", self._turn_seconds + TURN_SECONDS)
+        self._loop.call_later(TURN_SECONDS, self._show_turn)
+
     async def _stop(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -173,8 +187,10 @@ class KvArrivals:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._show_turn()
         try:
             self._loop.run_forever()
         finally:
+            self._watched.idle()
             self._loop.close()
             self._receiver.close()

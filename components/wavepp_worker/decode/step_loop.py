@@ -12,6 +12,11 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import RequestTimeout, WaveppError
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
+from wavepp_worker.step_bound import StepBound
+from wavepp_worker.watchdog import Watched
+
+_STEP_SIZE = 1.0
+"""All steps cost much the same."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +29,35 @@ class StepLoop:
         prompt_tokens_computed: prompt tokens among what they ran.
     """
 
-    def __init__(self, stage: StageModel, kv: PagedKV, scheduler: Scheduler, timeout: float) -> None:
+    def __init__(
+        self,
+        stage: StageModel,
+        kv: PagedKV,
+        scheduler: Scheduler,
+        timeout: float,
+        watched: Watched,
+        bound: StepBound,
+    ) -> None:
+        """``timeout``: seconds a request may take. ``watched``: this thread, and ``bound`` of its steps."""
         self._stage = stage
         self._kv = kv
         self._scheduler = scheduler
         self._timeout = timeout
+        self._watched = watched
+        self._bound = bound
         self.steps = 0
         self.prompt_tokens_computed = 0
 
     def run(self) -> None:
         """Step until the scheduler is closed. Any error that is not one request's own ends it."""
         while (running := self._scheduler.next_step()) is not None:
+            begun = time.monotonic()
+            self._watched.busy(
+                f"step {self.steps} ({len(running)} requests)", self._bound.seconds(_STEP_SIZE)
+            )
             self._step([decoding for decoding in running if self._wanted(decoding)])
+            self._bound.observe(_STEP_SIZE, time.monotonic() - begun)
+            self._watched.idle()
 
     def _wanted(self, decoding: DecodingRequest) -> bool:
         if decoding.aborted:
