@@ -58,6 +58,22 @@ def test_dead_service_is_reported_with_its_last_words_and_restarted(
         assert graph.stop() == 0
 
 
+def test_what_a_killed_service_left_is_removed(start_dummies: Starter) -> None:
+    with start_dummies() as graph:
+        graph.wait_ready()
+        before = graph.processes("Decode")[0]
+        scratch = Path(_get(before["port"])["environment"]["TMPDIR"])
+        assert scratch.parent.parent == graph.run_dir
+        (scratch / "socket-of-a-dead-process").touch()
+        os.kill(before["pid"], signal.SIGKILL)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["pid"] not in (None, before["pid"]))
+        graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
+        assert list(scratch.iterdir()) == []
+        others = [Path(_get(each["port"])["environment"]["TMPDIR"]) for each in graph.processes("Prefill")]
+        assert len({scratch, *others}) == 3
+        assert graph.stop() == 0
+
+
 def test_service_that_fails_at_first_still_comes_up(start_dummies: Starter, tmp_path: Path) -> None:
     with start_dummies("--Prefill.exit_code=3", f"--Prefill.once={tmp_path / 'died'}") as graph:
         graph.wait_ready()

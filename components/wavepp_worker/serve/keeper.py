@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
@@ -40,13 +42,26 @@ class Keeper:
     """One process of the plan, over all its lives."""
 
     def __init__(
-        self, process: Process, environment: Mapping[str, str], log: Log, changed: Callable[[], None]
+        self,
+        process: Process,
+        environment: Mapping[str, str],
+        scratch: Path,
+        log: Log,
+        changed: Callable[[], None],
     ) -> None:
-        """``changed`` is called whenever ``pid``, ``ready`` or ``restarts`` does."""
+        """
+        Args:
+            process: what to run.
+            environment: its environment, before its own variables.
+            scratch: its temporary directory, empty at the beginning of each life and gone after it.
+            log: where its output goes.
+            changed: called whenever ``pid``, ``ready`` or ``restarts`` does.
+        """
         self.process = process
         self.ready = False
         self.restarts = 0
-        self._environment = {**environment, **process.env}
+        self._environment = {**environment, "TMPDIR": str(scratch), **process.env}
+        self._scratch = scratch
         self._log = log
         self._changed = changed
         self._child: Child | None = None
@@ -110,6 +125,7 @@ class Keeper:
         label = self.process.label
         began = time.monotonic()
         try:
+            self._scratch.mkdir(mode=0o700, exist_ok=True)
             child = await Child.start(
                 self.process.argv, self._environment, lambda line: self._log.line(label, line)
             )
@@ -125,6 +141,8 @@ class Keeper:
         finally:
             watcher.cancel()
             child.signal_group(signal.SIGKILL)
+            # A process that is killed leaves its sockets and files to us.
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
         self.ready = False
         self._changed()
         if self._stopping.is_set():

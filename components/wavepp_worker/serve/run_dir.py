@@ -49,9 +49,13 @@ class RunDir:
         """The root of Dynamo's file discovery."""
         return self.path / "store"
 
+    def scratch(self, port: int) -> Path:
+        """The temporary directory of the process with this port; it makes and removes it."""
+        return self.path / "tmp" / str(port)
+
     def environment(self) -> dict[str, str]:
         """What every process of the run has in its environment."""
-        return {guard.MARK: str(self.path), "TMPDIR": str(self.path / "tmp")}
+        return {guard.MARK: str(self.path)}
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace ``state.json`` at once."""

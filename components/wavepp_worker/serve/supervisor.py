@@ -33,7 +33,10 @@ class Supervisor:
         self._is_ready = False
         self._stop = asyncio.Event()
         self._began = time.monotonic()
-        self._keepers = [Keeper(process, environment, log, self._write_state) for process in plan.processes]
+        self._keepers = [
+            Keeper(process, environment, run_dir.scratch(process.port), log, self._write_state)
+            for process in plan.processes
+        ]
 
     async def run(self, start_seconds: float) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP; when it returns or raises, every process is gone.
