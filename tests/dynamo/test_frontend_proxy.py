@@ -20,10 +20,13 @@ class Upstream:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, bytes, str]] = []
         self.pause = 0.0
+        self.starting = False
         self.left = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if self.starting:
+            return web.Response(status=404)
         self.requests.append((request.method, request.path_qs, body, request.headers.get("x-mark", "")))
         response = web.StreamResponse(status=207, headers={"x-answer": "yes"})
         await response.prepare(request)
@@ -65,6 +68,21 @@ def _ports(count: int) -> list[int]:
     for server in servers:
         server.close()
     return ports
+
+
+def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
+    """Dynamo's has no path for completions until then, and answers 404 without a word."""
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.starting = True
+        for path in (COMPLETIONS, CHAT):
+            async with session.post(f"{url}{path}", json=HELLO) as answer:
+                assert answer.status == 503
+                assert "has not found a worker yet" in (await answer.json())["message"]
+        async with session.get(f"{url}/no/such/path") as answer:
+            assert answer.status == 404
+
+    through_the_proxy(check)
 
 
 def test_requests_and_answers_pass_unchanged() -> None:

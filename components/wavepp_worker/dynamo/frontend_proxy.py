@@ -86,6 +86,10 @@ class FrontendProxy:
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    if answer.status == 404 and answer.content_length == 0 and request.path in CHECKED_PATHS:
+        # A frontend that has just started has no such path until it has found a worker.
+        sentence = "the frontend has not found a worker yet; try again shortly"
+        return _refused(503, "Service Unavailable", sentence)
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
     for key, value in answer.headers.items():
         if key.lower() not in _HOP_BY_HOP:
