@@ -82,6 +82,7 @@ SEVERAL_MODULES = {
     "runtime/client/test_disk_tier.py": Together("engines over disk tiers that outlive them"),
     "runtime/client/test_hangs.py": Together("an engine whose ranks, or whose own thread, hang"),
     "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),
+    "runtime/client/test_steady_load.py": Together("load that never pauses"),
     "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
     "runtime/planning/test_every_planner.py": Together(
         "what holds of every planner", ("runtime/planning/planner.py",)
