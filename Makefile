@@ -1,11 +1,13 @@
 # make serve   bring a graph up and wait for requests; Ctrl-C stops it
 # make test    lint, types and tests
-# make soak    storms over full caches, for half an hour; then a million simulated schedules
+# make soak    load without a pause and storms over full caches, for half an hour; then a million simulated schedules
+# make chaos   whole graphs under load for 20 minutes, while processes are killed and disks, descriptors and memory fail
 #
-# Both first install what they need into .venv; that takes minutes once and nothing afterwards.
+# Each first installs what it needs into .venv; that takes minutes once and nothing afterwards.
 #
 #   GRAPH=agg_wavepp            another graph
-#   ARGS="--PrefillWorker.pp=3" more arguments for dynamo serve (make serve) or pytest (make test)
+#   ARGS="--PrefillWorker.pp=3" more arguments for dynamo serve (make serve), pytest (make test) or the campaign
+#                               (make chaos, such as "--seed 7 --minutes 5 --graph tiers")
 #   PYTHON=python3.12           the interpreter .venv is made with, 3.10 or newer
 #   PIP_ARGS="..."              more arguments for pip install, such as an index with another build of torch
 
@@ -19,7 +21,7 @@ BIN := .venv/bin
 TWO_AT_A_TIME := -n 2 --no-loadscope-reorder
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: serve test soak clean
+.PHONY: serve test soak chaos clean
 
 serve: .venv/.serve
 	$(BIN)/dynamo serve graphs:$(GRAPH) -f configs/$(GRAPH).yaml $(ARGS)
@@ -33,6 +35,9 @@ test: .venv/.test
 soak: .venv/.test
 	$(BIN)/python -m pytest -m soak $(ARGS)
 	$(BIN)/python -m tests.simulator --seeds 1000000
+
+chaos: .venv/.test
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

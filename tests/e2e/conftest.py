@@ -9,11 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 
-from tests.support import tiny_models
+from tests.support.ascii_model import make_ascii_model
 from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
@@ -39,15 +36,8 @@ def start() -> Iterator[Callable[..., ServedGraph]]:
 
 @pytest.fixture(scope="session")
 def ascii_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama that only answers printable ASCII, one byte a token, so that text shows its tokens."""
-    directory = tiny_models.make_model(tmp_path_factory.mktemp("e2e") / "tiny-ascii", "llama")
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    weights = load_file(directory / "model.safetensors")
-    printable = {tokenizer.convert_tokens_to_ids(chr(code)) for code in range(33, 127)}
-    silent = torch.tensor([token not in printable for token in range(len(weights["lm_head.weight"]))])
-    weights["lm_head.weight"][silent] = 0.0
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    return directory
+    """A tiny Llama whose text shows its tokens."""
+    return make_ascii_model(tmp_path_factory.mktemp("e2e") / "tiny-ascii")
 
 
 @pytest.fixture(scope="session")

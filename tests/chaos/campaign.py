@@ -1,0 +1,158 @@
+"""One run over one graph: start it, ask without a pause while faults come, let it recover, and look what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from tests.chaos.broker_process import BrokerProcess
+from tests.chaos.client import Client
+from tests.chaos.explain import troubled
+from tests.chaos.faults import Fault, Injected, Kind
+from tests.chaos.injectors.disk import small_disk
+from tests.chaos.injectors.injector import Injector
+from tests.chaos.leaks import Left
+from tests.chaos.load import Load
+from tests.chaos.monitor import files_of, monitored, ready_again, shared_memory
+from tests.chaos.processes import holdings
+from tests.chaos.record import Record
+from tests.chaos.settings import DISK_MEBIBYTES, Setting
+from tests.chaos.watch import Watch
+from tests.chaos.workload import Case, draw_asks
+from tests.support.graph_process import REPOSITORY, RunningGraph, start_graph
+from tests.support.served_graph import ServedGraph
+
+START_SECONDS = 300.0
+RECOVERY_SECONDS = 180.0
+"""The longest pause before a restart, a start on a busy machine, and some room."""
+REST_SECONDS = 6.0
+STOP_SECONDS = 120.0
+
+
+class Campaign:
+    """One setting, once."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        model: Path,
+        cases: Sequence[Case],
+        schedule: Sequence[Fault],
+        *,
+        seed: int,
+        seconds: float,
+        rate: float,
+        checks: int,
+        watch: Watch,
+    ) -> None:
+        """
+        Args:
+            cases: what is asked.
+            schedule: what is done to it meanwhile.
+            seconds: of load.
+            rate: requests a second.
+            checks: how many cases have to be answered rightly before the first fault and after the last.
+            watch: shows how it goes.
+        """
+        self.record = Record(setting.name, seed, seconds)
+        self.log = ""
+        """What the launcher printed."""
+        self._setting = setting
+        self._model = model
+        self._cases = cases
+        self._schedule = list(schedule)
+        self._rate = rate
+        self._checks = checks
+        self._watch = watch
+        self._zero = 0.0
+        self._stuck: list[int] = []
+
+    def run(self) -> Record:
+        """Everything; bounded in time, and nothing of the campaign's own is left behind.
+
+        Raises:
+            AssertionError: the graph did not start.
+        """
+        record, disk_path = self.record, Path(tempfile.mkdtemp(prefix="chaos-disk-"))
+        record.before = Left(shared_memory=shared_memory())
+        try:
+            with small_disk(disk_path, DISK_MEBIBYTES) as mounted, BrokerProcess() as broker:
+                if not mounted:
+                    self._schedule = [each for each in self._schedule if each.kind is not Kind.DISK_FULL]
+                self._watch.phase(f"starting {self._setting.name}")
+                words = self._setting.command(self._model, disk_path)
+                with start_graph(
+                    self._setting.graph, *words, env=broker.environment, cwd=REPOSITORY
+                ) as graph:
+                    try:
+                        graph.wait_ready(START_SECONDS)
+                        asyncio.run(self._hurt(graph, Injector(graph, broker, disk_path, self._now)))
+                        self._stop(graph)
+                    finally:
+                        self.log = graph.log()
+        finally:
+            shutil.rmtree(disk_path, ignore_errors=True)
+        record.after = Left(shared_memory=shared_memory(), processes=self._stuck)
+        return record
+
+    def _now(self) -> float:
+        return time.monotonic() - self._zero
+
+    async def _hurt(self, graph: RunningGraph, injector: Injector) -> None:
+        record, watch, checked = self.record, self._watch, self._cases[: self._checks]
+        async with Client(graph.base_url, graph.model, self._now) as client:
+            load = Load(client, record, watch, self._now)
+            watch.phase("warming up")
+            await load.all_right(checked, "before any fault")
+            await asyncio.sleep(REST_SECONDS)
+            record.first, files = holdings(graph, 0.0), files_of(graph)
+            self._zero = time.monotonic()
+            watch.phase("load and faults", record.seconds)
+            asks = draw_asks(record.seed, self._rate, self._cases)
+            async with monitored(graph, record, watch, self._now):
+                faults = [asyncio.create_task(self._fault(injector, fault)) for fault in self._schedule]
+                await asyncio.gather(load.run(asks, record.seconds), *faults)
+                watch.phase("recovering")
+                if not await ready_again(graph, RECOVERY_SECONDS):
+                    record.broken.append(f"not all is ready {RECOVERY_SECONDS:.0f} s after the last fault")
+            ends = [end for _, end in troubled(record.injected, record.health)]
+            await asyncio.sleep(max(ends, default=0.0) - self._now())
+            await load.all_right(checked, "after the last fault")
+        await asyncio.sleep(REST_SECONDS)
+        watch.phase("looking what is left")
+        record.last = holdings(graph, self._now())
+        more = files_of(graph) - files
+        if len(files_of(graph)) > len(files):
+            record.broken.append(f"the run's directory has {len(more)} new files: {', '.join(sorted(more))}")
+        await asyncio.to_thread(self._audit, graph)
+
+    async def _fault(self, injector: Injector, fault: Fault) -> Injected:
+        await asyncio.sleep(max(0.0, fault.at - self._now()))
+        self._watch.fault(fault)
+        injected = await injector.inject(fault)
+        self.record.injected.append(injected)
+        self._watch.injected(injected)
+        return injected
+
+    def _audit(self, graph: RunningGraph) -> None:
+        try:
+            with httpx.Client(timeout=60, trust_env=False) as http:
+                ServedGraph(graph, http).audit()
+        except (AssertionError, httpx.HTTPError, ValueError) as error:
+            self.record.broken.append(f"the books do not balance: {error!r}")
+
+    def _stop(self, graph: RunningGraph) -> None:
+        try:
+            code = graph.stop(seconds=STOP_SECONDS)
+        except AssertionError as error:
+            self.record.broken.append(f"it did not stop: {str(error)[:300]}")
+            self._stuck = graph.pids()
+        else:
+            if code != 0:
+                self.record.broken.append(f"dynamo serve ended with exit code {code}")

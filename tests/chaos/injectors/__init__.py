@@ -1,0 +1,1 @@
+"""How each fault is done to a process, and undone."""

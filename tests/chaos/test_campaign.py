@@ -1,0 +1,53 @@
+"""A minute of the chaos campaign: every kind of fault that needs no disk, at fixed places (``make chaos`` is long)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.chaos.book import make_book
+from tests.chaos.campaign import Campaign
+from tests.chaos.faults import Fault, Kind, Role
+from tests.chaos.settings import Setting
+from tests.chaos.summary import summarise
+from tests.chaos.watch import Watch
+from tests.support.ascii_model import make_ascii_model
+
+pytestmark = pytest.mark.e2e
+
+SETTING = Setting("short", "graphs:disagg_wavepp", ("--PrefillWorker.kv_tokens=12288",))
+SECONDS = 24.0
+SCHEDULE = (
+    Fault(1.0, Kind.KILL, Role.RANK, 0.0),
+    Fault(2.0, Kind.STOP, Role.DECODE, 0.0, 1.5),
+    Fault(4.0, Kind.FLOOD, Role.DECODE, 0.0, 2.0),
+    Fault(5.0, Kind.KILL, Role.BROKER, 0.0),
+    Fault(6.0, Kind.DESCRIPTORS, Role.RANK, 0.0, 2.0),
+    Fault(7.0, Kind.FLOOD, Role.RANK, 0.0, 2.0),
+    Fault(9.0, Kind.STOP, Role.RANK, 0.0, 1.5),
+    Fault(11.0, Kind.KILL, Role.FRONTEND, 0.0),
+)
+
+
+@pytest.mark.timeout(400)
+def test_a_minute_of_chaos(tmp_path: Path) -> None:
+    """Every request gets one right answer or one clear error, and nothing is left over."""
+    model = make_ascii_model(tmp_path / "tiny-ascii")
+    with Watch(Console(log_path=False)) as watch:
+        campaign = Campaign(
+            SETTING,
+            model,
+            make_book(model, seed=3, count=24, longest=1500),
+            SCHEDULE,
+            seed=3,
+            seconds=SECONDS,
+            rate=4.0,
+            checks=8,
+            watch=watch,
+        )
+        summary = summarise(campaign.run(), "", "")
+    assert summary.failures == [], campaign.log[-6000:]
+    assert summary.outcomes["right answer"] > 20, summary.outcomes
+    assert sum(figures.injected for figures in summary.faults.values()) == len(SCHEDULE), summary.faults

@@ -1,0 +1,49 @@
+"""The figures of a run."""
+
+from __future__ import annotations
+
+from tests.chaos.explain import Health
+from tests.chaos.faults import Fault, Injected, Kind, Role
+from tests.chaos.judge import Reply, Verdict
+from tests.chaos.leaks import Left
+from tests.chaos.record import Outcome, Record
+from tests.chaos.summary import summarise
+from tests.chaos.workload import Manner
+
+KILL = Fault(10.0, Kind.KILL, Role.RANK, 0.5)
+
+
+def record(*outcomes: tuple[float, float, Verdict]) -> Record:
+    return Record(
+        "default",
+        seed=5,
+        seconds=100.0,
+        injected=[Injected(KILL, 10.0, 10.0, "rank 7"), Injected(KILL, 50.0, 50.0, "")],
+        outcomes=[
+            Outcome(Manner.WHOLE, Reply(number, began, ended), verdict)
+            for number, (began, ended, verdict) in enumerate(outcomes)
+        ],
+        health=[Health(0.0), Health(90.0)],
+    )
+
+
+def test_faults_requests_and_times() -> None:
+    found = summarise(
+        record((9.0, 11.0, Verdict.ERROR), (12.0, 14.5, Verdict.RIGHT), (30.0, 33.0, Verdict.RIGHT)), "c", "d"
+    )
+    (figures,) = found.faults.values()
+    assert (figures.injected, figures.missed, figures.recovery) == (1, 1, 4.5)
+    assert found.outcomes == {"right answer": 2, "clear error": 1}
+    assert (found.longest_answer, found.longest_recovery) == (3.0, 4.5)
+    assert found.failures == found.leaks == found.unexplained == []
+
+
+def test_what_must_not_happen_fails() -> None:
+    bad = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.ERROR))
+    bad.after = Left(shared_memory=["x"])
+    bad.broken.append("the books do not balance")
+    found = summarise(bad, "c", "d")
+    assert len(found.unexplained) == 1
+    assert found.leaks == ["shared memory x"]
+    assert found.longest_recovery is None
+    assert len(found.failures) == 4
