@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_prompt, first_outside
+from wavepp_worker.limits import check_banned, check_prompt, first_outside
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_the_first_id_outside_is_found_among_anything() -> None:
     assert first_outside([5, "x", None, 100, -1], 100) == 100
     assert first_outside([0, -1], 100) == -1
     assert first_outside([0, 99, "100"], 100) is None
+
+
+def test_something_must_be_left_to_choose() -> None:
+    check_banned([*range(99), 100, -1], 100)
+    with pytest.raises(InvalidRequest, match="all 100 tokens of the vocabulary are banned"):
+        check_banned(range(100), 100)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         HandoffError,
         InvalidRequest,
         RequestAborted,
+        RequestFailed,
         RequestTimeout,
         WaveppError,
     )
@@ -42,6 +43,7 @@ __all__ = [
     "PrefillRequest",
     "PrefillResult",
     "RequestAborted",
+    "RequestFailed",
     "RequestTimeout",
     "SamplingParams",
     "WaveppError",

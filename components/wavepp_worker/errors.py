@@ -27,6 +27,10 @@ class WatchdogTimeout(WaveppError):
     """A thread takes longer for a step than it may; the message says which, what it does, and the bound."""
 
 
+class RequestFailed(WaveppError):
+    """A worker could not do something that this one request needs; no other request is affected."""
+
+
 class EngineDead(WaveppError):
     """A rank or its worker process died; every request in flight fails with this (maps to HTTP 5xx)."""
 

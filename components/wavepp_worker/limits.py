@@ -1,8 +1,11 @@
-"""What a prompt may be: the one place that refuses an empty one, one too long, or an id outside the vocabulary."""
+"""What a prompt may be: the one place that refuses an empty one, one too long, or an id outside the vocabulary.
+
+And of what is banned, that something is left to choose.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
@@ -31,6 +34,25 @@ def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
     highest = int(ids.max())
     if highest >= vocab_size:
         raise InvalidRequest(outside_vocabulary(highest, vocab_size))
+
+
+def check_banned(banned: Collection[int], vocab_size: int) -> None:
+    """Refuse a request that leaves no token to choose.
+
+    Args:
+        banned: token ids that must not be chosen; those outside the vocabulary do not count.
+
+    Raises:
+        InvalidRequest: they are all there are.
+    """
+    if (
+        len(banned) >= vocab_size
+        and len({token for token in banned if 0 <= token < vocab_size}) == vocab_size
+    ):
+        raise InvalidRequest(
+            f"all {vocab_size} tokens of the vocabulary are banned, which leaves none to generate; ask for "
+            "min_tokens=0 or fewer stop tokens"
+        )
 
 
 def first_outside(ids: Iterable[object], vocab_size: int) -> int | None:

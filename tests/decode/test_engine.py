@@ -152,6 +152,7 @@ def test_max_tokens_is_cut_to_the_context(bench: Any, prompt: Any, reference: An
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"min_tokens": -1}, "min_tokens is -1"),
         ({"min_tokens": 13}, "from 0 to max_tokens=12"),
+        ({"min_tokens": 1, "stop_token_ids": tuple(range(300))}, "all 300 tokens of the vocabulary"),
         ({"sampling": SamplingParams(temperature=-1.0)}, "temperature is -1.0"),
         ({"sampling": SamplingParams(logprobs=21)}, "logprobs is 21"),
     ],
@@ -371,7 +372,7 @@ def test_bad_logits_end_only_their_request(bench: Any, prompt: Any, monkeypatch:
 
     monkeypatch.setattr(b.engine._loop._stage, "forward", poisoned)
     good, bad = b.submit(prompt(30)), b.submit(prompt(12))
-    assert bad.last.error_kind == "WaveppError"
+    assert bad.last.error_kind == "RequestFailed"
     assert len(bad.ids) == 3
     assert good.reason == "length"
 

@@ -138,6 +138,18 @@ def test_what_cannot_be_continued_fails_and_gives_its_blocks_back(
     s.scheduler.check_at_rest(WAIT_SECONDS)
 
 
+def test_a_defect_in_passing_one_on_fails_it_alone(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = side()
+    with monkeypatch.context() as patch:
+        patch.setattr(s.scheduler, "start", lambda _: 1 // 0)
+        _, collector = s.submit("a")
+        assert (collector.reason, collector.last.error_kind) == ("error", "RequestFailed")
+    assert "request a could not be continued from its first token: ZeroDivisionError" in collector.last.error
+    s.scheduler.check_at_rest(WAIT_SECONDS)
+    _, collector = s.submit("b", max_tokens=1)
+    assert collector.reason == "length"
+
+
 def test_one_waits_for_blocks_until_another_ends(side: Any) -> None:
     s = side(blocks=2)
     first, _ = s.submit("a")

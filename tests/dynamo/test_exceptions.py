@@ -8,6 +8,7 @@ from wavepp_worker.errors import (
     HandoffError,
     InvalidRequest,
     RequestAborted,
+    RequestFailed,
     RequestTimeout,
     WaveppError,
 )
@@ -20,6 +21,7 @@ from wavepp_worker.errors import (
         (RequestAborted("gone"), Cancelled, "gone"),
         (EngineDead("rank 1"), EngineShutdown, "rank 1"),
         (HandoffError("rank 1"), Unknown, "HandoffError: rank 1"),
+        (RequestFailed("no token is left"), Unknown, "RequestFailed: no token is left"),
         (RequestTimeout("5 s"), Unknown, "RequestTimeout: 5 s"),
     ],
 )

@@ -153,3 +153,35 @@ def test_what_should_be_a_list_and_is_none_is_refused_by_name(key: str, value: A
 def test_a_group_of_options_that_is_no_object_is_refused_by_name(group: str) -> None:
     with pytest.raises(InvalidRequest, match=f"{group}=.* should be an object"):
         read(**{group: ["max_tokens"]})
+
+
+@pytest.mark.parametrize("key", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
+@pytest.mark.parametrize("value", ["1", True, [1], {"a": 1}, 10**400])
+def test_what_should_be_a_number_and_is_none_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{key}=.* should be a number"):
+        read(sampling_options={key: value})
+
+
+@pytest.mark.parametrize("key", ["top_k", "seed"])
+@pytest.mark.parametrize("value", ["1", True, 1.5])
+def test_what_should_be_a_whole_number_and_is_none_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{key}=.* should be a whole number"):
+        read(sampling_options={key: value})
+
+
+@pytest.mark.parametrize("key", ["stop_token_ids", "stop_token_ids_hidden", "stop_token_ids_visible"])
+def test_stop_tokens_are_token_ids(key: str) -> None:
+    for value in ("7", 1.0, None, [7], True):
+        with pytest.raises(InvalidRequest, match=r"stop token .* should be a token id"):
+            read(stop_conditions={key: [1, value]})
+    parsed = read(stop_conditions={key: [-1, 7, 2**70]})
+    assert (*parsed.stop_hidden, *parsed.stop_visible) == (7,), "no answer can have the others"
+    with pytest.raises(InvalidRequest, match="stop=7 should be a text"):
+        read(stop_conditions={"stop": [7]})
+
+
+def test_a_request_that_bans_every_token_is_refused() -> None:
+    every = {"stop_token_ids": list(range(100)), "max_tokens": 5}
+    with pytest.raises(InvalidRequest, match="all 100 tokens of the vocabulary are banned"):
+        read(stop_conditions={**every, "min_tokens": 1})
+    assert len(read(stop_conditions=every).stop_hidden) == 100, "its first token ends it"

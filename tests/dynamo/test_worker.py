@@ -3,15 +3,18 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dynamo._core import Context
-from dynamo.llm.exceptions import EngineShutdown
+from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
+from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.errors import HandoffError
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
     KINDS,
+    bootstrap_info,
     collect,
     prompt,
     reasons,
@@ -117,5 +120,76 @@ def test_controls(kind: str, text_model: Path) -> None:
             "status": "error",
             "message": "HandoffError: block 3 is held",
         }
+
+    run(check())
+
+
+def test_s38_a_duplicate_id_is_refused_and_hurts_nobody(
+    kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of one id, to the same room and to another; then its client goes away, and Dynamo aborts that id."""
+    monkeypatch.setattr(fakes.FakePrefillEngine, "delay", 0.5)
+    monkeypatch.setattr(fakes.FakeDecodeEngine, "delay", 0.1)
+
+    async def check() -> None:
+        worker = await started(kind, text_model)
+        first = asyncio.create_task(collect(worker, room_prompt(5), Context("same")))
+        await asyncio.sleep(0.1)
+        for room in (5, 6):
+            context = Context("same")
+            with pytest.raises(InvalidArgument, match="request id same is in use"):
+                await collect(worker, room_prompt(room), context)
+            context.stop_generating()
+            await worker.abort(context)
+        assert reasons(await first) == ["length"], "neither failed nor cancelled"
+        if kind == "prefill":
+            assert fakes.FakeBootstrap.room(5).failure is None
+            assert "in use" in (fakes.FakeBootstrap.room(6).failure or ""), (
+                "who waits in the other room is told"
+            )
+        assert reasons(await collect(worker, room_prompt(7), Context("same"))) == ["length"]
+
+    def room_prompt(room: int) -> dict[str, Any]:
+        request = prompt(kind, room=room)
+        return request if kind == "agg" else {**request, "bootstrap_info": bootstrap_info(room)}
+
+    run(check())
+
+
+def test_an_invalid_request_does_not_fail_the_room_of_another(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fakes.FakePrefillEngine, "delay", 0.3)
+
+    async def check() -> None:
+        worker = await started("prefill", text_model)
+        request = prompt("prefill", bootstrap_info=bootstrap_info(5))
+        first = asyncio.create_task(collect(worker, request, Context("r")))
+        await asyncio.sleep(0.1)
+        for wrong in ({"token_ids": []}, {"token_ids": [1], "sampling_options": {"seed": "x"}}):
+            with pytest.raises(InvalidArgument):
+                await collect(worker, {**wrong, "bootstrap_info": bootstrap_info(5)}, Context("s"))
+        assert fakes.FakeBootstrap.room(5).failure is None
+        assert reasons(await first) == ["length"]
+
+    run(check())
+
+
+@pytest.mark.parametrize("which", ["decode", "agg"])
+def test_an_answer_that_cannot_be_put_into_words_fails_alone(
+    which: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such token")
+
+    async def check() -> None:
+        worker = await started(which, text_model)
+        with monkeypatch.context() as patch:
+            patch.setattr(decode_handler.OutputProcessor, "chunk", broken)
+            with pytest.raises(Unknown, match=r"RequestFailed: .*request r .*ValueError: no such token"):
+                await collect(worker, prompt(which), Context("r"))
+        handler = worker._handler if which == "decode" else worker._decode
+        assert handler.engine.aborted["r"].is_set(), "nobody wants the rest"
+        assert reasons(await collect(worker, prompt(which, room=2), Context("s"))) == ["length"]
 
     run(check())

@@ -179,7 +179,7 @@ class FakeDecodeEngine:
 
     def submit(self, request: DecodeRequest, on_output: Callable[[DecodeOutput], None]) -> None:
         self.requests.append(request)
-        aborted = self.aborted.setdefault(request.request_id, threading.Event())
+        aborted = self.aborted[request.request_id] = threading.Event()
         threading.Thread(target=self._run, args=(request, on_output, aborted), daemon=True).start()
 
     def abort(self, request_id: str) -> None:

@@ -20,7 +20,7 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
-from wavepp_worker.limits import check_prompt
+from wavepp_worker.limits import check_banned, check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
@@ -198,6 +198,8 @@ class DecodeEngine:
                 f"min_tokens is {request.min_tokens}, but must be from 0 to max_tokens={request.max_tokens}"
             )
         check_sampling(request.sampling, self.config.top_logprobs)
+        if request.min_tokens:
+            check_banned(request.stop_token_ids, self.info.vocab_size)
         return msgspec.structs.replace(
             request,
             sampling=resolve_seed(request.sampling),

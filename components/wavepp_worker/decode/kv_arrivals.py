@@ -12,7 +12,7 @@ import torch
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.watchdog import Watched
@@ -133,9 +133,18 @@ class KvArrivals:
             elif (error := task.exception()) is not None:
                 self._scheduler.fail(decoding, self._explained(decoding, error))
             else:
-                self._pass_on(decoding, task.result())
+                self._continue(decoding, task.result())
         except Exception as error:
             self._on_failure(error)
+
+    def _continue(self, decoding: DecodingRequest, received: Received) -> None:
+        """Pass a request on; one that cannot be continued fails alone."""
+        try:
+            self._pass_on(decoding, received)
+        except Exception as error:
+            logger.exception("request %s could not be continued", decoding.request_id)
+            text = f"request {decoding.request_id} could not be continued from its first token"
+            self._scheduler.fail(decoding, RequestFailed(f"{text}: {type(error).__name__}: {error}"))
 
     def _pass_on(self, decoding: DecodingRequest, received: Received) -> None:
         self.bytes_received += received.bytes_received

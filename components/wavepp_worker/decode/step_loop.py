@@ -9,7 +9,7 @@ import torch
 
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import RequestTimeout, WaveppError
+from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
 from wavepp_worker.step_bound import StepBound
@@ -88,6 +88,16 @@ class StepLoop:
         self.prompt_tokens_computed += decoding.sequence.prompt_tokens_in(chunk)
         return chunk
 
+    def _fail(self, decoding: DecodingRequest, error: Exception) -> None:
+        """One request cannot go on; the others of its step do."""
+        name = decoding.request_id
+        if isinstance(error, WaveppError):
+            reason = str(error)
+        else:
+            logger.error("request %s failed", name, exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+        self._scheduler.fail(decoding, RequestFailed(f"request {name} failed while decoding: {reason}"))
+
     def _sample_next(self, decoding: DecodingRequest, logits: torch.Tensor) -> None:
         sequence, params = decoding.sequence, decoding.request.sampling
         try:
@@ -99,13 +109,10 @@ class StepLoop:
                 sequence.generated,
                 banned=sequence.banned,
             )
+            reason = sequence.accept(chosen.token)
         except Exception as error:
-            if not isinstance(error, WaveppError):
-                logger.exception("sampling for request %s failed", decoding.request_id)
-                error = WaveppError(f"sampling failed: {type(error).__name__}: {error}")
-            self._scheduler.fail(decoding, error)
+            self._fail(decoding, error)
             return
-        reason = sequence.accept(chosen.token)
         if reason is not None:
             self._scheduler.finish(decoding, reason, tokens=(chosen,))
         else:

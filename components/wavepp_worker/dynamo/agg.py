@@ -85,18 +85,21 @@ class AggWorker(WaveppWorker):
         self, request: GenerateRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         """Answer one prompt."""
+        request_id = str(context.id())
         try:
             parsed = parse_request(request, self._limits, self._defaults)
         except InvalidRequest as error:
             raise to_dynamo_exception(error) from error
         try:
-            if is_probe(request):
-                probe = prefill_request(str(context.id()), parsed, handoff=False)
-                yield prefill_chunk(await self._prefill.probe(probe, context.is_stopped), {}, logprobs=False)
-                return
-            async with aclosing(self._answer(str(context.id()), parsed, context)) as answer:
-                async for chunk in answer:
-                    yield chunk
+            with self._live.entered(request_id, context.is_stopped):
+                if is_probe(request):
+                    probe = prefill_request(request_id, parsed, handoff=False)
+                    result = await self._prefill.probe(probe, context.is_stopped)
+                    yield prefill_chunk(result, {}, logprobs=False)
+                    return
+                async with aclosing(self._answer(request_id, parsed, context)) as answer:
+                    async for chunk in answer:
+                        yield chunk
         except RequestAborted:
             yield cancelled_chunk(parsed.prompt_tokens, 0)
         except WaveppError as error:
@@ -126,9 +129,9 @@ class AggWorker(WaveppWorker):
             # Not awaited: this also runs when the loop collects an abandoned stream.
             prefill.cancel()
 
-    async def abort(self, context: Context) -> None:
-        self._decode.engine.abort(str(context.id()))
-        self._prefill.engine.abort(str(context.id()))
+    def let_go(self, request_id: str) -> None:
+        self._decode.engine.abort(request_id)
+        self._prefill.engine.abort(request_id)
 
     def registries(self) -> list[CollectorRegistry]:
         return [self._prefill.metrics.registry, self._decode.metrics.registry]

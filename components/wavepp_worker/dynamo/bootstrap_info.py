@@ -26,9 +26,13 @@ def fresh_bootstrap_room() -> int:
 
 
 def chosen_bootstrap_room(request: GenerateRequest) -> int | None:
-    """The bootstrap room the frontend chose, or None where it leaves that to the prefill worker."""
+    """The bootstrap room the frontend chose, or None where it leaves that to the prefill worker.
+
+    Raises:
+        InvalidRequest: it is no number of 64 bits.
+    """
     room = (request.get("bootstrap_info") or {}).get("bootstrap_room")
-    return None if room is None else int(room)
+    return None if room is None else _number("bootstrap_room", room, 2**64)
 
 
 def disaggregated_params(address: BootstrapAddress) -> dict[str, Any]:
@@ -40,14 +44,15 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
     """Where the prefill of a decode request is.
 
     Raises:
-        InvalidRequest: the request came without a prefill, or from a prefill worker of another kind.
+        InvalidRequest: the request came without a prefill, or from a prefill worker of another kind, or the
+            address is none.
     """
     info = request.get("bootstrap_info")
     if info:
         return BootstrapAddress(
-            host=str(info["bootstrap_host"]),
-            port=int(info["bootstrap_port"]),
-            room=int(info["bootstrap_room"]),
+            host=str(info.get("bootstrap_host")),
+            port=_number("bootstrap_port", info.get("bootstrap_port"), 2**16),
+            room=_number("bootstrap_room", info.get("bootstrap_room"), 2**64),
         )
     params = (request.get("prefill_result") or {}).get("disaggregated_params")
     if not params:
@@ -60,7 +65,19 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
             f"the prefill worker's hand-off has schema {params.get('schema')!r}, this decode worker "
             f"understands {HANDOFF_SCHEMA!r}; run the same WavePP version on both"
         )
-    return BootstrapAddress(host=str(params["host"]), port=int(params["port"]), room=int(params["room"]))
+    return BootstrapAddress(
+        host=str(params.get("host")),
+        port=_number("port", params.get("port"), 2**16),
+        room=_number("room", params.get("room"), 2**64),
+    )
+
+
+def _number(key: str, value: Any, limit: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < limit:
+        raise InvalidRequest(
+            f"{key} of the hand-off is {value!r}, but must be a whole number from 0 to {limit - 1}"
+        )
+    return value
 
 
 def failure_reason(error: WaveppError) -> str:

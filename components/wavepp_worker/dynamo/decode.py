@@ -60,21 +60,23 @@ class DecodeWorker(WaveppWorker):
         self, request: GenerateRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         """Answer one prompt."""
+        request_id = str(context.id())
         try:
             parsed = parse_request(request, self._handler.limits, self._defaults)
             if is_probe(request):
                 yield self._handler.probe(parsed.prompt_tokens)
                 return
             address = bootstrap_address(request)
-            stream = self._handler.stream(str(context.id()), parsed, address, context.is_stopped)
-            async with aclosing(stream):
-                async for chunk in stream:
-                    yield chunk
+            with self._live.entered(request_id, context.is_stopped):
+                stream = self._handler.stream(request_id, parsed, address, context.is_stopped)
+                async with aclosing(stream):
+                    async for chunk in stream:
+                        yield chunk
         except WaveppError as error:
             raise to_dynamo_exception(error) from error
 
-    async def abort(self, context: Context) -> None:
-        self._handler.engine.abort(str(context.id()))
+    def let_go(self, request_id: str) -> None:
+        self._handler.engine.abort(request_id)
 
     def registries(self) -> list[CollectorRegistry]:
         return [self._handler.metrics.registry]

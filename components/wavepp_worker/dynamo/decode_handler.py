@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
@@ -20,8 +21,10 @@ from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.output_processor import OutputProcessor
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
-from wavepp_worker.errors import EngineDead, HandoffError, WaveppError
+from wavepp_worker.errors import EngineDead, HandoffError, RequestFailed, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 """How often a waiting stream looks whether its caller gave up."""
@@ -93,11 +96,11 @@ class DecodeHandler:
         Raises:
             InvalidRequest: the decode engine or the prefill worker refuses the request.
             HandoffError: the KV did not arrive.
+            RequestFailed: a token could not be sampled, or not be put into words.
             EngineDead: the engine died.
         """
         loop = asyncio.get_running_loop()
         outputs: asyncio.Queue[DecodeOutput] = asyncio.Queue()
-        processor = OutputProcessor(parsed, self._stop_text(parsed))
         request = DecodeRequest(
             request_id=request_id,
             tokens=parsed.tokens,
@@ -107,9 +110,11 @@ class DecodeHandler:
             stop_token_ids=(*parsed.stop_hidden, *parsed.stop_visible),
             handoff=address,
         )
-        outcome = "cancelled"
+        outcome, submitted = "cancelled", False
         try:
+            processor = OutputProcessor(parsed, self._stop_text(parsed))
             self.engine.submit(request, lambda output: loop.call_soon_threadsafe(outputs.put_nowait, output))
+            submitted = True
             while True:
                 output = await self._next(outputs, request_id, is_stopped)
                 if output.finish_reason == "error":
@@ -127,8 +132,15 @@ class DecodeHandler:
         except WaveppError as error:
             outcome = type(error).__name__
             raise
+        except Exception as error:
+            logger.exception("request %s failed", request_id)
+            outcome = RequestFailed.__name__
+            text = f"the answer of request {request_id} could not be put into words"
+            raise RequestFailed(f"{text}: {type(error).__name__}: {error}") from error
         finally:
-            self.engine.abort(request_id)
+            # If it was refused, the id may be another request's.
+            if submitted:
+                self.engine.abort(request_id)
             self.metrics.ended(outcome)
 
     async def _next(

@@ -82,25 +82,27 @@ class PrefillWorker(WaveppWorker):
         self, request: GenerateRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         """Prefill one prompt; its only chunk has the first token and where its KV is."""
-        bootstrap_room = chosen_bootstrap_room(request)
+        request_id = str(context.id())
+        bootstrap_room: int | None = None
         try:
+            bootstrap_room = chosen_bootstrap_room(request)
             parsed = parse_request(request, self._handler.limits, self._defaults, first_only=True)
+            self._live.check_free(request_id)
         except InvalidRequest as error:
-            self._handler.metrics.failed(error)
-            if bootstrap_room is not None:
-                self._handler.fail(bootstrap_room, error)
+            self._handler.refused(bootstrap_room, error)
             raise to_dynamo_exception(error) from error
         params: dict[str, Any] = {}
         try:
-            if is_probe(request):
-                prefill = prefill_request(str(context.id()), parsed, handoff=False)
-                result = await self._handler.probe(prefill, context.is_stopped)
-            else:
-                prefill = prefill_request(str(context.id()), parsed, handoff=True)
-                if bootstrap_room is None:
-                    bootstrap_room = fresh_bootstrap_room()
-                params = disaggregated_params(self._handler.address(bootstrap_room))
-                result = await self._handler.prefill(prefill, bootstrap_room, context.is_stopped)
+            with self._live.entered(request_id, context.is_stopped):
+                if is_probe(request):
+                    prefill = prefill_request(request_id, parsed, handoff=False)
+                    result = await self._handler.probe(prefill, context.is_stopped)
+                else:
+                    prefill = prefill_request(request_id, parsed, handoff=True)
+                    if bootstrap_room is None:
+                        bootstrap_room = fresh_bootstrap_room()
+                    params = disaggregated_params(self._handler.address(bootstrap_room))
+                    result = await self._handler.prefill(prefill, bootstrap_room, context.is_stopped)
         except RequestAborted:
             yield cancelled_chunk(parsed.prompt_tokens, 0)
             return
@@ -108,8 +110,8 @@ class PrefillWorker(WaveppWorker):
             raise to_dynamo_exception(error) from error
         yield prefill_chunk(result, params, logprobs=parsed.sampling.logprobs is not None)
 
-    async def abort(self, context: Context) -> None:
-        self._handler.engine.abort(str(context.id()))
+    def let_go(self, request_id: str) -> None:
+        self._handler.engine.abort(request_id)
 
     def registries(self) -> list[CollectorRegistry]:
         return [self._handler.metrics.registry]

@@ -113,7 +113,8 @@ class PrefillHandler:
             is_stopped: whether the caller gave up; looked at while waiting.
 
         Raises:
-            InvalidRequest, RequestAborted, RequestTimeout, HandoffError, EngineDead: as of the engine.
+            InvalidRequest: the bootstrap room is in use, or as of the engine.
+            RequestAborted, RequestFailed, RequestTimeout, HandoffError, EngineDead: as of the engine.
         """
         assert self.bootstrap is not None
         bootstrap = self.bootstrap
@@ -145,7 +146,7 @@ class PrefillHandler:
                 bootstrap_room, FirstToken(first=result.first, reused_tokens=result.reused_tokens)
             )
         except WaveppError as error:
-            self.fail(bootstrap_room, error)
+            self._fail(bootstrap_room, error)
             self.metrics.failed(error)
             raise
         except BaseException:
@@ -158,8 +159,16 @@ class PrefillHandler:
         self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
         return result
 
-    def fail(self, bootstrap_room: int, error: WaveppError) -> None:
-        """Tell whoever claims ``bootstrap_room`` why there will be no first token."""
+    def refused(self, bootstrap_room: int | None, error: WaveppError) -> None:
+        """A request was refused before ``prefill``; whoever claims its ``bootstrap_room`` is told why.
+
+        Not if the room is another request's, which goes on.
+        """
+        self.metrics.failed(error)
+        if bootstrap_room is not None and bootstrap_room not in self._bootstrap_rooms:
+            self._fail(bootstrap_room, error)
+
+    def _fail(self, bootstrap_room: int, error: WaveppError) -> None:
         if self.bootstrap is not None:
             self.bootstrap.fail(bootstrap_room, failure_reason(error))
 

@@ -10,7 +10,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_prompt
+from wavepp_worker.limits import check_banned, check_prompt
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def parse_request(
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
     sampling = sampling_params(groups.sampling, logprobs, defaults)
     check_sampling(sampling, limits.top_logprobs)
-    hidden, visible = _stop_tokens(stop, fields.get("eos_token_ids") or ())
+    hidden, visible = _stop_tokens(stop, fields.get("eos_token_ids") or (), limits.vocab_size)
+    if min_tokens:
+        check_banned((*hidden, *visible), limits.vocab_size)
     return ParsedRequest(
         tokens=tokens,
         salt=str(groups.routing.get("cache_salt", "")),
@@ -108,7 +110,7 @@ def parse_request(
         min_tokens=min(min_tokens, context_left),
         stop_hidden=hidden,
         stop_visible=visible,
-        stop_strings=tuple(dict.fromkeys(text for text in _listed(stop, "stop") if text)),
+        stop_strings=_stop_strings(stop),
         keep_stop_string=bool(groups.sampling.get("include_stop_str_in_output")),
         skip_special=groups.output.get("skip_special_tokens") is not False,
     )
@@ -122,13 +124,31 @@ def _packed(ids: Any) -> bytes:
 
 
 def _stop_tokens(
-    stop: Mapping[str, Any], eos_token_ids: Iterable[int]
+    stop: Mapping[str, Any], eos_token_ids: Iterable[int], vocab_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Token ids that end the answer: those without text, and those with."""
-    visible = tuple(dict.fromkeys(_listed(stop, "stop_token_ids_visible")))
+    """Token ids that end the answer, each once: those without text, and those with.
+
+    Those that no answer can have are left out, as some tokenizers name end tokens that their model lacks.
+    """
+
+    def known(tokens: Iterable[Any]) -> dict[int, None]:
+        ids = list(tokens)
+        for token in ids:
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise InvalidRequest(f"stop token {token!r} should be a token id, which is a whole number")
+        return dict.fromkeys(token for token in ids if 0 <= token < vocab_size)
+
+    visible = known(_listed(stop, "stop_token_ids_visible"))
     eos = () if stop.get("ignore_eos") else (*_listed(stop, "stop_token_ids_hidden"), *eos_token_ids)
-    hidden = dict.fromkeys((*eos, *_listed(stop, "stop_token_ids")))
-    return tuple(token for token in hidden if token not in visible), visible
+    hidden = known((*eos, *_listed(stop, "stop_token_ids")))
+    return tuple(token for token in hidden if token not in visible), tuple(visible)
+
+
+def _stop_strings(stop: Mapping[str, Any]) -> tuple[str, ...]:
+    for text in (texts := _listed(stop, "stop")):
+        if not isinstance(text, str):
+            raise InvalidRequest(f"stop={text!r} should be a text")
+    return tuple(dict.fromkeys(text for text in texts if text))
 
 
 def _listed(group: Mapping[str, Any], key: str) -> Sequence[Any]:

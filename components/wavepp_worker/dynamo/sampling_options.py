@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
 
 _TOP_K_OF_GENERATION_CONFIG = 50
@@ -40,12 +41,15 @@ def default_sampling(model: Path) -> SamplingParams:
 def sampling_params(
     options: Mapping[str, Any], logprobs: int | None, defaults: SamplingParams
 ) -> SamplingParams:
-    """How to choose tokens; ranges are not checked.
+    """How to choose tokens; types are checked, ranges are not.
 
     Args:
         options: the request's ``sampling_options``, without keys that say nothing.
         logprobs: how many alternatives to report; None for no logprobs.
         defaults: for what the request leaves open.
+
+    Raises:
+        InvalidRequest: what should be a number is none.
     """
     temperature = options.get("temperature")
     if temperature is None:
@@ -53,21 +57,41 @@ def sampling_params(
         # Who shapes or seeds the draw wants one, though the model's default is greedy.
         if temperature == 0.0 and options.keys() & {"top_p", "top_k", "min_p", "seed"}:
             temperature = 1.0
-    top_p = float(options.get("top_p", defaults.top_p))
-    top_k = int(options.get("top_k", defaults.top_k))
+    top_p = _number(options, "top_p", defaults.top_p)
+    top_k = _whole(options, "top_k", defaults.top_k)
     if top_p == 0.0:
         # An empty nucleus still holds its best token.
         top_p, top_k = 1.0, 1
     return msgspec.structs.replace(
         defaults,
-        temperature=float(temperature),
+        temperature=_number({"temperature": temperature}, "temperature", 0.0),
         top_p=top_p,
         # Clients write "keep every token" as 0 or -1.
         top_k=0 if top_k == -1 else top_k,
-        min_p=float(options.get("min_p", defaults.min_p)),
-        seed=options.get("seed"),
-        presence_penalty=float(options.get("presence_penalty", 0.0)),
-        frequency_penalty=float(options.get("frequency_penalty", 0.0)),
-        repetition_penalty=float(options.get("repetition_penalty", defaults.repetition_penalty)),
+        min_p=_number(options, "min_p", defaults.min_p),
+        seed=_whole(options, "seed", None),
+        presence_penalty=_number(options, "presence_penalty", 0.0),
+        frequency_penalty=_number(options, "frequency_penalty", 0.0),
+        repetition_penalty=_number(options, "repetition_penalty", defaults.repetition_penalty),
         logprobs=logprobs,
     )
+
+
+def _number(options: Mapping[str, Any], key: str, default: float) -> float:
+    value = options.get(key, default)
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float):
+            return float(value)
+    except OverflowError:
+        pass
+    raise InvalidRequest(f"{key}={value!r} should be a number")
+
+
+_Whole = TypeVar("_Whole", int, int | None)
+
+
+def _whole(options: Mapping[str, Any], key: str, default: _Whole) -> int | _Whole:
+    value = options.get(key, default)
+    if value is not default and (isinstance(value, bool) or not isinstance(value, int)):
+        raise InvalidRequest(f"{key}={value!r} should be a whole number")
+    return value

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
+from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import LLMEngine
 from dynamo.common.backend.health_check import build_health_check_payload
@@ -23,6 +24,7 @@ from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import RuntimeArgs
+from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.errors import ConfigError, WaveppError
@@ -48,6 +50,7 @@ class WaveppWorker(LLMEngine):
         self._snapshot_thread = SnapshotThread(self._publish_snapshot)
         self._dying = threading.Event()
         self._closed = False
+        self._live = LiveRequests()
         self.start_error: WaveppError | None = None
 
     @abstractmethod
@@ -57,6 +60,10 @@ class WaveppWorker(LLMEngine):
     @abstractmethod
     def close(self) -> None:
         """Stop the engine, in a thread that may block; idempotent, also after a failed or no ``open``."""
+
+    @abstractmethod
+    def let_go(self, request_id: str) -> None:
+        """Abort the request that is answered under this id; unknown ids are ignored."""
 
     @abstractmethod
     def registries(self) -> list[CollectorRegistry]:
@@ -108,6 +115,12 @@ class WaveppWorker(LLMEngine):
 
     def attach_snapshot_publisher(self, publisher: Any) -> None:
         self._snapshot_publisher = publisher
+
+    async def abort(self, context: Context) -> None:
+        """The caller of a request is gone. Another one that was refused for the same id had a caller, too."""
+        request_id = str(context.id())
+        if self._live.given_up(request_id):
+            self.let_go(request_id)
 
     async def health_check_payload(self) -> dict[str, Any] | None:
         """One token, prefilled or answered without any other worker."""

@@ -5,17 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
 from wavepp_worker.cache.disk_format import PAGE_BYTES, record_bytes
-from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, RequestAborted, RequestTimeout
+from wavepp_worker.errors import (
+    ConfigError,
+    EngineDead,
+    InvalidRequest,
+    RequestAborted,
+    RequestFailed,
+    RequestTimeout,
+)
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
@@ -423,6 +434,78 @@ def test_a_bad_configuration_fails_at_start_naming_the_key(
     with pytest.raises(ConfigError, match=key):
         start()
     assert not any(running(pid) for engine in started for pid in engine.rank_pids)
+
+
+@pytest.fixture(scope="module")
+def poisoned(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``tiny_llama``, whose logits are no numbers after a prompt with token 5 in it."""
+    directory = tmp_path_factory.mktemp("poisoned") / "llama"
+    shutil.copytree(tiny_llama, directory)
+    weights = load_file(directory / "model.safetensors")
+    weights["model.embed_tokens.weight"][5] = torch.nan
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+@pytest.mark.parametrize("handoff", ["none", "socket"])
+def test_no_request_kills_a_rank(poisoned: Path, handoff: Literal["none", "socket"]) -> None:
+    """Each fails alone, in a sentence, beside others that are answered; all ranks let go of it."""
+    config = EngineConfig(
+        model=poisoned, pp=2, dtype="float32", max_model_len=600, kv_tokens=2400, handoff=handoff
+    )
+    hot = SamplingParams(temperature=1.0, seed=1, logprobs=20)
+    refused = {
+        "tiny penalty": {"sampling": SamplingParams(temperature=1.0, repetition_penalty=1e-40, logprobs=1)},
+        "all banned": {"banned": range(300)},
+        "half a seed": {"sampling": SamplingParams(seed=1.5)},  # type: ignore[arg-type]
+        "huge top_k": {"sampling": SamplingParams(top_k=2**70)},
+        "huge banned": {"banned": [2**70]},
+        "no Unicode \ud800": {},
+        "no text": {"salt": 7},
+    }
+    extreme: list[SamplingParams] = [
+        SamplingParams(temperature=1e300, top_p=1e-300, min_p=1.0, seed=2**64 - 1, logprobs=20),
+        SamplingParams(temperature=1e-300, top_k=2**31 - 1, repetition_penalty=1e3, logprobs=20, seed=0),
+        SamplingParams(temperature=1.0, repetition_penalty=1e-3, seed=-(2**63), logprobs=20),
+    ]
+    with PrefillEngine(config) as engine:
+        pids = engine.rank_pids
+        for name, settings in refused.items():
+            with pytest.raises(InvalidRequest):
+                engine.submit(PrefillRequest.of(name, [1, 2, 3], **settings))  # type: ignore[arg-type]
+        held = handoff != "none"
+        bad = [
+            engine.submit(PrefillRequest.of(f"bad-{i}", [1, 2, 5, i], sampling=params, handoff=held))
+            for i, params in enumerate((SamplingParams(), hot, *extreme))
+        ]
+        good = [
+            engine.submit(PrefillRequest.of(f"good-{i}", [1, 2, 6, i], sampling=params))
+            for i, params in enumerate((SamplingParams(), hot, *extreme))
+        ]
+        for index, future in enumerate(bad):
+            with pytest.raises(RequestFailed, match=f"request bad-{index} failed on rank 1.*not numbers"):
+                future.result(60)
+        assert all(0 <= future.result(60).first_token < 300 for future in good)
+        engine.audit(10)
+        assert engine.alive
+        assert engine.rank_pids == pids
+        again = engine.submit(PrefillRequest.of("bad-0", [1, 2, 6], handoff=held))
+        assert again.result(60).prompt_tokens == 3, "its id is free again"
+        assert engine.stats().failed == len(bad)
+
+
+def test_what_follows_an_admission_and_raises_fails_its_request_alone(tiny_llama: Path) -> None:
+    def broken() -> None:
+        raise KeyError("no such room")
+
+    config = EngineConfig(model=tiny_llama, pp=2, dtype="float32", max_model_len=600)
+    with PrefillEngine(config) as engine:
+        # A long one, so that it is not answered before it is admitted.
+        bad = engine.submit(PrefillRequest.of("bad", [1] * 600), broken)
+        with pytest.raises(RequestFailed, match=r"admission of request bad failed: KeyError.*no such room"):
+            bad.result(60)
+        assert submit(engine, "good", [1, 2]).result(60).prompt_tokens == 2
+        engine.audit(10)
 
 
 def test_an_event_that_cannot_be_handled_kills_the_engine_instead_of_silencing_it(tiny_llama: Path) -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import PositionMismatch, RequestTimeout
-from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 from wavepp_worker.model.virtual_device import Ending
-from wavepp_worker.runtime.protocol.events import Finished
+from wavepp_worker.runtime.protocol.events import Failed, Finished
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, StageTiming
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
+from wavepp_worker.runtime.rank import answers
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
+from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
@@ -50,6 +52,7 @@ class Bench:
     """
 
     def __init__(self) -> None:
+        self.rank = 1
         self.told: list[Message] = []
         self.failures: list[BaseException] = []
         self.timeline = Timeline()
@@ -60,6 +63,10 @@ class Bench:
     def send(self, event: Message) -> None:
         """As ``RankReports``."""
         self.told.append(event)
+
+    def failed(self, request_id: str, error: Exception) -> None:
+        """As ``RankReports``."""
+        RankReports.failed(self, request_id, error)  # type: ignore[arg-type]
 
     def send_done(self, done: WaveDone) -> None:
         """As ``DataPlane``."""
@@ -170,11 +177,36 @@ def test_a_wave_that_cannot_be_completed_ends_the_rank(bench: Bench) -> None:
     assert bench.told == [], "and what comes behind it is not done either"
 
 
-@pytest.mark.parametrize("logits", [None, torch.full((1, VOCABULARY), torch.nan)])
-def test_an_answer_that_fails_on_the_thread_ends_the_rank(bench: Bench, logits: torch.Tensor | None) -> None:
-    bench.answers.take(wave(0, request("a"), logits=logits, done=Ending(0)))
+def test_an_answer_that_fails_on_the_thread_ends_the_rank(bench: Bench) -> None:
+    bench.answers.take(wave(0, request("a"), logits=None, done=Ending(0)))
     wait_until(lambda: bench.failures)
     assert bench.told == []
+
+
+@pytest.mark.parametrize("done", [None, Ending(0)])
+def test_who_cannot_be_answered_fails_alone(
+    bench: Bench, done: Ending | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits that are no numbers, all tokens banned, or a defect of sampling: the others of the wave are answered."""
+    monkeypatch.setattr(answers, "sample", lambda *args, **kwargs: sample(*args, **kwargs, **defect(args[1])))
+
+    def defect(params: SamplingParams) -> dict[str, Any]:
+        return {"no such argument": 1} if params.top_k == 7 else {}
+
+    banned = request("banned", banned=tuple(range(VOCABULARY)))
+    defective = request("defective", sampling=SamplingParams(top_k=7))
+    logits = best(5, 5, 5, 5)
+    logits[0, 3] = torch.nan
+    bench.answers.take(wave(0, request("nan"), banned, defective, request("good"), logits=logits, done=done))
+    wait_until(lambda: bench.waves() == [0])
+    assert [each.first.token for each in bench.told if isinstance(each, Finished)] == [5]
+    reasons = {each.request_id: each.reason for each in bench.told if isinstance(each, Failed)}
+    assert "the model's logits are not numbers" in reasons["nan"]
+    assert "no token is left to choose" in reasons["banned"]
+    assert "TypeError" in reasons["defective"]
+    assert reasons["nan"].startswith("request nan failed on rank 1: ")
+    assert len(reasons) == 3
+    assert bench.failures == []
 
 
 def device_slices(bench: Bench) -> list[tuple[int | None, int, int]]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
-from wavepp_worker.runtime.protocol.events import CacheChanges, HandoffSettled
+from wavepp_worker.runtime.protocol.events import CacheChanges, Failed, HandoffSettled
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.state.request_table import LocalRequest
@@ -378,3 +379,28 @@ def test_a_prompt_is_hashed_under_its_salt_and_adapter() -> None:
     assert keys("same") == plain
     assert not set(plain) & {*keys("salted", salt="s"), *keys("adapted", lora="s")}
     assert keys("s", salt="s") != keys("l", lora="s")
+
+
+@pytest.mark.parametrize("step", ["offer", "advance"])
+def test_a_hand_off_that_cannot_take_a_request_fails_it_alone_and_leaves_nothing(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its waves go on until the engine has had all ranks let go of it."""
+    books = RankBooks(rank=1)
+    local = books.admit("r", PROMPT, handoff=True)
+
+    def broken(*_: object) -> None:
+        raise HandoffError("the source is closed")
+
+    monkeypatch.setattr(books.source, step, broken)
+    assert books.lifecycle.materialise("r")
+    books.execute(local, 4)
+    (failed, *_) = books.events.of(Failed)
+    assert (failed.rank, failed.request_id) == (1, "r")
+    assert "the source is closed" in failed.reason
+    books.lifecycle.let_go("r")
+    if step == "advance":
+        books.settled("r", "withdrawn")
+    outcomes = [each.outcome for each in books.events.of(HandoffSettled)]
+    assert outcomes == ["failed" if step == "offer" else "withdrawn"], "told once"
+    books.at_rest()

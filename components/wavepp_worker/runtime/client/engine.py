@@ -12,7 +12,7 @@ import msgspec
 
 from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import Offer
-from wavepp_worker.limits import check_prompt
+from wavepp_worker.limits import check_banned, check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
 from wavepp_worker.runtime.client.auditor import Auditor
@@ -23,7 +23,13 @@ from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import EngineStats, IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import (
+    EngineStats,
+    IndexDelta,
+    PrefillRequest,
+    PrefillResult,
+    check_types,
+)
 
 
 class PrefillEngine:
@@ -126,6 +132,7 @@ class PrefillEngine:
 
         Raises:
             InvalidRequest: the prompt or a parameter is out of range.
+            RequestFailed: a rank could not sample its first token.
             RequestTimeout: not finished within ``request_timeout``.
             EngineDead: a rank died.
         """
@@ -140,7 +147,7 @@ class PrefillEngine:
     ) -> Future[PrefillResult]:
         """Queue one request.
 
-        The future fails with RequestAborted, RequestTimeout, HandoffError or EngineDead.
+        The future fails with RequestAborted, RequestFailed, RequestTimeout, HandoffError or EngineDead.
 
         Args:
             on_admitted: called from the engine's thread once all ranks hold room for the request. Offering
@@ -150,8 +157,10 @@ class PrefillEngine:
             InvalidRequest: the request is wrong, or its id is in use; nothing was queued.
             EngineDead: the engine is not running.
         """
+        check_types(request)
         check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
         check_sampling(request.sampling, self.config.top_logprobs)
+        check_banned(request.banned, self.info.vocab_size)
         if request.handoff and self.config.handoff == "none":
             raise InvalidRequest(
                 f"request {request.request_id} asks for a hand-off, but this engine hands nothing off "

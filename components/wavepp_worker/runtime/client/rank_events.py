@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
-from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestTimeout, WatchdogTimeout
+from wavepp_worker.errors import (
+    ConfigError,
+    EngineDead,
+    HandoffError,
+    RequestFailed,
+    RequestTimeout,
+    WatchdogTimeout,
+)
 from wavepp_worker.process_state import process_state
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
@@ -17,12 +25,15 @@ from wavepp_worker.runtime.protocol.events import (
     AuditReport,
     CacheChanges,
     Event,
+    Failed,
     Heartbeat,
     RankFailed,
     RankReady,
 )
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 from wavepp_worker.watchdog import AwakeClock
+
+logger = logging.getLogger(__name__)
 
 
 class RankEvents:
@@ -66,6 +77,8 @@ class RankEvents:
                 for delta in self._index.apply(event):
                     if self._on_index is not None:
                         self._on_index(delta)
+            case Failed():
+                state.abort(event.request_id, RequestFailed(event.reason))
             case AuditReport():
                 self._auditor.add(event)
             case _:
@@ -106,7 +119,14 @@ class RankEvents:
         with self._state.lock:
             follows = self._state.ledger.progress(event, time.monotonic())
         if follows.on_admitted is not None:
-            follows.on_admitted()
+            try:
+                follows.on_admitted()
+            except Exception as error:
+                logger.exception(
+                    "request %s fails, as what was to follow its admission did", event.request_id
+                )
+                text = f"what was to follow the admission of request {event.request_id} failed"
+                self._state.abort(event.request_id, RequestFailed(f"{text}: {type(error).__name__}: {error}"))
         if follows.future is not None and follows.answer is not None:
             follows.future.set_result(follows.answer)
         if follows.unwanted is not None:

@@ -79,6 +79,14 @@ class Finished(Message, frozen=True):
     stages: tuple[StageTiming, ...]
 
 
+class Failed(Message, frozen=True):
+    """A rank could not do something for one request, and says why. It goes on; all shall let go of the request."""
+
+    rank: int
+    request_id: str
+    reason: str
+
+
 class HandoffSettled(Message, frozen=True):
     """A rank no longer holds a finished request's KV for a decode worker."""
 
@@ -130,6 +138,7 @@ Event = (
     | Admitted
     | Released
     | Finished
+    | Failed
     | HandoffSettled
     | CacheChanges
     | AuditReport

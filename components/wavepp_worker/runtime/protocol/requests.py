@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from wavepp_worker import token_ids
+from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
 
@@ -61,6 +62,24 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def prompt_tokens(self) -> int:
         return token_ids.count(self.tokens)
+
+
+def check_types(request: PrefillRequest) -> None:
+    """Refuse a request that a rank could not read: a struct takes whatever it is made of.
+
+    Raises:
+        InvalidRequest: a field has another type than it should, a number does not fit 64 bits, or a text is no
+            valid Unicode.
+    """
+    try:
+        # Not the prompt, as copying a long one takes a while.
+        read = msgspec.msgpack.encode(msgspec.structs.replace(request, tokens=b""))
+        msgspec.msgpack.decode(read, type=PrefillRequest)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"request {request.request_id!r} cannot be sent to the ranks: {error}; give every field the type that "
+            "PrefillRequest says, numbers of at most 64 bits and valid Unicode"
+        ) from error
 
 
 class StageTiming(msgspec.Struct, frozen=True):

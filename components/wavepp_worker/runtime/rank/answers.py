@@ -121,13 +121,18 @@ class Answers:
         self._plane.send_done(WaveDone(wave_id=header.wave_id, compute=header.compute))
 
     def _sample(self, ended: Sequence[LocalRequest], logits: torch.Tensor | None) -> None:
-        """Sample the first token of every prompt that ended in a wave."""
+        """Sample the first token of every prompt that ended in a wave; who cannot be answered fails alone."""
         if logits is None or len(logits) != len(ended):
             raise PositionMismatch(
                 f"{len(ended)} prompts ended in a wave that has no logits for each of them"
             )
         for local, row in zip(ended, logits, strict=True):
             request, prompt = local.request, token_ids.as_tensor(local.request.tokens)
-            first = sample(row, request.sampling, 0, prompt, [], banned=request.banned)
+            try:
+                first = sample(row, request.sampling, 0, prompt, [], banned=request.banned)
+            except Exception as error:
+                # Nobody else's fault: the other prompts of the wave are answered.
+                self._reports.failed(request.request_id, error)
+                continue
             stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
             self._reports.send(Finished(request_id=request.request_id, first=first, stages=stages))

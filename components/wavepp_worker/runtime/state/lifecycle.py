@@ -105,7 +105,11 @@ class RequestLifecycle:
         local.table = torch.tensor(next(iter(local.materialised.tables), []), dtype=torch.int64)
         local.position = endpoint
         if request.handoff and self.source is not None:
-            self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
+            try:
+                self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
+            except Exception as error:
+                self._reports.failed(request.request_id, error)
+                self.settled(request.request_id, "failed")
 
     def materialise(self, request_id: str) -> bool:
         """Turn a committed request's lease and escrow into blocks, if that has not been done (section 4.5).
@@ -137,7 +141,10 @@ class RequestLifecycle:
             self._cache.publish(request_id, end)
             self._reports.cache_changed(local)
         if local.request.handoff and self.source is not None:
-            self.source.advance(request_id, end)
+            try:
+                self.source.advance(request_id, end)
+            except Exception as error:
+                self._reports.failed(request_id, error)
         with self._ending:
             local.executed = span.last
             if span.last and (local.settled or not local.request.handoff):

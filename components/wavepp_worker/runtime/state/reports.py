@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
@@ -10,11 +11,13 @@ from typing import Protocol
 from wavepp_worker import token_ids
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import StoredBlock
-from wavepp_worker.errors import AuditError
-from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Heartbeat, StoredRun
+from wavepp_worker.errors import AuditError, WaveppError
+from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
+
+logger = logging.getLogger(__name__)
 
 RESTORED_BLOCKS_PER_MESSAGE = 4096
 """Blocks found on disk that one message tells of, about."""
@@ -60,6 +63,24 @@ class RankReports:
     def send(self, event: Message) -> None:
         """Tell the engine something that happened at this moment."""
         self._events.send(event)
+
+    def failed(self, request_id: str, error: Exception) -> None:
+        """Tell the engine that this rank could not do something for one request, and go on without it.
+
+        An error that is not of ours is a defect, and logged as such.
+        """
+        if isinstance(error, WaveppError):
+            reason = str(error)
+        else:
+            logger.error("request %s failed", request_id, exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+        self.send(
+            Failed(
+                rank=self.rank,
+                request_id=request_id,
+                reason=f"request {request_id} failed on rank {self.rank}: {reason}",
+            )
+        )
 
     def wave_executed(self) -> None:
         """Count a wave, as progress."""

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.dynamo.live_requests import LiveRequests
+from wavepp_worker.errors import InvalidRequest
+
+
+def test_an_id_is_one_requests_until_that_is_over() -> None:
+    live = LiveRequests()
+    with live.entered("r", lambda: False):
+        with pytest.raises(InvalidRequest, match="request id r is in use"), live.entered("r", lambda: True):
+            pass
+        assert not live.given_up("r"), "the caller of the other one did"
+        with live.entered("s", lambda: True):
+            assert live.given_up("s")
+    live.check_free("r")
+    with pytest.raises(ZeroDivisionError), live.entered("r", lambda: True):
+        _ = 1 // 0
+    live.check_free("r")
+    assert not live.given_up("r")
