@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
 import pytest
 from aiohttp import web
+from wavepp_worker.dynamo import frontend_proxy
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
 
@@ -27,7 +28,7 @@ class Upstream:
         body = await request.read()
         if self.starting:
             return web.Response(status=404)
-        self.requests.append((request.method, request.path_qs, body, request.headers.get("x-mark", "")))
+        self.requests.append((request.method, request.raw_path, body, request.headers.get("x-mark", "")))
         response = web.StreamResponse(status=207, headers={"x-answer": "yes"})
         await response.prepare(request)
         try:
@@ -91,13 +92,10 @@ def test_requests_and_answers_pass_unchanged() -> None:
         async with session.post(f"{url}{COMPLETIONS}?a=1", data=body, headers={"x-mark": "m"}) as answer:
             assert (answer.status, answer.headers["x-answer"]) == (207, "yes")
             assert await answer.read() == b"data: one\n\ndata: two\n\n"
-        async with session.post(f"{url}{COMPLETIONS}", data=b"{not json") as answer:
-            assert answer.status == 207
         async with session.get(f"{url}/v1/models") as answer:
             assert answer.status == 207
         assert upstream.requests[0] == ("POST", f"{COMPLETIONS}?a=1", body, "m")
-        assert upstream.requests[1][2] == b"{not json"
-        assert upstream.requests[2][:2] == ("GET", "/v1/models")
+        assert upstream.requests[1][:2] == ("GET", "/v1/models")
 
     through_the_proxy(check)
 
@@ -109,6 +107,93 @@ def test_a_refusal_never_reaches_the_frontend() -> None:
             told = await answer.json()
         assert told["code"] == 400
         assert "token id 100" in told["message"]
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"{not json", "the body is not JSON"),
+        (b"", "the body is not JSON"),
+        (b'{"prompt": [' + b"9" * 5000 + b"]}", "the body is not JSON"),
+        (b'{"user": ' + b"[" * 100_000, "nests too deeply"),
+        (b'{"user": "a\nb", "prompt": [100]}', "token id 100"),
+    ],
+    ids=["not JSON", "nothing", "a number too long", "too deep", "a bare control character"],
+)
+def test_what_the_proxy_cannot_read_does_not_pass_unchecked(body: bytes, sentence: str) -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{url}{COMPLETIONS}", data=body) as answer:
+            assert answer.status == 400
+            assert sentence in (await answer.json())["message"]
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+def test_a_compressed_body_is_refused() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        for encoding in ("gzip", "deflate"):
+            headers = {"Content-Encoding": encoding}
+            async with session.post(
+                f"{url}{COMPLETIONS}", data=b'{"prompt": [100]}', headers=headers
+            ) as answer:
+                assert answer.status == 400
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+def test_a_body_that_is_too_long_or_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontend_proxy, "BODY_SECONDS", 0.2)
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async def never() -> AsyncIterator[bytes]:
+            yield b"{"
+            await asyncio.sleep(5)
+
+        async with session.post(f"{url}{COMPLETIONS}", data=never()) as answer:
+            assert answer.status == 408
+        too_long = b" " * (frontend_proxy.MOST_BODY_BYTES + 1)
+        async with session.post(f"{url}{COMPLETIONS}", data=too_long) as answer:
+            assert answer.status == 413
+            assert "send fewer or shorter prompts" in (await answer.json())["message"]
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/x/../v1/completions", b"207"),
+        ("/v1/./completions", b"207"),
+        ("/v1/complet%69ons", b"400"),
+        ("http://127.0.0.1:1/v1/completions", b"400"),
+        ("/busy_threshold", b"403"),
+    ],
+)
+def test_a_path_is_passed_on_as_it_was_checked(target: str, status: bytes) -> None:
+    """A client library would take ``..`` out of a path before sending it: this speaks HTTP itself."""
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        assert (await reader.read(12)).endswith(status)
+        writer.close()
+        assert [path for _, path, _, _ in upstream.requests] == [target] * (status == b"207")
+
+    through_the_proxy(check)
+
+
+def test_a_header_that_chooses_the_worker_is_refused() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        headers = {"X-Worker-Instance-Id": "5"}
+        async with session.post(f"{url}{CHAT}", json=HELLO, headers=headers) as answer:
+            assert answer.status == 400
         assert upstream.requests == []
 
     through_the_proxy(check)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo.openai_checks import refusal
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -28,6 +28,16 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
         (CHAT, {**HELLO, "response_format": {"type": "json_object"}}, "response_format"),
         (CHAT, {**HELLO, "tool_choice": "required"}, "tool_choice"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
+        (COMPLETIONS, {"prompt": "x", "guided_regex": ""}, "guided_regex asks for constrained output"),
+        (COMPLETIONS, {"prompt": [[1]] * 129}, "129 prompts"),
+        (COMPLETIONS, {"prompt": ["a"] * 129}, "129 prompts"),
+        (COMPLETIONS, {"prompt": "x", "nvext": {"dp_rank": 0}}, "nvext.dp_rank"),
+        (COMPLETIONS, {"prompt": "x", "repetition_penalty": 1e-40}, "repetition_penalty"),
+        (COMPLETIONS, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, "min_tokens=5"),
+        (COMPLETIONS, {"prompt": "x", "stop": list("abcde")}, "5 stop strings"),
+        (RESPONSES, {"input": "x", "previous_response_id": ""}, "previous_response_id"),
+        (RESPONSES, {"input": "x", "background": True}, "background"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(path: str, body: dict[str, Any], sentence: str) -> None:
@@ -44,6 +54,8 @@ def test_what_cannot_be_honoured_is_named(path: str, body: dict[str, Any], sente
         (CHAT, {"messages": "odd"}),
         (CHAT, [1, 2]),
         ("/v1/models", {"n": 7}),
+        (COMPLETIONS, {"prompt": [1] * 129}),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}),
     ],
 )
 def test_everything_else_is_left_to_the_frontend(path: str, body: Any) -> None:

@@ -74,6 +74,13 @@ def test_stops_are_told_apart() -> None:
     assert ignoring.stop_hidden == (7,)
 
 
+def test_the_room_left_cuts_the_least_as_well_as_the_most() -> None:
+    """The frontend writes the room as ``max_tokens`` where a request names none."""
+    for most in (17, None):
+        parsed = read(stop_conditions={"min_tokens": 2**31, "max_tokens": most})
+        assert (parsed.min_tokens, parsed.max_tokens) == (17, 17)
+
+
 def test_max_tokens_is_cut_to_the_room_left() -> None:
     assert read(stop_conditions={"max_tokens": 10**6}).max_tokens == 17
     assert parse_request({"token_ids": [1] * 20}, LIMITS, SamplingParams()).max_tokens == 1

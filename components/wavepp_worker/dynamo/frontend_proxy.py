@@ -1,21 +1,29 @@
 """The HTTP server in front of Dynamo's frontend.
 
-It refuses what ``openai_checks`` finds, with status 400 and a sentence, and passes everything else through
-unchanged.
+It refuses what ``openai_checks`` and ``worker_choice`` find, with status 400 and a sentence, and passes
+everything else through unchanged. What it cannot read it does not pass on: nobody would have checked it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.dynamo.worker_choice import chosen_by_header
+from wavepp_worker.errors import ConfigError, InvalidRequest
 
-MOST_BODY_BYTES = 64 << 20
+MOST_BODY_BYTES = 16 << 20
+"""As much as two million token ids; decoded, a hostile body takes about 25 times as much for a moment."""
+BODY_SECONDS = 60.0
+"""How long a client may take to send its body."""
+CLOSED_PATHS = ("/busy_threshold",)
+"""What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
@@ -37,7 +45,9 @@ class FrontendProxy:
         app = web.Application(client_max_size=MOST_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False
+        )
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -65,17 +75,28 @@ class FrontendProxy:
             await self._session.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        if request.method == "POST" and request.path in CHECKED_PATHS:
-            sentence = refusal(request.path, _decode(body), self._vocab_size)
-            if sentence is not None:
-                return _refused(400, "Bad Request", sentence)
+        try:
+            body = await _body(request)
+            self._check(request, body)
+        except InvalidRequest as error:
+            return _refused(400, "Bad Request", str(error))
+        except web.HTTPRequestEntityTooLarge:
+            sentence = f"the body is longer than {MOST_BODY_BYTES} bytes; send fewer or shorter prompts"
+            return _refused(413, "Payload Too Large", sentence)
+        except asyncio.TimeoutError:
+            sentence = f"the body did not arrive within {BODY_SECONDS:.0f} s; send it at once"
+            return _refused(408, "Request Timeout", sentence)
+        if request.path in CLOSED_PATHS:
+            return _refused(
+                403, "Forbidden", f"{request.path} is not for clients; set it where Dynamo starts"
+            )
         assert self._session is not None
         headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP]
         try:
             async with self._session.request(
                 request.method,
-                self._upstream + request.raw_path,
+                # As it is: a path that is rewritten on the way is not the one that was checked.
+                URL(self._upstream + request.raw_path, encoded=True),
                 headers=headers,
                 data=body or None,
                 allow_redirects=False,
@@ -83,6 +104,20 @@ class FrontendProxy:
                 return await _relay(request, answer)
         except aiohttp.ClientConnectorError:
             return _refused(503, "Service Unavailable", "the frontend is not up yet; try again shortly")
+
+    def _check(self, request: web.Request, body: bytes) -> None:
+        """Raise ``InvalidRequest`` if something speaks against the request."""
+        if not request.raw_path.startswith("/"):
+            raise InvalidRequest(f"{request.raw_path!r} is no path; ask for one that begins with /")
+        if request.method != "POST" or request.path not in CHECKED_PATHS:
+            return
+        if request.raw_path.partition("?")[0] != request.path:
+            raise InvalidRequest(f"write the path as it is: {request.path}")
+        sentence = chosen_by_header(request.headers) or refusal(
+            request.path, _decoded(body), self._vocab_size
+        )
+        if sentence is not None:
+            raise InvalidRequest(sentence)
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -106,9 +141,21 @@ def _refused(status: int, kind: str, sentence: str) -> web.Response:
     return web.json_response({"message": sentence, "type": kind, "code": status}, status=status)
 
 
-def _decode(body: bytes) -> Any:
+async def _body(request: web.Request) -> bytes:
+    """The body as it was sent; raises ``InvalidRequest`` if it cannot be had."""
+    if "Content-Encoding" in request.headers:
+        raise InvalidRequest("compressed bodies are not taken; send it without Content-Encoding")
     try:
-        return json.loads(body)
-    except ValueError:
-        # The frontend says best what is wrong with it.
-        return None
+        return await asyncio.wait_for(request.read(), BODY_SECONDS)
+    except web.RequestPayloadError as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from error
+
+
+def _decoded(body: bytes) -> Any:
+    """The JSON value of a body; the frontend, too, puts up with bare control characters in strings."""
+    try:
+        return json.loads(body, strict=False)
+    except RecursionError as error:
+        raise InvalidRequest("the body nests too deeply; send a flat object") from error
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from error

@@ -10,10 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wavepp_worker.dynamo.openai_ranges import sampling_out_of_range, stop_out_of_range, too_few_tokens
+from wavepp_worker.dynamo.worker_choice import chosen_by_body
 from wavepp_worker.limits import first_outside, outside_vocabulary
 
-CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions")
+CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+MOST_PROMPTS = 128
+"""Prompts of one request; the frontend runs all of them at once."""
 
+_UNSUPPORTED = (
+    "logit_bias",
+    "suffix",
+    "echo",
+    "prompt_logprobs",
+    "return_tokens_as_token_ids",
+    "prompt_embeds",
+    "background",
+)
+_TEXT_PARTS = (None, "text", "refusal", "input_text", "output_text")
 _EMPTY: tuple[Any, ...] = (None, False, "", [], {})
 
 
@@ -27,7 +41,17 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
     """
     if path not in CHECKED_PATHS or not isinstance(body, Mapping):
         return None
-    checks = (_choices, _unsupported, _constrained, _prompt(vocab_size), _messages)
+    checks = (
+        _choices,
+        _unsupported,
+        _constrained,
+        _prompt(vocab_size),
+        _messages,
+        chosen_by_body,
+        sampling_out_of_range,
+        stop_out_of_range,
+        too_few_tokens,
+    )
     return next((sentence for check in checks if (sentence := check(body)) is not None), None)
 
 
@@ -39,14 +63,16 @@ def _choices(body: Mapping[str, Any]) -> str | None:
 
 
 def _unsupported(body: Mapping[str, Any]) -> str | None:
-    for key in ("logit_bias", "suffix", "echo", "prompt_logprobs", "return_tokens_as_token_ids"):
+    for key in _UNSUPPORTED:
         if body.get(key) not in _EMPTY:
             return f"{key} is not supported; leave it out"
+    if body.get("previous_response_id") is not None:
+        return "previous_response_id is not supported; send the whole conversation as input"
     return None
 
 
 def _constrained(body: Mapping[str, Any]) -> str | None:
-    wanted = [key for key in body if key.startswith("guided_") and body[key] not in _EMPTY]
+    wanted = [key for key in body if key.startswith("guided_") and body[key] is not None]
     form = body.get("response_format")
     if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
         wanted.append("response_format")
@@ -61,7 +87,11 @@ def _constrained(body: Mapping[str, Any]) -> str | None:
 def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
     def check(body: Mapping[str, Any]) -> str | None:
         prompt = body.get("prompt")
-        if vocab_size is None or not isinstance(prompt, list):
+        if not isinstance(prompt, list):
+            return None
+        if len(prompt) > MOST_PROMPTS and isinstance(prompt[0], list | str):
+            return f"{len(prompt)} prompts in one request; send at most {MOST_PROMPTS} at a time"
+        if vocab_size is None:
             return None
         for part in prompt:
             bad = first_outside(part if isinstance(part, list) else [part], vocab_size)
@@ -73,11 +103,12 @@ def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]
 
 
 def _messages(body: Mapping[str, Any]) -> str | None:
-    messages = body.get("messages")
-    for message in messages if isinstance(messages, list) else []:
-        content = message.get("content") if isinstance(message, Mapping) else None
-        for part in content if isinstance(content, list) else []:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind not in (None, "text", "refusal"):
-                return f"a message has content of type {kind!r}; this deployment takes text only"
+    for key in ("messages", "input"):
+        messages = body.get(key)
+        for message in messages if isinstance(messages, list) else []:
+            content = message.get("content") if isinstance(message, Mapping) else None
+            for part in content if isinstance(content, list) else []:
+                kind = part.get("type") if isinstance(part, Mapping) else None
+                if kind not in _TEXT_PARTS:
+                    return f"a message has content of type {kind!r}; this deployment takes text only"
     return None

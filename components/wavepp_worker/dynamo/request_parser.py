@@ -94,7 +94,8 @@ def parse_request(
     min_tokens = _count(stop, "min_tokens", 0)
     if max_tokens < 1:
         raise InvalidRequest("max_tokens=0 leaves nothing to generate; ask for at least 1")
-    if min_tokens > max_tokens and not first_only:
+    # The room cuts both: the frontend writes it where a request names no most.
+    if min(min_tokens, context_left) > max_tokens and not first_only:
         raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
     sampling = sampling_params(groups.sampling, logprobs, defaults)

@@ -1,0 +1,66 @@
+"""Numbers of an OpenAI request that a worker would refuse, told before it is routed. Pure.
+
+What a worker refuses is an internal error to the frontend on some paths, so its rules are applied here, too:
+the same functions, as far as the types are right. Wrong types the frontend refuses itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wavepp_worker.dynamo.sampling_options import sampling_params
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.sampling import SamplingParams, check_sampling
+
+MOST_LOGPROBS = 20
+MOST_STOPS = 4
+"""As OpenAI's. The frontend takes more in one place and fails in another."""
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_WHOLE = frozenset({"top_k", "seed"})
+
+
+def sampling_out_of_range(body: Mapping[str, Any]) -> str | None:
+    """The first sampling parameter that no worker takes, and its range."""
+    options = {key: body[key] for key in _SAMPLING if _is_number(body.get(key), whole=key in _WHOLE)}
+    try:
+        check_sampling(sampling_params(options, None, SamplingParams()), MOST_LOGPROBS)
+    except InvalidRequest as error:
+        return str(error)
+    except OverflowError:
+        return f"a number among {', '.join(options)} is too large; give a smaller one"
+    return None
+
+
+def stop_out_of_range(body: Mapping[str, Any]) -> str | None:
+    """Too many stop strings."""
+    stop = body.get("stop")
+    if isinstance(stop, list) and len(stop) > MOST_STOPS:
+        return f"{len(stop)} stop strings; give at most {MOST_STOPS}"
+    return None
+
+
+def too_few_tokens(body: Mapping[str, Any]) -> str | None:
+    """An answer that must be longer than it may be."""
+    least: Any = body.get("min_tokens")
+    if not _is_number(least, whole=True):
+        return None
+    limits = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+    key = next((limit for limit in limits if _is_number(body.get(limit), whole=True)), None)
+    if key is None or least <= body[key]:
+        return None
+    return f"min_tokens={least} is more than {key}={body[key]}"
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    return isinstance(value, int if whole else int | float) and not isinstance(value, bool)
