@@ -21,6 +21,7 @@ from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SamplingParams, sample
 
 from tests.support.decode_bench import Collector
+from tests.support.handoff_sides import SECRET, room_of
 from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -52,7 +53,7 @@ class Prefill:
 
     def room(self) -> BootstrapAddress:
         self._rooms += 1
-        return BootstrapAddress(host=HOST, port=self.server.port, room=self._rooms)
+        return room_of(self.server, self._rooms)
 
     def run(
         self, at: BootstrapAddress, tokens: np.ndarray, sampling: SamplingParams, gate: threading.Event
@@ -62,10 +63,11 @@ class Prefill:
         self._blocks += len(table)
         name, count = f"p{at.room}", len(tokens)
         for source in self.sources:
+            source.expect(name, SECRET)
             source.offer(name, table, count, 0)
         addresses = tuple(source.address for source in self.sources)
         model_id = self.ranks.info.model_id
-        offer = Offer(request_id=name, prompt_tokens=count, model_id=model_id, ranks=addresses)
+        offer = Offer(request_id=name, secret=SECRET, prompt_tokens=count, model_id=model_id, ranks=addresses)
         self.server.register(at.room, offer)
 
         def compute() -> None:
@@ -213,6 +215,6 @@ def test_a_failed_prefill_is_told(
 def test_nobody_there(engine: DecodeEngine, prompt: Any) -> None:
     outputs = Collector()
     packed = token_ids.pack(prompt(9))
-    at = BootstrapAddress(host=HOST, port=1, room=1)
+    at = BootstrapAddress(host=HOST, port=1, room=1, secret=SECRET)
     engine.submit(DecodeRequest(request_id="bad", tokens=packed, max_tokens=4, handoff=at), outputs)
     assert outputs.last.error_kind == "HandoffError"

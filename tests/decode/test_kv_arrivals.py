@@ -15,12 +15,13 @@ from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.decode.receiver import Received
-from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.watchdog import Watched
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
+from tests.support.handoff_sides import SECRET
 from tests.support.waiting import WAIT_SECONDS, wait_until
 
 VOCABULARY = 50
@@ -40,8 +41,10 @@ class Receiver:
         self.cancelled = 0
         self.closed = threading.Event()
 
-    async def receive(self, host: str, port: int, room: int, allocate: Any, timeout: float) -> Received:
-        offer = Offer(request_id="p", prompt_tokens=self.offered_tokens, model_id="m", ranks=())
+    async def receive(self, at: BootstrapAddress, allocate: Any, timeout: float) -> Received:
+        offer = Offer(
+            request_id="p", secret=SECRET, prompt_tokens=self.offered_tokens, model_id="m", ranks=()
+        )
         try:
             self.tables.append(await allocate(offer))
             while not self.arrived.is_set():

@@ -6,11 +6,12 @@ from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
 
 
 def sequence(**values: object) -> Sequence:
     fields = {"request_id": "r", "tokens": token_ids.pack(range(5)), "max_tokens": 4}
-    address = BootstrapAddress(host="127.0.0.1", port=1, room=1)
+    address = BootstrapAddress(host="127.0.0.1", port=1, room=1, secret=Secret.fresh())
     return Sequence(DecodeRequest(**{**fields, "handoff": address, **values}))  # type: ignore[arg-type]
 
 

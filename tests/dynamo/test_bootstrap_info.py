@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.dynamo.bootstrap_info import (
+    advertised_host,
     bootstrap_address,
     chosen_bootstrap_room,
     disaggregated_params,
@@ -13,9 +14,11 @@ from wavepp_worker.dynamo.bootstrap_info import (
 )
 from wavepp_worker.errors import HandoffError, InvalidRequest
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
 
-ADDRESS = BootstrapAddress(host="10.0.0.1", port=4242, room=7)
-INFO = {"bootstrap_host": "10.0.0.1", "bootstrap_port": 4242, "bootstrap_room": 7}
+KEY = Secret.fresh()
+ADDRESS = BootstrapAddress(host="10.0.0.1", port=4242, room=7, secret=KEY.for_room(7))
+INFO = {"bootstrap_host": advertised_host("10.0.0.1", KEY), "bootstrap_port": 4242, "bootstrap_room": 7}
 
 
 def request(**fields: Any) -> Any:
@@ -46,7 +49,7 @@ def test_a_request_without_a_prefill_is_refused(fields: dict[str, Any]) -> None:
 
 def test_params_of_another_schema_are_refused() -> None:
     params = {**disaggregated_params(ADDRESS), "schema": "x.v9"}
-    with pytest.raises(InvalidRequest, match=r"schema 'x\.v9'.*understands 'wavepp\.handoff\.v1'"):
+    with pytest.raises(InvalidRequest, match=r"schema 'x\.v9'.*understands 'wavepp\.handoff\.v2'"):
         bootstrap_address(request(prefill_result={"disaggregated_params": params}))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from dynamo._core import Context
+from wavepp_worker.dynamo.bootstrap_info import advertised_host
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -33,7 +34,7 @@ def test_start_says_what_to_register(kind: str, text_model: Path) -> None:
         assert (llm.context_length, llm.kv_cache_block_size) == (fakes.CONTEXT, 16)
         assert llm.total_kv_blocks == 64
         assert (llm.bootstrap_host, llm.bootstrap_port) == (
-            ("127.0.0.1", 4242) if kind == "prefill" else (None, None)
+            (advertised_host("127.0.0.1", fakes.KEY), 4242) if kind == "prefill" else (None, None)
         )
 
     run(check())

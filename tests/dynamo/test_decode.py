@@ -39,6 +39,7 @@ def test_decode_finds_the_room_in_a_prefill_result(text_model: Path) -> None:
         request = prompt("decode", room=3)
         del request["bootstrap_info"]
         params = {"schema": HANDOFF_SCHEMA, "host": "127.0.0.1", "port": 1, "room": 3}
+        params["secret"] = fakes.KEY.for_room(3).hex()
         chunks = await collect(
             worker, {**request, "prefill_result": {"disaggregated_params": params}}, Context("r")
         )

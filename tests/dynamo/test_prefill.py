@@ -34,6 +34,7 @@ def test_prefill_announces_its_room_and_what_it_reused(text_model: Path) -> None
             "host": "127.0.0.1",
             "port": 4242,
             "room": 77,
+            "secret": fakes.KEY.for_room(77).hex(),
         }
         assert chunk["completion_usage"]["prompt_tokens_details"] == {"cached_tokens": fakes.REUSED}
         assert chunk["engine_data"]["kv_cache_hit"] == {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.decode.receiver import Received
 
-from tests.support.handoff_sides import FIRST, Decode, Prefill
+from tests.support.handoff_sides import FIRST, SECRET, Decode, Prefill
 
 TOKENS = 23
 STEPS = st.lists(
@@ -49,6 +49,7 @@ class Story:
                 table = torch.arange(index * count, (index + 1) * count)
                 self.worker.tables[name].append(table)
                 kv.write(table, 0, amount, index)
+                source.expect(name, SECRET)
                 source.offer(name, table, TOKENS, amount)
             self.worker.server.register(room, offer)
         elif what == "compute" and live and name not in self.worker.cancelled:

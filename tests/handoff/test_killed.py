@@ -16,6 +16,8 @@ from tests.support.handoff_sides import FIRST
 
 DECODE = """
 import asyncio, sys
+from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
 from tests.support.handoff_sides import Decode, HOST
 
 async def main():
@@ -23,7 +25,9 @@ async def main():
     async def allocate(offer):
         print("allocated", flush=True)
         return await target.allocate(offer)
-    await target.receiver.receive(HOST, int(sys.argv[1]), int(sys.argv[2]), allocate, 30.0)
+    port, room, secret = int(sys.argv[1]), int(sys.argv[2]), Secret.from_hex(sys.argv[3])
+    at = BootstrapAddress(host=HOST, port=port, room=room, secret=secret)
+    await target.receiver.receive(at, allocate, 30.0)
 
 asyncio.run(main())
 """
@@ -31,7 +35,8 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def decode_process(worker: Any, room: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", DECODE, str(worker.server.port), str(room)]
+    at = worker.at(room)
+    command = [sys.executable, "-c", DECODE, str(at.port), str(room), at.secret.hex()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield process

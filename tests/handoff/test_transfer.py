@@ -10,7 +10,7 @@ import pytest
 import torch
 from wavepp_worker.errors import HandoffError, RequestTimeout
 
-from tests.support.handoff_sides import FIRST
+from tests.support.handoff_sides import FIRST, SECRET
 
 UNEVEN = {"parts": ((0, 1), (1, 4), (4, 5)), "blocks": (4, 7, 2)}
 
@@ -108,6 +108,7 @@ def test_pull_may_come_before_the_offer(transport: str, prefill: Any, decode: An
 
     async def run() -> None:
         worker.server.register(1, worker.describe("a", 8))
+        worker.sources[0].expect("a", SECRET)
         receiving = asyncio.ensure_future(target.receive(worker, 1))
         await asyncio.sleep(0.1)
         worker.offer("a", 8)

@@ -9,6 +9,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
 
 from tests.support.decode_bench import Collector
 
@@ -21,7 +22,7 @@ def decoding(
     request = DecodeRequest(
         request_id=name,
         tokens=token_ids.pack(range(prompt_tokens)),
-        handoff=BootstrapAddress(host="127.0.0.1", port=1, room=1),
+        handoff=BootstrapAddress(host="127.0.0.1", port=1, room=1, secret=Secret.fresh()),
         **{"max_tokens": 4, **values},
     )
     return DecodingRequest(request, collector, deadline or time.monotonic() + 60), collector

@@ -9,6 +9,7 @@ from typing import Any
 
 from dynamo._core import Context
 from wavepp_worker.dynamo.agg import AggWorker
+from wavepp_worker.dynamo.bootstrap_info import advertised_host
 from wavepp_worker.dynamo.decode import DecodeWorker
 from wavepp_worker.dynamo.prefill import PrefillWorker
 from wavepp_worker.dynamo.worker import WaveppWorker
@@ -39,7 +40,8 @@ async def started(kind: str, model: Path) -> Any:
 
 
 def bootstrap_info(room: int) -> dict[str, Any]:
-    return {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": room}
+    host = advertised_host("127.0.0.1", fakes.KEY)
+    return {"bootstrap_host": host, "bootstrap_port": 1, "bootstrap_room": room}
 
 
 def prompt(kind: str, room: int = 1, max_tokens: int = 4, **fields: Any) -> dict[str, Any]:

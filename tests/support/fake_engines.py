@@ -11,6 +11,7 @@ from typing import Any
 from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStats
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.requests import (
     EngineStats,
@@ -23,6 +24,7 @@ from wavepp_worker.runtime.protocol.requests import (
 VOCABULARY = 258
 CONTEXT = 128
 REUSED = 3
+KEY = Secret.fresh()
 
 
 class FakePrefillEngine:
@@ -80,7 +82,7 @@ class FakePrefillEngine:
             rank=0, host="127.0.0.1", port=1, layers=(0, 2), block_size=16, dtype="float32", bytes_per_token=10,
             transport="socket",
         )  # fmt: skip
-        return Offer(request_id=request_id, prompt_tokens=1, model_id="m", ranks=(rank,))
+        return Offer(request_id=request_id, secret=KEY, prompt_tokens=1, model_id="m", ranks=(rank,))
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -127,9 +129,14 @@ class FakeBootstrap:
             self.failure: str | None = None
             self.opened = False
 
+    key = KEY
+
     def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None], keep: float) -> None:
         self.host, self.port, self.on_cancel = host, port or 4242, on_cancel
         self.closed = 0
+
+    def secret(self, room: int) -> Secret:
+        return self.key.for_room(room)
 
     @classmethod
     def room(cls, room: int) -> FakeBootstrap.Room:

@@ -15,6 +15,7 @@ from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 
+from tests.support.handoff_sides import SECRET
 from tests.support.stage_pair import StagePair
 
 
@@ -58,7 +59,7 @@ class FakePrefill:
             room.offer.set()
             room.kv.set()
         self.rooms[len(self.rooms)] = room
-        return BootstrapAddress(host="127.0.0.1", port=1, room=len(self.rooms) - 1)
+        return BootstrapAddress(host="127.0.0.1", port=1, room=len(self.rooms) - 1, secret=SECRET)
 
     def receiver(self, kv: Any, *_: object) -> FakeReceiver:
         return FakeReceiver(self, kv)
@@ -77,15 +78,15 @@ class FakeReceiver:
         self._kv = kv
 
     async def receive(
-        self, host: str, port: int, room: int, allocate: Callable[[Offer], Any], timeout: float
+        self, at: BootstrapAddress, allocate: Callable[[Offer], Any], timeout: float
     ) -> Received:
-        at = self._prefill.rooms[room]
+        room = self._prefill.rooms[at.room]
         try:
-            return await asyncio.wait_for(self._receive(at, allocate), timeout)
+            return await asyncio.wait_for(self._receive(room, allocate), timeout)
         except asyncio.TimeoutError:
             raise RequestTimeout(f"not here within {timeout} s") from None
         except asyncio.CancelledError:
-            at.cancelled.set()
+            room.cancelled.set()
             raise
 
     def close(self) -> None:
@@ -94,7 +95,9 @@ class FakeReceiver:
     async def _receive(self, at: Room, allocate: Callable[[Offer], Any]) -> Received:
         await _opened(at.offer)
         count = len(at.tokens)
-        offer = Offer(request_id="p", prompt_tokens=at.prompt_tokens or count, model_id="", ranks=())
+        offer = Offer(
+            request_id="p", secret=SECRET, prompt_tokens=at.prompt_tokens or count, model_id="", ranks=()
+        )
         at.asked.set()
         table = await allocate(offer)
         at.allocated.set()

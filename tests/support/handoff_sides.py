@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from wavepp_worker.handoff.decode.receiver import KVReceiver
-from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SampledToken
 
@@ -18,6 +19,7 @@ os.environ.setdefault("UCX_LOG_LEVEL", "error")
 
 HOST = "127.0.0.1"
 MODEL = "tiny-model"
+SECRET = Secret(b"of every request in these tests.")
 FIRST = FirstToken(first=SampledToken(7, -0.5, ((7, -0.5),)), reused_tokens=3)
 
 
@@ -91,6 +93,11 @@ class FakeKV:
         return wrong
 
 
+def room_of(server: BootstrapServer, room: int) -> BootstrapAddress:
+    """What whoever claims a room of ``server`` is told."""
+    return BootstrapAddress(host=HOST, port=server.port, room=room, secret=server.secret(room))
+
+
 def value(seed: int, layer: int, kind: int, token: int) -> float:
     return float(seed * 4096 + token * 64 + layer * 2 + kind)
 
@@ -137,17 +144,21 @@ class Prefill:
             table = order[: -(-tokens // kv.block_size)].clone()
             self.tables[name].append(table)
             kv.write(table, 0, ready, seed)
+            source.expect(name, SECRET)
             source.offer(name, table, tokens, ready)
         return self.describe(name, tokens)
 
     def describe(self, name: str, tokens: int, model: str = MODEL) -> Offer:
         ranks = tuple(source.address for source in self.sources)
-        return Offer(request_id=name, prompt_tokens=tokens, model_id=model, ranks=ranks)
+        return Offer(request_id=name, secret=SECRET, prompt_tokens=tokens, model_id=model, ranks=ranks)
 
     def compute(self, name: str, start: int, end: int, seed: int = 1) -> None:
         for kv, source, table in zip(self.kvs, self.sources, self.tables[name], strict=True):
             kv.write(table, start, end, seed)
             source.advance(name, end)
+
+    def at(self, room: int) -> BootstrapAddress:
+        return room_of(self.server, room)
 
     def how(self, name: str) -> list[str]:
         return [how for _, settled, how in self.settled if settled == name]
@@ -185,4 +196,4 @@ class Decode:
 
     def receive(self, prefill: Prefill, room: int, timeout: float = 15.0, **values: Any) -> Awaitable[Any]:
         allocate = values.get("allocate", self.allocate)
-        return self.receiver.receive(HOST, prefill.server.port, room, allocate, timeout)
+        return self.receiver.receive(prefill.at(room), allocate, timeout)

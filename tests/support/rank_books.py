@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import torch
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
@@ -57,6 +59,7 @@ class NotedSource:
     Attributes:
         calls: what the rank told it, in order: the method's name, the request, and the tokens that can be read.
         tables: of each offered request.
+        secrets: of each request that is expected and neither offered nor withdrawn yet.
     """
 
     address: RankAddress = field(
@@ -73,8 +76,13 @@ class NotedSource:
     )
     calls: list[tuple[str, str, int]] = field(default_factory=list)
     tables: dict[str, list[int]] = field(default_factory=dict)
+    secrets: dict[str, Secret] = field(default_factory=dict)
+
+    def expect(self, request_id: str, secret: Secret) -> None:
+        self.secrets[request_id] = secret
 
     def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+        del self.secrets[request_id]
         self.calls.append(("offer", request_id, ready))
         self.tables[request_id] = block_table.tolist()
 
@@ -82,7 +90,8 @@ class NotedSource:
         self.calls.append(("advance", request_id, ready))
 
     def withdraw(self, request_id: str) -> None:
-        self.calls.append(("withdraw", request_id, 0))
+        if self.secrets.pop(request_id, None) is None:
+            self.calls.append(("withdraw", request_id, 0))
 
     def pending(self) -> int:
         return 0
@@ -116,7 +125,10 @@ class RankBooks:
             self.lifecycle.source = self.source
 
     def announce(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:
-        self.lifecycle.announce(PrefillRequest.of(name, prompt, handoff=handoff))
+        request = PrefillRequest.of(name, prompt, handoff=handoff)
+        if handoff:
+            request = msgspec.structs.replace(request, secret=Secret.fresh())
+        self.lifecycle.announce(request)
         return self.requests.known(name)
 
     def admit(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:

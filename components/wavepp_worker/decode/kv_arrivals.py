@@ -109,8 +109,7 @@ class KvArrivals:
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
 
-        at = request.handoff
-        return await self._receiver.receive(at.host, at.port, at.room, allocate, self._timeout)
+        return await self._receiver.receive(request.handoff, allocate, self._timeout)
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
         request = decoding.request

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wavepp_worker.errors import InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
 
 if TYPE_CHECKING:
     from dynamo.common.backend.engine import GenerateRequest
 
-HANDOFF_SCHEMA = "wavepp.handoff.v1"
+HANDOFF_SCHEMA = "wavepp.handoff.v2"
 """Version of what ``disaggregated_params`` holds; a decode worker refuses others."""
 
 _INVALID_REQUEST = "invalid request: "
@@ -37,7 +38,22 @@ def chosen_bootstrap_room(request: GenerateRequest) -> int | None:
 
 def disaggregated_params(address: BootstrapAddress) -> dict[str, Any]:
     """An address as what a prefill worker answers, for the frontend to pass on to decode."""
-    return {"schema": HANDOFF_SCHEMA, "host": address.host, "port": address.port, "room": address.room}
+    return {
+        "schema": HANDOFF_SCHEMA,
+        "host": address.host,
+        "port": address.port,
+        "room": address.room,
+        "secret": address.secret.hex(),
+    }
+
+
+def advertised_host(host: str, key: Secret) -> str:
+    """``host`` as a prefill worker registers it, with the key of its bootstrap server's rooms before it.
+
+    Where the frontend chooses a room, prefill and decode learn of it at the same time: all else that decode is
+    told is what the prefill worker registered, which the frontend passes on as it is.
+    """
+    return f"{key.hex()}@{host}"
 
 
 def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
@@ -49,11 +65,10 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
     """
     info = request.get("bootstrap_info")
     if info:
-        return BootstrapAddress(
-            host=str(info.get("bootstrap_host")),
-            port=_number("bootstrap_port", info.get("bootstrap_port"), 2**16),
-            room=_number("bootstrap_room", info.get("bootstrap_room"), 2**64),
-        )
+        port = _number("bootstrap_port", info.get("bootstrap_port"), 2**16)
+        room = _number("bootstrap_room", info.get("bootstrap_room"), 2**64)
+        key, _, host = str(info.get("bootstrap_host")).partition("@")
+        return BootstrapAddress(host=host, port=port, room=room, secret=_secret(key).for_room(room))
     params = (request.get("prefill_result") or {}).get("disaggregated_params")
     if not params:
         raise InvalidRequest(
@@ -69,6 +84,7 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
         host=str(params.get("host")),
         port=_number("port", params.get("port"), 2**16),
         room=_number("room", params.get("room"), 2**64),
+        secret=_secret(params.get("secret")),
     )
 
 
@@ -78,6 +94,16 @@ def _number(key: str, value: Any, limit: int) -> int:
             f"{key} of the hand-off is {value!r}, but must be a whole number from 0 to {limit - 1}"
         )
     return value
+
+
+def _secret(text: Any) -> Secret:
+    try:
+        return Secret.from_hex(str(text))
+    except ValueError:
+        raise InvalidRequest(
+            "the hand-off came without its secret, so not from a prefill worker of this version; run the same "
+            "WavePP version on both"
+        ) from None
 
 
 def failure_reason(error: WaveppError) -> str:

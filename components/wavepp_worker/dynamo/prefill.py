@@ -59,12 +59,15 @@ class PrefillWorker(WaveppWorker):
 
     def open(self) -> Registration:
         self._handler.start()
-        address = self._handler.address(0)
+        bootstrap = self._handler.bootstrap
+        assert bootstrap is not None
         return Registration(
             model=str(self._model),
             served_model_name=self._runtime.served_model_name,
             llm=dataclasses.replace(
-                self._handler.registration(), bootstrap_host=address.host, bootstrap_port=address.port
+                self._handler.registration(),
+                bootstrap_host=self._handler.bootstrap_host(),
+                bootstrap_port=bootstrap.port,
             ),
         )
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dynamo.common.backend.engine import LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot
 
-from wavepp_worker.dynamo.bootstrap_info import failure_reason
+from wavepp_worker.dynamo.bootstrap_info import advertised_host, failure_reason
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
@@ -100,7 +100,17 @@ class PrefillHandler:
     def address(self, bootstrap_room: int) -> BootstrapAddress:
         """Where ``bootstrap_room`` can be claimed."""
         assert self.bootstrap is not None
-        return BootstrapAddress(host=self._config.host, port=self.bootstrap.port, room=bootstrap_room)
+        return BootstrapAddress(
+            host=self._config.host,
+            port=self.bootstrap.port,
+            room=bootstrap_room,
+            secret=self.bootstrap.secret(bootstrap_room),
+        )
+
+    def bootstrap_host(self) -> str:
+        """What the frontend is to tell decode workers, for the rooms it chooses itself."""
+        assert self.bootstrap is not None
+        return advertised_host(self._config.host, self.bootstrap.key)
 
     async def prefill(
         self, request: PrefillRequest, bootstrap_room: int, is_stopped: Callable[[], bool]

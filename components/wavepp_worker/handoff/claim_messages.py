@@ -10,6 +10,7 @@ import msgspec
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.message import HandoffMessage
 from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.handoff.secret import Secret
 
 
 class RoomMessage(HandoffMessage, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class RoomMessage(HandoffMessage, frozen=True, kw_only=True):
 class ClaimRoom(RoomMessage, frozen=True):
     """Decode: tell me who holds this room's KV. ``wait``: seconds the decode side will wait for all of it."""
 
+    secret: Secret
     wait: float
 
 

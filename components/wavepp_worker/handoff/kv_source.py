@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 
 from wavepp_worker.handoff.offer import RankAddress
+from wavepp_worker.handoff.secret import Secret
 
 Settled = Literal["received", "withdrawn", "expired", "failed"]
 """How the hand-off of a request's KV ended on one rank."""
@@ -18,14 +19,20 @@ class KVSource(Protocol):
 
     address: RankAddress
 
+    def expect(self, request_id: str, secret: Secret) -> None:
+        """A request may be offered, to whoever knows its secret; until it is, or ``withdraw``, they wait."""
+
     def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
-        """Start offering a request; tokens ``[0, ready)`` can be read already (the reused prefix)."""
+        """Start offering an expected request; tokens ``[0, ready)`` can be read already (the reused prefix)."""
 
     def advance(self, request_id: str, ready: int) -> None:
         """Tokens ``[0, ready)`` can be read now."""
 
     def withdraw(self, request_id: str) -> None:
-        """Stop offering (aborted or failed). Settles as ``withdrawn`` once no transfer reads the blocks."""
+        """Stop offering or expecting (aborted or failed).
+
+        What was offered settles as ``withdrawn`` once no transfer reads the blocks.
+        """
 
     def pending(self) -> int:
         """Requests offered and not yet settled."""

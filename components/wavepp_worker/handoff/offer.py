@@ -7,6 +7,8 @@ A hand-off has two kinds of connection, both opened by the decode side:
 * to each rank's *source*: pull the KV of the rank's own layers, chunk by chunk while later chunks are still
   being computed, then confirm.
 
+Both begin with a ``Secret``: of the room, and of the request.
+
 A *room* is always what Dynamo calls a ``bootstrap_room``: the number under which both sides know a request.
 """
 
@@ -16,17 +18,19 @@ from typing import Literal
 
 import msgspec
 
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken
 
 Transport = Literal["socket", "nixl"]
 
 
 class BootstrapAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a decode worker claims one request: a room of a prefill worker's bootstrap server."""
+    """Where a decode worker claims one request, and how: a room of a prefill worker's bootstrap server."""
 
     host: str
     port: int
     room: int
+    secret: Secret
 
 
 class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +54,10 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """The prefill worker's answer to a claim: pull ``request_id`` from each of ``ranks``."""
+    """The prefill worker's answer to a claim: pull ``request_id`` from each of ``ranks``, with ``secret``."""
 
     request_id: str
+    secret: Secret
     prompt_tokens: int
     model_id: str
     ranks: tuple[RankAddress, ...]

@@ -9,6 +9,7 @@ import msgspec
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.message import HandoffMessage
+from wavepp_worker.handoff.secret import Secret
 
 PIECE_BYTES = 2 << 20
 """KV bytes a source copies and sends at a time, unless one token alone is larger."""
@@ -23,6 +24,7 @@ class PullMessage(HandoffMessage, frozen=True, kw_only=True):
 class Pull(PullMessage, frozen=True):
     """Decode: send me the request's KV from token 0. ``wait``: seconds it will wait for all of it."""
 
+    secret: Secret
     wait: float
 
 

@@ -16,6 +16,8 @@ from wavepp_worker.handoff.connection.channel import FRAME_LIMIT_BYTES, Channel,
 from wavepp_worker.handoff.connection.message import encode
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, TO_PULLER, KvPiece, Pull, check_request
 
+from tests.support.handoff_sides import SECRET
+
 HOST = "127.0.0.1"
 
 
@@ -68,7 +70,7 @@ def test_messages_and_raw_bytes_arrive_as_sent() -> None:
             r"announced a message of \d+ bytes; at most \d+ are allowed",
         ),
         (frame(b"\xc1"), "does not belong here"),
-        (frame(encode(ClaimRoom(room=1, wait=1.0))), "does not belong here"),
+        (frame(encode(ClaimRoom(room=1, secret=SECRET, wait=1.0))), "does not belong here"),
         (frame(b"\x82\xa4type\xa4Pull\xaarequest_id\x05"), "does not belong here"),
     ],
     ids=["too large", "no msgpack", "of another connection", "of another type"],
@@ -84,7 +86,7 @@ def test_refused(sent: bytes, sentence: str) -> None:
 
 def test_an_end_in_the_middle_of_a_frame_is_a_lost_peer() -> None:
     async def conversation(channel: Channel, peer: socket.socket) -> None:
-        peer.sendall(frame(encode(Pull(request_id="a", wait=1.0)))[:-1])
+        peer.sendall(frame(encode(Pull(request_id="a", secret=SECRET, wait=1.0)))[:-1])
         peer.close()
         with pytest.raises(PeerLost, match="the peer closed the connection"):
             await channel.receive(FROM_PULLER)
@@ -98,7 +100,7 @@ def test_the_last_message_arrives_though_input_is_unread() -> None:
     async def conversation(channel: Channel, peer: socket.socket) -> None:
         peer.sendall(b"x" * 300_000)
         await asyncio.sleep(0.05)
-        await channel.send(Pull(request_id="last", wait=0.0))
+        await channel.send(Pull(request_id="last", secret=SECRET, wait=0.0))
         await channel.finish(0.2)
         received = b""
         while data := peer.recv(4096):
@@ -119,9 +121,9 @@ def test_nobody_listens() -> None:
 
 
 def test_messages_of_other_rooms_and_requests_are_refused() -> None:
-    check_room(ClaimRoom(room=1, wait=0.0), 1)
+    check_room(ClaimRoom(room=1, secret=SECRET, wait=0.0), 1)
     with pytest.raises(HandoffError, match="a ClaimRoom for room 1 arrived on the connection of room 2"):
-        check_room(ClaimRoom(room=1, wait=0.0), 2)
-    check_request(Pull(request_id="a", wait=0.0), "a")
+        check_room(ClaimRoom(room=1, secret=SECRET, wait=0.0), 2)
+    check_request(Pull(request_id="a", secret=SECRET, wait=0.0), "a")
     with pytest.raises(HandoffError, match="a Pull for request 'a' arrived on the connection of request 'b'"):
-        check_request(Pull(request_id="a", wait=0.0), "b")
+        check_request(Pull(request_id="a", secret=SECRET, wait=0.0), "b")

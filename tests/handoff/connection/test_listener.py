@@ -18,9 +18,10 @@ from wavepp_worker.handoff.connection import channel as channel_module
 from wavepp_worker.handoff.connection import listener as module
 from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.listener import Listener
+from wavepp_worker.handoff.secret import Secret
 
 HOST = "127.0.0.1"
-HELLO = ClaimRoom(room=1, wait=1.0)
+HELLO = ClaimRoom(room=1, secret=Secret.fresh(), wait=1.0)
 
 
 async def answer(channel: Channel) -> None:

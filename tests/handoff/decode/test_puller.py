@@ -32,7 +32,7 @@ from wavepp_worker.handoff.pull_messages import (
     RegionsRead,
 )
 
-from tests.support.handoff_sides import HOST, MODEL, FakeKV
+from tests.support.handoff_sides import HOST, MODEL, SECRET, FakeKV
 
 TOKENS = 9
 AGENT = NixlAgent(request_id="a", metadata=b"m", memory="DRAM", device=0)
@@ -63,7 +63,9 @@ class Rank:
             bytes_per_token=self.width,
             transport="socket",
         )
-        self.offer = Offer(request_id="a", prompt_tokens=TOKENS, model_id=MODEL, ranks=(self.address,))
+        self.offer = Offer(
+            request_id="a", secret=SECRET, prompt_tokens=TOKENS, model_id=MODEL, ranks=(self.address,)
+        )
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -184,7 +186,7 @@ def test_the_layers_arrive_in_this_workers_blocks_and_are_confirmed() -> None:
 
 def test_a_pull_that_is_late_already_waits_for_nothing() -> None:
     rank, _ = pull(all_of_it, latest=-5.0)
-    assert rank.said[0] == Pull(request_id="a", wait=0.0)
+    assert rank.said[0] == Pull(request_id="a", secret=SECRET, wait=0.0)
 
 
 def test_a_refusal_is_passed_on_and_not_tried_again() -> None:
@@ -294,7 +296,7 @@ def test_what_is_not_due_is_refused_once_and_cancelled(case: str) -> None:
 
 def test_a_piece_larger_than_any_may_be_is_refused_before_it_is_received() -> None:
     def wide(rank: Rank) -> None:
-        rank.offer = Offer(request_id="a", prompt_tokens=1 << 20, model_id=MODEL, ranks=())
+        rank.offer = Offer(request_id="a", secret=SECRET, prompt_tokens=1 << 20, model_id=MODEL, ranks=())
 
     async def sends(rank: Rank, channel: Channel) -> None:
         tokens = PIECE_BYTES // rank.width + 1

@@ -12,11 +12,11 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import FROM_CLAIMANT, CancelClaim, ClaimRoom, Offered
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
-from wavepp_worker.handoff.offer import Offer, RankAddress
+from wavepp_worker.handoff.offer import BootstrapAddress, Offer, RankAddress
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 
-from tests.support.handoff_sides import FIRST, HOST, MODEL, FakeKV
+from tests.support.handoff_sides import FIRST, HOST, MODEL, SECRET, FakeKV, room_of
 
 
 def changed(offer: Offer, rank: int, **values: Any) -> Offer:
@@ -132,10 +132,11 @@ def test_an_unknown_room_and_a_second_receiver(prefill: Any, decode: Any) -> Non
 
 def test_nobody_at_the_address(decode: Any) -> None:
     target = decode()
+    at = BootstrapAddress(host=HOST, port=1, room=5, secret=SECRET)
 
     async def run() -> None:
         with pytest.raises(HandoffError, match=r"cannot connect from 127.0.0.1 to 127.0.0.1:1\b"):
-            await target.receiver.receive("127.0.0.1", 1, 5, target.allocate, 5.0)
+            await target.receiver.receive(at, target.allocate, 5.0)
 
     asyncio.run(run())
 
@@ -194,15 +195,17 @@ def test_cancelling_says_so_on_every_connection(decode: Any, until: Any) -> None
         )
         for index, (listener, layers) in enumerate(zip(ranks, [(0, 2), (2, 5)], strict=True))
     ]
-    offer = Offer(request_id="a", prompt_tokens=9, model_id=MODEL, ranks=tuple(addresses))
+    offer = Offer(request_id="a", secret=SECRET, prompt_tokens=9, model_id=MODEL, ranks=tuple(addresses))
     for listener in ranks:
         listener.start(rank)
     server.start(bootstrap)
 
+    at = BootstrapAddress(host=HOST, port=server.port, room=8, secret=SECRET)
+
     async def run() -> None:
-        receiving = asyncio.ensure_future(target.receiver.receive(HOST, server.port, 8, target.allocate, 9.0))
+        receiving = asyncio.ensure_future(target.receiver.receive(at, target.allocate, 9.0))
         await until(lambda: len(said) == 3)
-        assert said[0] == ClaimRoom(room=8, wait=9.0)
+        assert said[0] == ClaimRoom(room=8, secret=SECRET, wait=9.0)
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
@@ -252,11 +255,14 @@ def test_the_real_paged_kv(transport: str, until: Any, dtype: torch.dtype) -> No
 
     async def run() -> None:
         for source, table in zip(sources, tables, strict=True):
+            source.expect("a", SECRET)
             source.offer("a", table, 101, 101)
         addresses = tuple(source.address for source in sources)
-        server.register(1, Offer(request_id="a", prompt_tokens=101, model_id="m", ranks=addresses))
+        server.register(
+            1, Offer(request_id="a", secret=SECRET, prompt_tokens=101, model_id="m", ranks=addresses)
+        )
         server.finish(1, FIRST)
-        got = await receiver.receive("127.0.0.1", server.port, 1, allocate, 10.0)
+        got = await receiver.receive(room_of(server, 1), allocate, 10.0)
         assert got.bytes_received == 101 * 3 * 28 * dtype.itemsize
         await until(lambda: settled == ["received"] * 2)
 

@@ -7,10 +7,11 @@ import pytest
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.prefill.bootstrap_rooms import ROOMS_OVER_REMEMBERED, BootstrapRoom, BootstrapRooms
+from wavepp_worker.handoff.secret import Secret
 
 from tests.support.handoff_sides import FIRST
 
-OFFER = Offer(request_id="a", prompt_tokens=3, model_id="m", ranks=())
+OFFER = Offer(request_id="a", secret=Secret.fresh(), prompt_tokens=3, model_id="m", ranks=())
 
 
 def claimed(rooms: BootstrapRooms, room: int, now: float = 0) -> BootstrapRoom:

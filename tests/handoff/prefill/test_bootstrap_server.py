@@ -23,10 +23,11 @@ from wavepp_worker.handoff.claim_messages import (
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
+from wavepp_worker.handoff.secret import REFUSAL, Secret
 
-from tests.support.handoff_sides import FIRST, HOST
+from tests.support.handoff_sides import FIRST, HOST, SECRET
 
-OFFER = Offer(request_id="a", prompt_tokens=3, model_id="m", ranks=())
+OFFER = Offer(request_id="a", secret=SECRET, prompt_tokens=3, model_id="m", ranks=())
 
 
 class Rooms:
@@ -36,7 +37,7 @@ class Rooms:
 
     async def claim(self, room: int, wait: float = 5.0) -> Channel:
         channel = await Channel.connect(HOST, self.server.port, HOST, 2.0)
-        await channel.send(ClaimRoom(room=room, wait=wait))
+        await channel.send(ClaimRoom(room=room, secret=self.server.secret(room), wait=wait))
         return channel
 
 
@@ -314,7 +315,7 @@ def test_an_owner_that_raises_does_not_stop_the_server(until: Any) -> None:
         for room in (1, 2):
             server.register(room, OFFER)
             channel = await Channel.connect(HOST, server.port, HOST, 2.0)
-            await channel.send(ClaimRoom(room=room, wait=5.0))
+            await channel.send(ClaimRoom(room=room, secret=server.secret(room), wait=5.0))
             await told(channel)
             channel.close()
             await until(lambda room=room: len(calls) == room)
@@ -384,5 +385,52 @@ def test_a_held_room_that_fails_is_never_offered(rooms: Any) -> None:
         at.server.fail(5, "no room was ever found")
         assert await sentence(channel) == "no room was ever found"
         channel.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", ["unknown", "registered", "finished", "claimed", "over"])
+def test_without_its_secret_nobody_learns_anything_of_a_room(rooms: Any, state: str) -> None:
+    """Nor whether there is one: all are answered alike, hung up on, and change nothing."""
+    worker = rooms()
+
+    async def run() -> None:
+        own = None
+        if state != "unknown":
+            worker.server.register(1, OFFER)
+        if state in ("finished", "over"):
+            worker.server.finish(1, FIRST)
+        if state in ("claimed", "over"):
+            own = await worker.claim(1)
+            assert isinstance(await told(own), Offered)
+        if state == "over":
+            assert isinstance(await told(own), Prefilled)
+        before = worker.server.pending()
+        for secret in (Secret.fresh(), worker.server.secret(2), worker.server.key):
+            channel = await Channel.connect(HOST, worker.server.port, HOST, 2.0)
+            await channel.send(ClaimRoom(room=1, secret=secret, wait=60.0))
+            assert await sentence(channel) == REFUSAL
+            with pytest.raises(PeerLost):
+                await told(channel)
+            channel.close()
+        assert worker.server.pending() == before
+        if own is not None:
+            own.close()
+
+    asyncio.run(run())
+
+
+def test_a_wait_that_is_no_number_is_none(rooms: Any) -> None:
+    """A number that is none would confuse the clock of the loop for everybody."""
+    worker = rooms()
+
+    async def run() -> None:
+        assert "within 0.0 s" in await sentence(await worker.claim(1, wait=float("nan")))
+        worker.server.register(2, OFFER)
+        waiting = await worker.claim(2, wait=float("inf"))
+        assert isinstance(await told(waiting), Offered)
+        worker.server.finish(2, FIRST)
+        assert isinstance(await told(waiting), Prefilled)
+        waiting.close()
 
     asyncio.run(run())

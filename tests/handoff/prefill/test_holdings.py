@@ -17,8 +17,10 @@ from wavepp_worker.errors import AuditError, HandoffError
 from wavepp_worker.handoff.prefill import holdings as module
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import SETTLED_REMEMBERED, Holdings
+from wavepp_worker.handoff.secret import Secret
 
 TABLE = torch.arange(8)
+SECRET = Secret.fresh()
 
 
 class Books(Holdings):
@@ -27,6 +29,11 @@ class Books(Holdings):
     def __init__(self, timeout: float = 10.0) -> None:
         self.settled: list[tuple[str, str]] = []
         super().__init__(timeout, lambda name, how: self.settled.append((name, how)))
+
+    def hold(self, request_id: str, table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+        """As a rank does: nothing is held that was not expected."""
+        self.expect(request_id, SECRET)
+        super().hold(request_id, table, prompt_tokens, ready)
 
     def held(self, name: str) -> HeldKv:
         held = self.get(name)
@@ -135,9 +142,11 @@ def test_whoever_is_told_may_hold_the_request_again() -> None:
     def again(name: str, how: str) -> None:
         seen.append(books.get(name))
         if len(seen) == 1:
+            books.expect(name, SECRET)
             books.hold(name, TABLE, 100, 0)
 
     books = Holdings(10.0, again)
+    books.expect("a", SECRET)
     books.hold("a", TABLE, 100, 0)
     books.end("a", "failed")
     assert seen == [None]
@@ -258,6 +267,7 @@ def test_any_order_of_events_settles_everything_exactly_once(steps: list[tuple[s
             if what == "hold" and held is None:
                 held_names.append(name)
                 readers[name] = 0
+                books.expect(name, SECRET)
                 books.hold(name, TABLE, 12, amount)
             elif what == "computed":
                 books.computed(name, amount)

@@ -28,8 +28,9 @@ from wavepp_worker.handoff.pull_messages import (
     PullValid,
     RegionsRead,
 )
+from wavepp_worker.handoff.secret import REFUSAL, Secret
 
-from tests.support.handoff_sides import HOST
+from tests.support.handoff_sides import HOST, SECRET
 
 RANK, WIDTH, TOKENS = 3, 10, 20
 SIZE = WIDTH * TOKENS
@@ -51,7 +52,7 @@ class Peer:
             near.close()
 
     async def pull(self, name: str = "a", wait: float = 5.0) -> None:
-        await self.channel.send(Pull(request_id=name, wait=wait))
+        await self.channel.send(Pull(request_id=name, secret=SECRET, wait=wait))
 
     async def next(self) -> Any:
         return await asyncio.wait_for(self.channel.receive(TO_PULLER), 5)
@@ -85,8 +86,10 @@ class Rank:
         self.holdings = Holdings(20.0, lambda name, how: self.settled.append((name, how)))
         self.server = PullServer(RANK, WIDTH, self.holdings, self._feed)
         self.peers: list[Peer] = []
+        self.holdings.expect("a", SECRET)
 
     def hold(self, ready: int = TOKENS) -> HeldKv:
+        self.holdings.expect("a", SECRET)
         self.holdings.hold("a", torch.arange(5), TOKENS, ready)
         held = self.holdings.get("a")
         assert held is not None
@@ -163,7 +166,7 @@ def test_a_pull_may_come_before_the_request_is_held() -> None:
     on_rank(story)
 
 
-def test_an_unknown_request_is_refused_after_the_wait_it_came_with() -> None:
+def test_a_request_that_is_not_offered_is_refused_after_the_wait_it_came_with() -> None:
     async def story(rank: Rank) -> None:
         peer, began = rank.peer(), time.monotonic()
         await peer.pull(wait=0.2)
@@ -176,9 +179,7 @@ def test_an_unknown_request_is_refused_after_the_wait_it_came_with() -> None:
     on_rank(story)
 
 
-def test_a_settled_request_is_refused_soon_and_with_how_it_settled(monkeypatch: Any) -> None:
-    monkeypatch.setattr(pull_server, "REOFFER_SECONDS", 0.1)
-
+def test_a_settled_request_is_refused_soon_and_with_how_it_settled() -> None:
     async def story(rank: Rank) -> None:
         rank.hold()
         rank.holdings.end("a", "expired")
@@ -186,6 +187,41 @@ def test_a_settled_request_is_refused_soon_and_with_how_it_settled(monkeypatch: 
         await peer.pull(wait=60.0)
         assert await peer.failure() == "rank 3 has no KV of request a: it was expired already"
         assert time.monotonic() - began < 2
+
+    on_rank(story)
+
+
+@pytest.mark.parametrize("name", ["a", "expected", "settled", "nobody"])
+def test_without_its_secret_nobody_learns_anything_of_a_request(name: str) -> None:
+    """Nor whether there is one: all are answered alike, hung up on, and change nothing."""
+
+    async def story(rank: Rank) -> None:
+        held = rank.hold()
+        for other in ("expected", "settled"):
+            rank.holdings.expect(other, SECRET)
+        rank.holdings.hold("settled", torch.arange(5), TOKENS, TOKENS)
+        rank.holdings.end("settled", "expired")
+        rank.settled.clear()
+        peer, began = rank.peer(), time.monotonic()
+        await peer.channel.send(Pull(request_id=name, secret=Secret.fresh(), wait=60.0))
+        assert await peer.failure() == REFUSAL
+        peer.channel.close()
+        with pytest.raises(HandoffError, match="name and secret that do not belong together"):
+            await peer.served()
+        assert time.monotonic() - began < 2
+        assert (rank.pulls, held.pulling, rank.settled) == ([], False, [])
+
+    on_rank(story)
+
+
+def test_a_secret_of_an_earlier_request_of_the_same_id_is_worth_nothing() -> None:
+    async def story(rank: Rank) -> None:
+        rank.hold()
+        rank.holdings.end("a", "withdrawn")
+        rank.holdings.expect("a", Secret.fresh())
+        peer = rank.peer()
+        await peer.pull()
+        assert await peer.failure() == REFUSAL
 
     on_rank(story)
 
@@ -342,6 +378,7 @@ def test_a_feed_that_breaks_fails_its_request_only() -> None:
 
         rank.server = PullServer(RANK, WIDTH, rank.holdings, broken)
         rank.hold()
+        rank.holdings.expect("b", SECRET)
         rank.holdings.hold("b", torch.arange(5), TOKENS, 0)
         peer = rank.peer()
         await peer.pull()
@@ -439,7 +476,7 @@ def test_a_confirmation_after_the_end_is_not_taken() -> None:
     [
         (PullReceived(request_id="b", tokens=TOKENS, size=SIZE), "for request 'b' arrived on the connection"),
         (CancelPull(request_id="b"), "for request 'b' arrived on the connection of request 'a'"),
-        (Pull(request_id="a", wait=1.0), "pulls request a twice over one connection"),
+        (Pull(request_id="a", secret=SECRET, wait=1.0), "pulls request a twice over one connection"),
         (RegionsRead(request_id="a", end=8), "says it read up to token 8, which it was not told to"),
     ],
 )

@@ -27,20 +27,20 @@ from wavepp_worker.handoff.pull_messages import (
     RegionsRead,
 )
 
-from tests.support.handoff_sides import HOST, FakeKV, Prefill
+from tests.support.handoff_sides import HOST, SECRET, FakeKV, Prefill
 
 
 class Puller:
     """A receiver that does exactly what the test says."""
 
     def __init__(self, worker: Prefill, name: str, rank: int = 0) -> None:
-        self.worker, self.name, self.rank = worker, name, rank
+        self.worker, self.name, self.rank, self.secret = worker, name, rank, SECRET
         self.payload = b""
 
     async def start(self, wait: float = 5.0) -> Puller:
         address = self.worker.sources[self.rank].address
         self.channel = await Channel.connect(HOST, address.port, HOST, 2.0)
-        await self.channel.send(Pull(request_id=self.name, wait=wait))
+        await self.channel.send(Pull(request_id=self.name, secret=self.secret, wait=wait))
         return self
 
     async def next(self) -> Any:
@@ -355,8 +355,7 @@ def test_kv_that_cannot_be_read_fails_that_request_only(prefill: Any, until: Any
     worker.sources[0].check()
 
 
-def test_late_and_unknown_pulls_are_told_why(prefill: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("wavepp_worker.handoff.prefill.pull_server.REOFFER_SECONDS", 0.1)
+def test_late_and_early_pulls_are_told_why(prefill: Any) -> None:
     worker = prefill("socket")
 
     async def run() -> None:
@@ -366,6 +365,7 @@ def test_late_and_unknown_pulls_are_told_why(prefill: Any, monkeypatch: Any) -> 
         message = await puller.next()
         assert message.message == "rank 0 has no KV of request a: it was withdrawn already"
         puller.channel.close()
+        worker.sources[0].expect("never", SECRET)
         puller = await Puller(worker, "never").start(wait=0.2)
         message = await puller.next()
         assert "never: it was not offered within 0.2 s" in message.message
@@ -385,6 +385,9 @@ def test_impossible_calls_are_refused(prefill: Any) -> None:
         source.offer("a", torch.arange(4), 20, 0)
     with pytest.raises(HandoffError, match="offers 9 of 8 tokens"):
         source.offer("a", torch.arange(4), 8, 9)
+    with pytest.raises(HandoffError, match="request a is offered, but nobody was told its secret"):
+        source.offer("a", torch.arange(5), 20, 0)
+    source.expect("a", SECRET)
     source.offer("a", torch.arange(5), 20, 0)
     with pytest.raises(HandoffError, match="request a is already offered"):
         source.offer("a", torch.arange(5), 20, 0)
@@ -404,6 +407,7 @@ def test_the_table_is_the_one_of_the_offer(prefill: Any) -> None:
         table = torch.tensor([3, 1, 2])
         kv.write(table, 0, 12, 1)
         expected = kv.export_tokens(table.clone(), 0, 12).numpy().tobytes()
+        worker.sources[0].expect("a", SECRET)
         worker.sources[0].offer("a", table, 12, 12)
         table.zero_()
         puller = await Puller(worker, "a").start()
@@ -446,6 +450,7 @@ def test_an_owner_that_raises_does_not_stop_the_source(until: Any) -> None:
 
     source = SocketSource(0, HOST, FakeKV(range(1), 8, 4), torch.float32, 5.0, broken)
     for name in ("a", "b"):
+        source.expect(name, SECRET)
         source.offer(name, torch.arange(2), 8, 0)
         source.withdraw(name)
     asyncio.run(until(lambda: settled == ["a", "b"]))

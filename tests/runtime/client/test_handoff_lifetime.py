@@ -17,6 +17,8 @@ from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
+from tests.support.handoff_sides import room_of
+
 EXPIRY = 1.5
 
 
@@ -83,7 +85,7 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
 
         async def receive() -> Received:
             receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
-            pulling = asyncio.ensure_future(receiver.receive("127.0.0.1", server.port, 7, allocate, 30.0))
+            pulling = asyncio.ensure_future(receiver.receive(room_of(server, 7), allocate, 30.0))
             result = await asyncio.wrap_future(future)
             server.finish(7, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
             return await pulling

@@ -170,12 +170,13 @@ def test_letting_go_of_who_was_never_committed_settles_nothing() -> None:
     books.announce("announced", PROMPT, handoff=True)
     local = books.announce("prepared", PROMPT, handoff=True)
     assert books.cache.prepare("prepared", local.keys, 10, 0) is not None
+    assert set(books.source.secrets) == {"announced", "prepared"}, "who is told of them may ask at once"
     books.lifecycle.let_go("announced")
     books.lifecycle.let_go("prepared")
     books.lifecycle.let_go("never heard of")
     books.at_rest()
     assert books.events.told == []
-    assert books.source.calls == []
+    assert (books.source.calls, books.source.secrets) == ([], {})
 
 
 def test_who_is_not_committed_or_not_known_is_not_materialised() -> None:

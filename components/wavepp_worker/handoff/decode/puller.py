@@ -105,7 +105,8 @@ class Puller:
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
         unwanted = False
         try:
-            await channel.send(Pull(request_id=offer.request_id, wait=max(0.0, latest - time.monotonic())))
+            wait = max(0.0, latest - time.monotonic())
+            await channel.send(Pull(request_id=offer.request_id, secret=offer.secret, wait=wait))
             await self._take_all(channel, offer, rank, table)
             return await self._confirm(channel, offer, rank)
         except PeerLost:

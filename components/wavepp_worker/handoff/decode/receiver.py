@@ -24,7 +24,7 @@ from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.tasks import results, stop_all
 from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
 from wavepp_worker.handoff.nixl.library import nixl_installed
-from wavepp_worker.handoff.offer import FirstToken, Offer
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
 
 REASON_SECONDS = 1.0
@@ -61,9 +61,7 @@ class KVReceiver:
 
     async def receive(
         self,
-        host: str,
-        port: int,
-        room: int,
+        at: BootstrapAddress,
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
     ) -> Received:
@@ -73,7 +71,7 @@ class KVReceiver:
         written to the request's blocks any more when it returns or raises.
 
         Args:
-            host: address of the prefill worker's bootstrap server; ``port`` and ``room`` likewise.
+            at: the room, and its secret.
             allocate: int64 ``[>= ceil(prompt_tokens / kv.block_size)]`` block table for an offer; may wait for
                 blocks. What it raises is passed on.
             timeout: seconds for all of it.
@@ -86,10 +84,10 @@ class KVReceiver:
         began = time.monotonic()
         try:
             async with deadline.timeout(timeout):
-                offer, first, size = await self._claim_and_pull(host, port, room, allocate, timeout)
+                offer, first, size = await self._claim_and_pull(at, allocate, timeout)
         except asyncio.TimeoutError as error:
             raise RequestTimeout(
-                f"the KV of room {room} at {host}:{port} was not here within {timeout:.1f} s; the prefill "
+                f"the KV of room {at.room} at {at.host}:{at.port} was not here within {timeout:.1f} s; the prefill "
                 "takes longer, or no blocks for it came free. Raise handoff_timeout or lower the load"
             ) from error
         return Received(offer=offer, first=first, bytes_received=size, seconds=time.monotonic() - began)
@@ -100,17 +98,15 @@ class KVReceiver:
 
     async def _claim_and_pull(
         self,
-        host: str,
-        port: int,
-        room: int,
+        at: BootstrapAddress,
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
     ) -> tuple[Offer, FirstToken, int]:
-        latest = time.monotonic() + timeout
-        channel = await Channel.connect(host, port, self._host, CONNECT_SECONDS)
+        latest, room = time.monotonic() + timeout, at.room
+        channel = await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
         unwanted = False
         try:
-            await channel.send(ClaimRoom(room=room, wait=timeout))
+            await channel.send(ClaimRoom(room=room, secret=at.secret, wait=timeout))
             offered = await self._claimed(channel, room)
             if not isinstance(offered, Offered):
                 raise HandoffError(f"room {room} was answered with {type(offered).__name__} before any offer")

@@ -23,10 +23,13 @@ from wavepp_worker.handoff.connection.channel import ASK_LIMIT_BYTES, Channel, P
 from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_rooms import BootstrapRoom, BootstrapRooms
+from wavepp_worker.handoff.secret import REFUSAL, Secret
 
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
+REFUSE_SECONDS = 1.0
+"""What telling a peer that it is refused may take."""
 
 
 class BootstrapServer:
@@ -35,6 +38,10 @@ class BootstrapServer:
     A room is registered when its prefill is accepted, opened when its KV can be pulled, and must then be
     finished or failed. It is over once the decode side has been told the outcome, has cancelled, or has not
     claimed it for ``keep`` seconds after the outcome. A room is claimed once; it never comes back.
+
+    Attributes:
+        key: what the secrets of all rooms follow from. Whoever chooses rooms and sends decode workers here must
+            know it, and pass on the room's secret or the key.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class BootstrapServer:
                 "any) and an address of this machine"
             ) from error
         self.host = host
+        self.key = Secret.fresh()
         self.port = self._listener.port
         self._on_cancel = on_cancel
         self._claim_wait = claim_wait
@@ -76,6 +84,10 @@ class BootstrapServer:
         self._rooms = BootstrapRooms(keep)
         self._listener.start(self._serve)
         self._listener.spawn(self._forget())
+
+    def secret(self, room: int) -> Secret:
+        """What a claim of ``room`` must know."""
+        return self.key.for_room(room)
 
     def register(self, room: int, offer: Offer, *, hold: bool = False) -> None:
         """A prefill was accepted: ``room`` can be claimed, and its KV pulled unless ``hold``, till ``open``.
@@ -127,6 +139,9 @@ class BootstrapServer:
         claim = await channel.receive_hello(FROM_CLAIMANT, ClaimRoom)
         if claim is None:
             return
+        if not self.secret(claim.room).matches(claim.secret):
+            await channel.say_last(ClaimFailed(room=claim.room, message=REFUSAL), REFUSE_SECONDS)
+            raise HandoffError(f"{channel.peer} claimed a room with a secret that is not its own")
         channel.welcome()
         room, wait = claim.room, deadline.bounded(claim.wait)
         with self._lock:

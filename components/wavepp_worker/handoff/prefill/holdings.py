@@ -13,6 +13,7 @@ from wavepp_worker.errors import AuditError, HandoffError
 from wavepp_worker.handoff.connection.change_signal import ChangeSignal
 from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
+from wavepp_worker.handoff.secret import Secret
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,9 @@ class Holdings:
         self.changed = ChangeSignal()
         self._on_settled = on_settled
         self._held: dict[str, HeldKv] = {}
-        self._past: OrderedDict[str, Settled] = OrderedDict()
+        self._past: OrderedDict[str, tuple[Settled, Secret]] = OrderedDict()
+        self._secrets: dict[str, Secret] = {}
+        self._nobodys = Secret.fresh()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -49,18 +52,39 @@ class Holdings:
 
     def past(self, request_id: str) -> Settled | None:
         """How a request settled that is not held again; None if it did not, or long ago."""
-        return self._past.get(request_id)
+        settled = self._past.get(request_id)
+        return settled[0] if settled is not None else None
+
+    def expect(self, request_id: str, secret: Secret) -> None:
+        """The request may be held soon, for whoever knows ``secret``."""
+        self._secrets[request_id] = secret
+        self._past.pop(request_id, None)
+
+    def expected(self, request_id: str) -> bool:
+        """Whether the request may be held yet, or is."""
+        return request_id in self._secrets
+
+    def allows(self, request_id: str, secret: Secret) -> bool:
+        """Whether ``secret`` is that of the request, which is expected, held or settled.
+
+        Takes as long for a request that is none of these.
+        """
+        known = self._secrets.get(request_id)
+        if known is None and request_id in self._past:
+            known = self._past[request_id][1]
+        return (known or self._nobodys).matches(secret)
 
     def hold(self, request_id: str, table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
-        """Hold a request's blocks (``table``: int64), of which tokens ``[0, ready)`` are computed.
+        """Hold an expected request's blocks (``table``: int64), of which tokens ``[0, ready)`` are computed.
 
         Raises:
-            HandoffError: the request is held already.
+            HandoffError: the request is held already, or is not expected: nobody could know its secret.
         """
+        if request_id not in self._secrets:
+            raise HandoffError(f"request {request_id} is offered but was not expected")
         if request_id in self._held:
             raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
         self._held[request_id] = HeldKv(request_id, table, prompt_tokens, ready, time.monotonic())
-        self._past.pop(request_id, None)
         self.changed.fire()
 
     def computed(self, request_id: str, ready: int) -> None:
@@ -86,15 +110,21 @@ class Holdings:
         self._settle_if_free(held)
 
     def end(self, request_id: str, outcome: Settled) -> None:
-        """Let go of a request once nobody reads it. The first outcome stays; unknown ids are ignored."""
+        """Let go of a request once nobody reads it. The first outcome stays; unknown ids are ignored.
+
+        One that is only expected will not be held.
+        """
         held = self._held.get(request_id)
         if held is not None:
             held.end(outcome)
             self._settle_if_free(held)
+        else:
+            self._secrets.pop(request_id, None)
         self.changed.fire()
 
     def end_all(self) -> None:
-        """Withdraw every request."""
+        """Withdraw every request, and expect none."""
+        self._secrets = {name: secret for name, secret in self._secrets.items() if name in self._held}
         for request_id in list(self._held):
             self.end(request_id, "withdrawn")
 
@@ -122,7 +152,8 @@ class Holdings:
 
     def check(self) -> None:
         """Raise ``AuditError`` if some request's books are impossible."""
-        wrong = [held.request_id for held in list(self._held.values()) if not held.possible]
+        held = list(self._held.values())
+        wrong = [each.request_id for each in held if not (each.possible and self.expected(each.request_id))]
         if wrong:
             raise AuditError(f"hand-off books are wrong for requests {', '.join(wrong)}")
 
@@ -130,7 +161,7 @@ class Holdings:
         if held.ending is None or not held.free:
             return
         del self._held[held.request_id]
-        self._past[held.request_id] = held.ending
+        self._past[held.request_id] = held.ending, self._secrets.pop(held.request_id)
         if len(self._past) > SETTLED_REMEMBERED:
             self._past.popitem(last=False)
         self._on_settled(held.request_id, held.ending)

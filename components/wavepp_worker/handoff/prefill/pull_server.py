@@ -26,13 +26,14 @@ from wavepp_worker.handoff.pull_messages import (
     RegionsRead,
     check_request,
 )
+from wavepp_worker.handoff.secret import REFUSAL
 
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """What a receiver has to stop reading, once told that there is no more to pull."""
-REOFFER_SECONDS = 5.0
-"""How long a pull of a request that just settled waits for a new one of the same id."""
+REFUSE_SECONDS = 1.0
+"""What telling a peer that it is refused may take."""
 
 
 @dataclass
@@ -77,6 +78,10 @@ class PullServer:
         hello = await channel.receive_hello(FROM_PULLER, Pull)
         if hello is None:
             return
+        if not self._holdings.allows(hello.request_id, hello.secret):
+            refusal = PullFailed(request_id=hello.request_id, message=REFUSAL)
+            await channel.say_last(refusal, REFUSE_SECONDS)
+            raise HandoffError(f"{channel.peer} pulled with a name and secret that do not belong together")
         channel.welcome()
         listening = asyncio.create_task(self._listen(channel, hello.request_id))
         tasks: list[asyncio.Task[Any]] = [listening]
@@ -115,10 +120,11 @@ class PullServer:
 
     async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> ServedPull | None:
         """Wait until the request is offered and take over from an earlier connection; None if it is not."""
-        wait = deadline.bounded(hello.wait)
-        if self._holdings.past(hello.request_id) is not None:
-            wait = min(wait, REOFFER_SECONDS)
-        if not await self._holdings.changed.wait_for(lambda: self._holdings.get(hello.request_id), wait):
+        name, holdings = hello.request_id, self._holdings
+        await holdings.changed.wait_for(
+            lambda: holdings.get(name) or not holdings.expected(name), deadline.bounded(hello.wait)
+        )
+        if holdings.get(name) is None or not holdings.allows(name, hello.secret):
             return None
         before = self._pulls.get(hello.request_id)
         if before is not None:
@@ -228,5 +234,7 @@ class PullServer:
 
     def _absence(self, hello: Pull) -> str:
         past = self._holdings.past(hello.request_id)
-        what = f"was {past} already" if past else f"was not offered within {hello.wait:.1f} s"
+        what = f"was not offered within {hello.wait:.1f} s"
+        if not self._holdings.expected(hello.request_id):
+            what = f"was {past or 'withdrawn'} already"
         return f"rank {self._rank} has no KV of request {hello.request_id}: it {what}"

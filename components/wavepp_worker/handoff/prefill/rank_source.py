@@ -16,6 +16,7 @@ from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.offer import RankAddress, Transport
 from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.stage import PagedKV
 
 logger = logging.getLogger(__name__)
@@ -69,18 +70,25 @@ class RankSource:
         self._holdings = Holdings(timeout, self._settled)
         self._server = PullServer(rank, kv.bytes_per_token, self._holdings, self._feed)
         self._live: dict[str, int] = {}
+        self._expected: set[str] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._copier = ThreadPoolExecutor(1, thread_name_prefix=f"kv-copy-{rank}")
         self._listener.start(self._server.serve)
         self._listener.spawn(self._holdings.expire())
 
+    def expect(self, request_id: str, secret: Secret) -> None:
+        """See ``KVSource``."""
+        with self._changed:
+            self._expected.add(request_id)
+            self._listener.call(self._holdings.expect, request_id, secret)
+
     def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
         """See ``KVSource``.
 
         Raises:
-            HandoffError: the request is offered already, the positions are impossible, or the source is
-                closed.
+            HandoffError: the request is offered already or was not expected, the positions are impossible, or
+                the source is closed.
         """
         if not 0 <= ready <= prompt_tokens or len(block_table) * self._kv.block_size < prompt_tokens:
             raise HandoffError(
@@ -92,6 +100,9 @@ class RankSource:
                 raise HandoffError(f"request {request_id} cannot be offered: the source is closed")
             if request_id in self._live:
                 raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
+            if request_id not in self._expected:
+                raise HandoffError(f"request {request_id} is offered, but nobody was told its secret")
+            self._expected.remove(request_id)
             self._live[request_id] = prompt_tokens
             self._listener.call(self._holdings.hold, request_id, block_table.clone(), prompt_tokens, ready)
 
@@ -109,7 +120,9 @@ class RankSource:
 
     def withdraw(self, request_id: str) -> None:
         """See ``KVSource``; ignored for a request that has settled."""
-        self._listener.call(self._holdings.end, request_id, "withdrawn")
+        with self._changed:
+            self._expected.discard(request_id)
+            self._listener.call(self._holdings.end, request_id, "withdrawn")
 
     def pending(self) -> int:
         with self._changed:

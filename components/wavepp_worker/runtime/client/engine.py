@@ -12,6 +12,7 @@ import msgspec
 
 from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.limits import check_banned, check_prompt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
@@ -166,7 +167,11 @@ class PrefillEngine:
                 f"request {request.request_id} asks for a hand-off, but this engine hands nothing off "
                 "(handoff=none); submit it without one, or start the engine with another handoff"
             )
-        request = msgspec.structs.replace(request, sampling=resolve_seed(request.sampling))
+        request = msgspec.structs.replace(
+            request,
+            sampling=resolve_seed(request.sampling),
+            secret=Secret.fresh() if request.handoff else None,
+        )
         now = time.monotonic()
         with self._state.lock:
             link = self._state.running_link()
@@ -187,12 +192,13 @@ class PrefillEngine:
         with self._state.lock:
             live = self._state.ledger.get(request_id)
             addresses = self._state.roster.handoff_addresses()
-        if live is None or not live.request.handoff:
+        if live is None or live.request.secret is None:
             raise HandoffError(f"request {request_id} is not live or was submitted without handoff")
         if len(addresses) != self.config.pp:
             raise HandoffError(f"this engine hands nothing off (handoff={self.config.handoff})")
         return Offer(
             request_id=request_id,
+            secret=live.request.secret,
             prompt_tokens=live.request.prompt_tokens,
             model_id=self.info.model_id,
             ranks=addresses,

@@ -8,6 +8,7 @@ import msgspec
 
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
 
@@ -22,6 +23,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         sampling: how the first token is chosen.
         handoff: whether the KV is held after the prompt until a decode worker confirms it.
         banned: tokens the first one must not be (stop tokens of a request with ``min_tokens``).
+        secret: what a decode worker must know to get the KV; the engine chooses it.
     """
 
     request_id: str
@@ -31,6 +33,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     handoff: bool = False
     banned: tuple[int, ...] = ()
+    secret: Secret | None = None
 
     @classmethod
     def of(

@@ -67,10 +67,15 @@ class RequestLifecycle:
         self._ending = threading.Lock()
 
     def announce(self, request: PrefillRequest) -> None:
-        """Know a request from now on, and hash its blocks."""
+        """Know a request from now on, and hash its blocks.
+
+        Before anybody else: a decode worker is told of it only when all ranks know its secret.
+        """
         seed = cache_seed(self._model_id, request.salt, request.lora)
         keys = self._hasher.keys(request.tokens, seed)
         self._requests.announce(LocalRequest(request, keys))
+        if self.source is not None and request.secret is not None:
+            self.source.expect(request.request_id, request.secret)
 
     def forget_damaged(self, request_id: str) -> bool:
         """Read what a request leases on disk before this rank promises it to the others.
@@ -108,6 +113,7 @@ class RequestLifecycle:
             try:
                 self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
             except Exception as error:
+                self.source.withdraw(request.request_id)
                 self._reports.failed(request.request_id, error)
                 self.settled(request.request_id, "failed")
 
@@ -163,6 +169,8 @@ class RequestLifecycle:
         if waits and self.source is not None:
             self.source.withdraw(request_id)
             return
+        if self.source is not None and handed_off and not offered:
+            self.source.withdraw(request_id)
         self._forget(request_id)
         if handed_off and not offered and local.endpoint is not None:
             self._report_settled(request_id, "withdrawn")
