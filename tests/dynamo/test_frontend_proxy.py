@@ -100,6 +100,31 @@ def test_requests_and_answers_pass_unchanged() -> None:
     through_the_proxy(check)
 
 
+def test_s38_an_id_that_a_client_chooses_twice_is_refused_and_the_first_goes_on() -> None:
+    """However it is written; a chosen id that is none is not used by the frontend either."""
+    name = "f9b975f1-5591-4808-af87-04c1fe94ac43"
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async def ask(chosen: str) -> tuple[int, bytes]:
+            headers = {"x-dynamo-request-id": chosen}
+            async with session.post(f"{url}{COMPLETIONS}", json={"prompt": "hi"}, headers=headers) as answer:
+                return answer.status, await answer.read()
+
+        upstream.pause = 0.5
+        first = asyncio.create_task(ask(name))
+        await asyncio.sleep(0.2)
+        for again in (name, name.upper(), name.replace("-", ""), f"{{{name}}}", f"urn:uuid:{name}"):
+            status, body = await ask(again)
+            assert status == 400
+            assert f"request id {name} is in use".encode() in body
+        assert len(upstream.requests) == 1
+        assert await first == (207, b"data: one\n\ndata: two\n\n")
+        assert [each[0] for each in await asyncio.gather(ask("same"), ask("same"))] == [207, 207]
+        assert (await ask(name))[0] == 207, "it is free again"
+
+    through_the_proxy(check)
+
+
 def test_a_refusal_never_reaches_the_frontend() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         async with session.post(f"{url}{COMPLETIONS}", json={"prompt": [100], "stream": True}) as answer:

@@ -4,7 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.openai_ranges import sampling_out_of_range, stop_out_of_range, too_few_tokens
+from wavepp_worker.dynamo.openai_ranges import (
+    nothing_left,
+    sampling_out_of_range,
+    stop_out_of_range,
+    too_few_tokens,
+)
 
 Check = Callable[[Mapping[str, Any]], str | None]
 
@@ -25,13 +30,17 @@ Check = Callable[[Mapping[str, Any]], str | None]
             {"min_tokens": 4, "max_completion_tokens": 3, "max_tokens": 9},
             "max_completion_tokens=3",
         ),
+        (nothing_left(3), {"min_tokens": 1, "stop_token_ids": [2, 1, 0]}, "all 3 tokens of the vocabulary"),
     ],
 )
 def test_what_no_worker_takes_is_named(check: Check, body: dict[str, Any], sentence: str) -> None:
     assert sentence in (check(body) or "")
 
 
-@pytest.mark.parametrize("check", [sampling_out_of_range, stop_out_of_range, too_few_tokens])
+@pytest.mark.parametrize(
+    "check",
+    [sampling_out_of_range, stop_out_of_range, too_few_tokens, nothing_left(3), nothing_left(None)],
+)
 @pytest.mark.parametrize(
     "body",
     [
@@ -47,6 +56,8 @@ def test_what_no_worker_takes_is_named(check: Check, body: dict[str, Any], sente
         },
         {"temperature": "hot", "top_k": 1.5, "seed": True, "stop": 7, "min_tokens": "4", "max_tokens": [3]},
         {"temperature": None, "stop": list("abcd"), "min_tokens": 4, "max_tokens": None},
+        {"min_tokens": 0, "stop_token_ids": [0, 1, 2]},
+        {"min_tokens": 1, "stop_token_ids": [0, 1, "2", True, 3]},
     ],
 )
 def test_what_fits_or_is_of_another_type_is_left_to_the_frontend(check: Check, body: dict[str, Any]) -> None:

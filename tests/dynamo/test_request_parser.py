@@ -163,10 +163,12 @@ def test_a_group_of_options_that_is_no_object_is_refused_by_name(group: str) -> 
 
 
 @pytest.mark.parametrize("key", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
-@pytest.mark.parametrize("value", ["1", True, [1], {"a": 1}, 10**400])
+@pytest.mark.parametrize("value", ["1", True, [1], {"a": 1}])
 def test_what_should_be_a_number_and_is_none_is_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"{key}=.* should be a number"):
         read(sampling_options={key: value})
+    with pytest.raises(InvalidRequest, match=f"{key} is too large a number"):
+        read(sampling_options={key: 10**400})
 
 
 @pytest.mark.parametrize("key", ["top_k", "seed"])

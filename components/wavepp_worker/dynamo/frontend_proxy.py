@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.dynamo.worker_choice import chosen_by_header
 from wavepp_worker.errors import ConfigError, InvalidRequest
@@ -24,6 +27,8 @@ BODY_SECONDS = 60.0
 """How long a client may take to send its body."""
 CLOSED_PATHS = ("/busy_threshold",)
 """What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
+ID_HEADER = "x-dynamo-request-id"
+"""By it, a client chooses the id that a request has on every worker."""
 _HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
@@ -42,6 +47,7 @@ class FrontendProxy:
         self._upstream = upstream
         self._vocab_size = vocab_size
         self._session: aiohttp.ClientSession | None = None
+        self._live = LiveRequests()
         app = web.Application(client_max_size=MOST_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
@@ -90,6 +96,14 @@ class FrontendProxy:
             return _refused(
                 403, "Forbidden", f"{request.path} is not for clients; set it where Dynamo starts"
             )
+        try:
+            # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
+            with self._chosen_id(request):
+                return await self._pass_on(request, body)
+        except InvalidRequest as error:
+            return _refused(400, "Bad Request", str(error))
+
+    async def _pass_on(self, request: web.Request, body: bytes) -> web.StreamResponse:
         assert self._session is not None
         headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP]
         try:
@@ -104,6 +118,15 @@ class FrontendProxy:
                 return await _relay(request, answer)
         except aiohttp.ClientConnectorError:
             return _refused(503, "Service Unavailable", "the frontend is not up yet; try again shortly")
+
+    def _chosen_id(self, request: web.Request) -> AbstractContextManager[None]:
+        """Raises ``InvalidRequest`` on entry if a request that is being answered has the id that this one chose."""
+        try:
+            chosen = uuid.UUID(request.headers[ID_HEADER])
+        except (KeyError, ValueError):
+            # The frontend, too, takes nothing but such ids, and makes one up then.
+            return nullcontext()
+        return self._live.entered(str(chosen), lambda: False)
 
     def _check(self, request: web.Request, body: bytes) -> None:
         """Raise ``InvalidRequest`` if something speaks against the request."""

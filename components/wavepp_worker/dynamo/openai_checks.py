@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wavepp_worker.dynamo.openai_ranges import sampling_out_of_range, stop_out_of_range, too_few_tokens
+from wavepp_worker.dynamo.openai_ranges import (
+    nothing_left,
+    sampling_out_of_range,
+    stop_out_of_range,
+    too_few_tokens,
+)
 from wavepp_worker.dynamo.worker_choice import chosen_by_body
 from wavepp_worker.limits import first_outside, outside_vocabulary
 
@@ -51,6 +56,7 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         sampling_out_of_range,
         stop_out_of_range,
         too_few_tokens,
+        nothing_left(vocab_size),
     )
     return next((sentence for check in checks if (sentence := check(body)) is not None), None)
 

@@ -6,11 +6,12 @@ the same functions, as far as the types are right. Wrong types the frontend refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.limits import check_banned
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
 
 MOST_LOGPROBS = 20
@@ -37,8 +38,6 @@ def sampling_out_of_range(body: Mapping[str, Any]) -> str | None:
         check_sampling(sampling_params(options, None, SamplingParams()), MOST_LOGPROBS)
     except InvalidRequest as error:
         return str(error)
-    except OverflowError:
-        return f"a number among {', '.join(options)} is too large; give a smaller one"
     return None
 
 
@@ -60,6 +59,27 @@ def too_few_tokens(body: Mapping[str, Any]) -> str | None:
     if key is None or least <= body[key]:
         return None
     return f"min_tokens={least} is more than {key}={body[key]}"
+
+
+def nothing_left(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
+    """Finds stop tokens that leave no other token to begin an answer with; nothing if the vocabulary is unknown."""
+
+    def check(body: Mapping[str, Any]) -> str | None:
+        stops, least = body.get("stop_token_ids"), body.get("min_tokens")
+        if (
+            vocab_size is None
+            or not isinstance(stops, list)
+            or not _is_number(least, whole=True)
+            or not least
+        ):
+            return None
+        try:
+            check_banned([token for token in stops if _is_number(token, whole=True)], vocab_size)
+        except InvalidRequest as error:
+            return str(error)
+        return None
+
+    return check
 
 
 def _is_number(value: Any, *, whole: bool) -> bool:

@@ -82,8 +82,8 @@ def _number(options: Mapping[str, Any], key: str, default: float) -> float:
     try:
         if not isinstance(value, bool) and isinstance(value, int | float):
             return float(value)
-    except OverflowError:
-        pass
+    except OverflowError as error:
+        raise InvalidRequest(f"{key} is too large a number; give a smaller one") from error
     raise InvalidRequest(f"{key}={value!r} should be a number")
 
 
