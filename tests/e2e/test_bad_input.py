@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import random
+import shutil
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
 
 
+POISON = 290
+"""A token after which the model's logits are no numbers; no other prompt here has it, and no answer."""
+
+
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
-    return start(
-        "graphs:agg_wavepp", f"--Common.model={ascii_model}", "--Common.dtype=float32", "--Worker.pp=2"
-    )
+def graph(
+    start: Callable[..., ServedGraph], ascii_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ServedGraph:
+    model = tmp_path_factory.mktemp("poisoned") / "tiny-ascii"
+    shutil.copytree(ascii_model, model)
+    weights = load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"][POISON] = torch.nan
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    return start("graphs:agg_wavepp", f"--Common.model={model}", "--Common.dtype=float32", "--Worker.pp=2")
 
 
 BAD = [
@@ -30,6 +43,8 @@ BAD = [
     ({"prompt": [1], "no_such_parameter": 1}, "no_such_parameter"),
     ({"prompt": [1], "temperature": -1}, "emperature"),
     ({"prompt": [1], "n": 2}, "n"),
+    ({"prompt": [1], "temperature": 1, "repetition_penalty": 1e-40, "logprobs": 1}, "repetition_penalty"),
+    ({"prompt": [1], "min_tokens": 1, "stop_token_ids": list(range(300))}, "all 300 tokens"),
 ]
 
 
@@ -64,4 +79,35 @@ def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: Se
         codes = list(pool.map(one, range(200)))
     assert {code for code in codes if code >= 500} == set(), f"seed {seed}: {codes}"
     assert codes.count(200) > 30, f"seed {seed}: {codes}"
+    graph.audit()
+
+
+def test_a_prompt_that_cannot_be_sampled_fails_alone_and_no_worker_with_it(graph: ServedGraph) -> None:
+    """It ended the last rank, and a retry the next replica's."""
+    bodies = [{"prompt": [7, 8, 9, POISON if number % 2 else 10, number]} for number in range(8)]
+    bodies += [{**body, "temperature": 1, "top_p": 1e-300, "logprobs": 5} for body in bodies]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda body: graph.post("/v1/completions", max_tokens=8, **body), bodies))
+    codes = [answer.status_code for answer in answers]
+    assert codes == [200, 500] * 8, [answer.text for answer in answers]
+    assert [worker["restarts"] for worker in graph.workers("Worker")] == [0]
+    graph.audit()
+
+
+def test_s38_an_id_chosen_twice_hurts_nobody(graph: ServedGraph) -> None:
+    chosen = {"x-dynamo-request-id": str(uuid.uuid4())}
+    body = {"model": graph.running.model, "prompt": [1, 2, 3], "max_tokens": 300, "ignore_eos": True}
+
+    def ask(headers: dict[str, str]) -> httpx.Response:
+        return graph.http.post("/v1/completions", json={**body, "temperature": 0}, headers=headers)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, [chosen] * 4))
+    texts = [answer.json()["choices"][0]["text"] for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 400]
+    assert len(texts) + len(refused) == 4
+    assert refused
+    assert all("is in use" in answer.json()["message"] for answer in refused)
+    assert set(texts) == {ask({}).json()["choices"][0]["text"]}, "whole, and right"
+    assert ask(chosen).status_code == 200
     graph.audit()
