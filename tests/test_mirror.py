@@ -97,7 +97,6 @@ SEVERAL_MODULES = {
         (
             "serve/child.py",
             "serve/health.py",
-            "serve/keeper.py",
             "serve/launch.py",
             "serve/log.py",
             "serve/orphans.py",

@@ -50,7 +50,8 @@ def test_dead_service_is_reported_with_its_last_words_and_restarted(
         graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
         second = graph.processes("Decode")[0]["pid"]
         assert second != first
-        assert "Decode:0 was ended by SIGKILL, and is restarted in 1 s; its last words:" in graph.log()
+        assert "Decode:0 was ended by SIGKILL (by somebody" in graph.log()
+        assert "and is restarted in 1 s (restart 1); its last words:" in graph.log()
         assert "> goodbye cruel world" in graph.log()
         os.kill(second, signal.SIGKILL)
         graph.wait_for(lambda: "restarted in 2 s" in graph.log())

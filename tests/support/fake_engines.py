@@ -84,6 +84,9 @@ class FakePrefillEngine:
         )  # fmt: skip
         return Offer(request_id=request_id, secret=KEY, prompt_tokens=1, model_id="m", ranks=(rank,))
 
+    def idle(self) -> bool:
+        return not self.live
+
     def stats(self) -> EngineStats:
         return EngineStats(
             queued=0, running=len(self.live), holding=0, used_blocks=5, total_blocks=64, prompt_tokens=10,

@@ -21,7 +21,7 @@ from wavepp_worker.dynamo.args import AggArgs
 from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
-from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
+from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
@@ -91,12 +91,11 @@ class AggWorker(WaveppWorker):
         except InvalidRequest as error:
             raise to_dynamo_exception(error) from error
         try:
+            if is_probe(request):
+                self._decode.probe(parsed.prompt_tokens)
+                yield await self._prefill.probe(parsed)
+                return
             with self._live.entered(request_id, context.is_stopped):
-                if is_probe(request):
-                    probe = prefill_request(request_id, parsed, handoff=False)
-                    result = await self._prefill.probe(probe, context.is_stopped)
-                    yield prefill_chunk(result, {}, logprobs=False)
-                    return
                 async with aclosing(self._answer(request_id, parsed, context)) as answer:
                     async for chunk in answer:
                         yield chunk

@@ -74,7 +74,7 @@ def prefill_chunk(
 
 
 def probe_chunk(prompt_tokens: int) -> GenerateChunk:
-    """A decode worker's answer to a health probe, which has no prefill to continue from."""
+    """The answer to a health probe, which is about whether there is one."""
     return {
         "token_ids": [0],
         "index": 0,

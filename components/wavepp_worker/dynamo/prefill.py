@@ -94,18 +94,16 @@ class PrefillWorker(WaveppWorker):
         except InvalidRequest as error:
             self._handler.refused(bootstrap_room, error)
             raise to_dynamo_exception(error) from error
-        params: dict[str, Any] = {}
         try:
+            if is_probe(request):
+                yield await self._handler.probe(parsed)
+                return
             with self._live.entered(request_id, context.is_stopped):
-                if is_probe(request):
-                    prefill = prefill_request(request_id, parsed, handoff=False)
-                    result = await self._handler.probe(prefill, context.is_stopped)
-                else:
-                    prefill = prefill_request(request_id, parsed, handoff=True)
-                    if bootstrap_room is None:
-                        bootstrap_room = fresh_bootstrap_room()
-                    params = disaggregated_params(self._handler.address(bootstrap_room))
-                    result = await self._handler.prefill(prefill, bootstrap_room, context.is_stopped)
+                prefill = prefill_request(request_id, parsed, handoff=True)
+                if bootstrap_room is None:
+                    bootstrap_room = fresh_bootstrap_room()
+                params = disaggregated_params(self._handler.address(bootstrap_room))
+                result = await self._handler.prefill(prefill, bootstrap_room, context.is_stopped)
         except RequestAborted:
             yield cancelled_chunk(parsed.prompt_tokens, 0)
             return

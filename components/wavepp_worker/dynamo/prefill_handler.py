@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from dynamo.common.backend.engine import LlmRegistration
+from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot
 
 from wavepp_worker.dynamo.bootstrap_info import advertised_host, failure_reason
+from wavepp_worker.dynamo.canary import Canary
+from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
@@ -56,6 +58,7 @@ class PrefillHandler:
         self._lock = threading.Lock()
         self._bootstrap_rooms: set[int] = set()
         self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
+        self._canary = Canary(self.engine)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
         self.limits = RequestLimits(
             self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs
@@ -182,18 +185,14 @@ class PrefillHandler:
         if self.bootstrap is not None:
             self.bootstrap.fail(bootstrap_room, failure_reason(error))
 
-    async def probe(self, request: PrefillRequest, is_stopped: Callable[[], bool]) -> PrefillResult:
-        """Prefill without a hand-off: proves that the ranks run.
+    async def probe(self, parsed: ParsedRequest) -> GenerateChunk:
+        """The answer to a health probe; see ``Canary``.
 
         Raises:
-            as ``prefill``.
+            WaveppError: the engine does not run.
         """
-        future = self.engine.submit(request)
-        try:
-            return await self._wait(future, request.request_id, is_stopped)
-        except BaseException:
-            self.engine.abort(request.request_id)
-            raise
+        await self._canary.prove(prefill_request("", parsed, handoff=False))
+        return probe_chunk(parsed.prompt_tokens)
 
     def is_quiescent(self) -> bool:
         """Whether nothing is queued, running, or held for a decode worker.

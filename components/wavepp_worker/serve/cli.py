@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, resolve
+from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
@@ -63,7 +64,18 @@ def serve(
             help="Directory of this run, with state.json; must be new or empty, removed at the end."
         ),
     ] = None,
-    start_timeout: Annotated[float, typer.Option(help="Seconds until everything must be ready.")] = 300.0,
+    start_timeout: Annotated[
+        float, typer.Option(help="Seconds until everything must be ready, and a process that is restarted.")
+    ] = KeepLimits.start_seconds,
+    health_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without an answer to health checks until a process is killed and restarted."
+        ),
+    ] = KeepLimits.silent_seconds,
+    restarts_per_minute: Annotated[
+        int, typer.Option(min=1, help="Most restarts of a process in any minute.")
+    ] = KeepLimits.restarts_per_minute,
 ) -> None:
     """Start every service of GRAPH, say when it is ready, and stop all of it on Ctrl-C.
 
@@ -79,7 +91,7 @@ def serve(
         if dry_run:
             typer.echo(describe(plan))
             return
-        launch(plan, run_dir=run_dir, start_seconds=start_timeout)
+        launch(plan, run_dir=run_dir, limits=KeepLimits(start_timeout, health_timeout, restarts_per_minute))
     except ConfigError as error:
         _fail(str(error), CONFIG_EXIT_CODE)
     except StartFailed as error:

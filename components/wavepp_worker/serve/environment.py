@@ -21,6 +21,15 @@ LOOPBACK = {
 }
 """Where Dynamo listens; without these it takes the machine's routable address."""
 
+CANARY = {
+    "DYN_HEALTH_CHECK_ENABLED": "true",
+    # Until its first canary a worker is not ready: each second is one of the start.
+    "DYN_CANARY_WAIT_TIME": "1",
+    # Dynamo's 3 s are less than a busy worker takes to look at who arrived.
+    "DYN_HEALTH_CHECK_REQUEST_TIMEOUT": "30",
+}
+"""A worker is well if it answers a request of one token; our workers' own answer needs no turn behind others'."""
+
 QUIET = {
     "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
     "HF_HUB_OFFLINE": "1",
@@ -35,7 +44,7 @@ QUIET = {
 
 def base_environment() -> dict[str, str]:
     """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
-    inherited = {**LOOPBACK, **QUIET, **os.environ}
+    inherited = {**LOOPBACK, **CANARY, **QUIET, **os.environ}
     # One port for all would let only the first worker start.
     inherited.pop("DYN_SYSTEM_PORT", None)
     return inherited

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from wavepp_worker.process_state import exit_reason, oom_kills
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import get
+from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
 from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.log import Log
 
@@ -21,9 +23,12 @@ CONFIG_EXIT_CODE = 2
 
 _MOST_FAILED_STARTS = 5
 _POLL_SECONDS = 0.25
-_WATCH_SECONDS = 2.0
-_UNHEALTHY_SECONDS = 5.0
+_WATCH_SECONDS = {"worker": 2.0, "frontend": 10.0}
 _KILLED_SECONDS = 10.0
+
+
+_FATAL = "FATAL: "
+"""What a worker's last sentence begins with."""
 
 
 class StartFailed(Exception):
@@ -47,6 +52,7 @@ class Keeper:
         environment: Mapping[str, str],
         scratch: Path,
         log: Log,
+        limits: KeepLimits,
         changed: Callable[[], None],
     ) -> None:
         """
@@ -55,6 +61,7 @@ class Keeper:
             environment: its environment, before its own variables.
             scratch: its temporary directory, empty at the beginning of each life and gone after it.
             log: where its output goes.
+            limits: what it is allowed.
             changed: called whenever ``pid``, ``ready`` or ``restarts`` does.
         """
         self.process = process
@@ -69,9 +76,9 @@ class Keeper:
         self._failed_starts = 0
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
-        self._backoff = Backoff()
-        path = "/v1/models" if process.kind == "frontend" else "/health"
-        self._health_url = process.url + path
+        self._refusals = 0
+        self._limits = limits
+        self._backoff = Backoff(limits.restarts_per_minute)
 
     @property
     def pid(self) -> int | None:
@@ -120,10 +127,10 @@ class Keeper:
         """From now on it may end."""
         self._stopping.set()
 
-    async def _live(self) -> float:
-        """One life; returns the pause before the next, in seconds."""
+    async def _live(self) -> float | None:
+        """One life; returns the pause before the next in seconds, None if there shall be none."""
         label = self.process.label
-        began = time.monotonic()
+        began, killed_before = time.monotonic(), oom_kills()
         try:
             self._scratch.mkdir(mode=0o700, exist_ok=True)
             child = await Child.start(
@@ -147,54 +154,62 @@ class Keeper:
         self._changed()
         if self._stopping.is_set():
             return 0.0
-        if code == CONFIG_EXIT_CODE and not self._ever_ready:
+        refused = code == CONFIG_EXIT_CODE
+        if refused and not self._ever_ready:
             raise StartFailed(f"{label}: {_sentence(self.last_lines)}", CONFIG_EXIT_CODE)
         self._failed_starts += not self._ever_ready
+        ending = exit_reason(code, killed_before)
         if self._failed_starts == _MOST_FAILED_STARTS:
             raise StartFailed(
-                f"{label} {_ending(code)} {_MOST_FAILED_STARTS} times without ever being ready; "
+                f"{label} {ending} {_MOST_FAILED_STARTS} times without ever being ready; "
                 f"it said last: {self.last_lines[-1] if self.last_lines else 'nothing'}"
             )
-        pause = self._backoff.after(time.monotonic() - began)
-        self._log.death(label, f"{_ending(code)}, and is restarted in {pause:.0f} s", self.last_lines)
+        self._refusals = self._refusals + 1 if refused else 0
+        if self._refusals == _MOST_FAILED_STARTS:
+            # The others go on: it may be this one's directory that is gone.
+            self._log.say(
+                f"{label} refused its configuration {_MOST_FAILED_STARTS} times in a row and is not started again: "
+                f"{_sentence(self.last_lines)}",
+                "bold red",
+            )
+            return None
+        now = time.monotonic()
+        pause = self._backoff.after(now - began, now)
+        again = f"and is restarted in {pause:.0f} s (restart {self.restarts + 1})"
+        self._log.death(label, f"{ending}{_cause(self.last_lines)}, {again}", self.last_lines)
         return pause
 
     async def _watch(self, child: Child, began: float) -> None:
-        """Follow its health; one that keeps saying it is not well is ended, to be started again."""
-        sick_since: float | None = None
+        """Follow its health; one that is not well, or does not answer, is ended, to be started again."""
+        kind = self.process.kind
+        watch = HealthWatch(self._limits, began)
         while True:
-            status, _ = await get(self._health_url)
+            status, _ = await get(self.process.url + self._question(watch.ready))
             now = time.monotonic()
-            if status == 200:
-                sick_since = None
-                if not self.ready:
-                    again = "again " if self._ever_ready else ""
-                    self.ready = self._ever_ready = True
-                    self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
-                    self._changed()
-                if self.process.kind == "frontend":
-                    # It has no health of its own to report, and logs every question.
-                    return
-            elif status >= 500 and self.ready:
-                sick_since = sick_since or now
-                if now - sick_since > _UNHEALTHY_SECONDS:
-                    self._log.say(
-                        f"{self.process.label} has reported itself unhealthy for {now - sick_since:.0f} s "
-                        "and is killed",
-                        "red",
-                    )
-                    child.signal_group(signal.SIGKILL)
-                    return
-            await asyncio.sleep(_WATCH_SECONDS if self.ready else _POLL_SECONDS)
+            verdict = watch.judge(status, now)
+            if watch.ready and not self.ready:
+                again = "again " if self._ever_ready else ""
+                self.ready = self._ever_ready = True
+                self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
+                self._changed()
+            # How long the whole graph may take for its first start, the supervisor knows.
+            if verdict is not None and self._ever_ready:
+                self._log.say(f"{self.process.label} {verdict} and is killed", "red")
+                child.signal_group(signal.SIGKILL)
+                return
+            await asyncio.sleep(_WATCH_SECONDS[kind] if self.ready else _POLL_SECONDS)
+
+    def _question(self, ready: bool) -> str:
+        """What to ask it; of a frontend, workers that it lacks say nothing against it."""
+        if self.process.kind == "worker":
+            return "/health"
+        return "/live" if ready else "/v1/models"
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
+def _cause(last_lines: list[str]) -> str:
+    """What it said it died of, to follow how it ended."""
+    said = next((line for line in reversed(last_lines) if _FATAL in line), "")
+    return f" ({said.partition(_FATAL)[2]})" if said else ""
 
 
 def _sentence(last_lines: list[str]) -> str:

@@ -11,7 +11,15 @@ from pathlib import Path
 import yaml
 
 from wavepp_worker.serve.broker import Broker
-from wavepp_worker.serve.environment import BROKER_VARIABLE, LOOPBACK, QUIET, STORE_VARIABLE, base_environment
+from wavepp_worker.serve.environment import (
+    BROKER_VARIABLE,
+    CANARY,
+    LOOPBACK,
+    QUIET,
+    STORE_VARIABLE,
+    base_environment,
+)
+from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
 from wavepp_worker.serve.run_dir import RunDir
@@ -22,7 +30,9 @@ def describe(plan: LaunchPlan) -> str:
     """The plan for people: the merged configuration, and each process as a command line of a shell."""
     config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
     shared = {
-        key: value for key, value in {**LOOPBACK, **QUIET}.items() if os.environ.get(key, value) == value
+        key: value
+        for key, value in {**LOOPBACK, **CANARY, **QUIET}.items()
+        if os.environ.get(key, value) == value
     }
     if plan.own_store:
         shared[STORE_VARIABLE] = "<run directory>/store"
@@ -37,12 +47,12 @@ def describe(plan: LaunchPlan) -> str:
     return "\n".join(parts)
 
 
-def launch(plan: LaunchPlan, *, run_dir: Path | None, start_seconds: float) -> None:
+def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> None:
     """Run the plan until interrupted; afterwards no process, socket or file of it is left.
 
     Args:
         run_dir: the run's directory; by default a private temporary one.
-        start_seconds: time for everything to become ready.
+        limits: what each process is allowed.
 
     Raises:
         ConfigError: the default model cannot be had, or the directory cannot be used.
@@ -64,7 +74,7 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, start_seconds: float) -> N
         if plan.own_broker:
             broker = Broker()
             environment[BROKER_VARIABLE] = broker.url
-        asyncio.run(_supervise(plan, environment, directory, log, start_seconds))
+        asyncio.run(_supervise(plan, environment, directory, log, limits))
     finally:
         if broker is not None:
             broker.close()
@@ -74,9 +84,9 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, start_seconds: float) -> N
 
 
 async def _supervise(
-    plan: LaunchPlan, environment: Mapping[str, str], directory: RunDir, log: Log, start_seconds: float
+    plan: LaunchPlan, environment: Mapping[str, str], directory: RunDir, log: Log, limits: KeepLimits
 ) -> None:
-    await Supervisor(plan, environment, directory, log).run(start_seconds)
+    await Supervisor(plan, environment, directory, log, limits).run()
 
 
 def _plain(value: object) -> object:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from wavepp_worker.serve.health import known_workers, listed_models
+from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper, StartFailed
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
@@ -24,8 +25,16 @@ _POLL_SECONDS = 0.1
 class Supervisor:
     """All processes of one run."""
 
-    def __init__(self, plan: LaunchPlan, environment: Mapping[str, str], run_dir: RunDir, log: Log) -> None:
-        """``environment`` is what every process gets before its own variables."""
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        environment: Mapping[str, str],
+        run_dir: RunDir,
+        log: Log,
+        limits: KeepLimits,
+    ) -> None:
+        """``environment`` is what every process gets before its own variables; ``limits`` are each process's."""
+        self._start_seconds = limits.start_seconds
         self._plan = plan
         self._run_dir = run_dir
         self._log = log
@@ -34,15 +43,12 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._began = time.monotonic()
         self._keepers = [
-            Keeper(process, environment, run_dir.scratch(process.port), log, self._write_state)
+            Keeper(process, environment, run_dir.scratch(process.port), log, limits, self._write_state)
             for process in plan.processes
         ]
 
-    async def run(self, start_seconds: float) -> None:
+    async def run(self) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP; when it returns or raises, every process is gone.
-
-        Args:
-            start_seconds: time for everything to become ready.
 
         Raises:
             StartFailed: a configuration was refused, or the time ran out.
@@ -53,7 +59,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         self._write_state()
         tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
-        tasks.append(asyncio.create_task(self._announce(start_seconds)))
+        tasks.append(asyncio.create_task(self._announce(self._start_seconds)))
         stop = asyncio.create_task(self._stop.wait())
         try:
             waiting: set[asyncio.Task[object]] = {stop, *tasks}

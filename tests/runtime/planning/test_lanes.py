@@ -119,3 +119,22 @@ def test_waves_complete_in_the_order_of_their_launch() -> None:
     second, _ = lanes.launch(lanes.propose())
     with pytest.raises(PositionMismatch, match="oldest wave in flight is 0"):
         lanes.complete(second)
+
+
+def test_nothing_is_learned_from_waves_that_nobody_asked_for() -> None:
+    """After an idle night of canaries, a planner would believe that waves have one token."""
+    planner = Observant()
+    lanes = Lanes(Ring(4), planner, 8)
+    for name, probe in (("canary", True), ("user", False), ("canary", False)):
+        lanes.take(LaneAdmitted(name, 0, 1, probe))
+        wave_id, _ = lanes.launch(lanes.propose())
+        lanes.complete(wave_id, 0.5)
+    assert [spans[0].request_id for spans, _ in planner.seen] == ["user", "canary"], (
+        "the last is a user's own"
+    )
+    lanes.take(LaneAdmitted("aborted", 0, 1, True))
+    lanes.take(LaneAborted("aborted"))
+    lanes.take(LaneAdmitted("aborted", 0, 1))
+    wave_id, _ = lanes.launch(lanes.propose())
+    lanes.complete(wave_id, 0.5)
+    assert len(planner.seen) == 3

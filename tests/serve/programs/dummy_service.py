@@ -23,12 +23,15 @@ parser.add_argument("--exit-after", type=float, default=0.0)
 parser.add_argument("--once", help="exit only if this file does not exist yet, and make it")
 parser.add_argument("--ignore-term", action="store_true")
 parser.add_argument("--sick-after", type=float, default=1e9)
+parser.add_argument("--sick-if", help="be so from the start if this file exists")
 parser.add_argument("--stop-log", help="append the role when told to stop")
 parser.add_argument("--grandchild", action="store_true", help="start a process that leaves the session")
 parser.add_argument("--role", default="dummy")
 args = parser.parse_args()
 
 began = time.monotonic()
+if args.sick_if and Path(args.sick_if).exists():
+    args.sick_after = 0.0
 
 
 class Answer(BaseHTTPRequestHandler):

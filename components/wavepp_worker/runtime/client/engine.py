@@ -204,6 +204,11 @@ class PrefillEngine:
             ranks=addresses,
         )
 
+    def idle(self) -> bool:
+        """Whether no request is queued, running, or held for a decode worker."""
+        with self._state.lock:
+            return self._state.ledger.unanswered() + self._state.ledger.holding() == 0
+
     def stats(self) -> EngineStats:
         """Load as of the ranks' last heartbeats (twice a second), and totals since the start."""
         with self._state.lock:

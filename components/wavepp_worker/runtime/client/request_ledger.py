@@ -123,7 +123,7 @@ class RequestLedger:
         return sorted(self._live)
 
     def unanswered(self) -> int:
-        return sum(not live.closed for live in self._live.values())
+        return sum(not live.closed and not live.request.probe for live in self._live.values())
 
     def holding(self) -> int:
         """Requests that are answered, but not let go of by all ranks."""
@@ -146,7 +146,7 @@ class RequestLedger:
         if live.closed:
             return True, None
         live.closed = True
-        self.failed += 1
+        self.failed += not live.request.probe
         return True, live.future
 
     def progress(self, event: Progress, now: float) -> Consequence:
@@ -171,9 +171,10 @@ class RequestLedger:
         answer = None if live.closed else live.result()
         if answer is not None:
             live.closed = True
-            self.finished += 1
-            self.prompt_tokens += answer.prompt_tokens
-            self.reused_tokens += answer.reused_tokens
+            if not live.request.probe:
+                self.finished += 1
+                self.prompt_tokens += answer.prompt_tokens
+                self.reused_tokens += answer.reused_tokens
         if live.over(self._ranks):
             del self._live[event.request_id]
         return Consequence(on_admitted, live.future if answer is not None else None, answer, unwanted)

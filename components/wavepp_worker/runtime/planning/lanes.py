@@ -31,6 +31,7 @@ class Lanes:
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
         self._leased: set[str] = set()
         self._aborted: set[str] = set()
+        self._probes: set[str] = set()
 
     def __len__(self) -> int:
         """Requests with tokens that no wave carries yet."""
@@ -42,12 +43,15 @@ class Lanes:
         if isinstance(event, LaneAdmitted):
             self._lanes[request_id] = Lane(request_id, event.start, event.end)
             self._leased.add(request_id)
+            if event.probe:
+                self._probes.add(request_id)
             return []
         self._lanes.pop(request_id, None)
         self._leased.discard(request_id)
         if self.ring.carries(request_id):
             self._aborted.add(request_id)
             return []
+        self._probes.discard(request_id)
         return [LaneEnded(request_id, aborted=True)]
 
     def next_to_materialise(self) -> str | None:
@@ -96,14 +100,18 @@ class Lanes:
         """
         ended: list[LaneProgress] = []
         spans = self.ring.complete(wave_id)
-        self._planner.observe(spans, seconds)
+        # Of an idle night's probes, a planner would learn that waves have one token.
+        if any(span.request_id not in self._probes for span in spans):
+            self._planner.observe(spans, seconds)
         for span in spans:
             if self.ring.carries(span.request_id):
                 continue
             if span.request_id in self._aborted:
                 self._aborted.discard(span.request_id)
+                self._probes.discard(span.request_id)
                 ended.append(LaneEnded(span.request_id, aborted=True))
             elif span.last:
+                self._probes.discard(span.request_id)
                 ended.append(LaneEnded(span.request_id, aborted=False))
         return ended
 

@@ -14,11 +14,12 @@ class RequestsWaiting:
 
 @dataclass(frozen=True)
 class LaneAdmitted:
-    """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled."""
+    """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled; see ``PrefillRequest.probe``."""
 
     request_id: str
     start: int
     end: int
+    probe: bool = False
 
 
 @dataclass(frozen=True)

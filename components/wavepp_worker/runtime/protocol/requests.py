@@ -24,6 +24,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         handoff: whether the KV is held after the prompt until a decode worker confirms it.
         banned: tokens the first one must not be (stop tokens of a request with ``min_tokens``).
         secret: what a decode worker must know to get the KV; the engine chooses it.
+        probe: nobody asked for it: it is in no statistics, and nothing is learned from it.
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     handoff: bool = False
     banned: tuple[int, ...] = ()
     secret: Secret | None = None
+    probe: bool = False
 
     @classmethod
     def of(

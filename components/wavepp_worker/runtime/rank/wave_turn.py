@@ -149,8 +149,8 @@ class LeaderWave:
         return (RequestsWaiting(self._waiting),)
 
     def _lane(self, admission: Admission) -> LaneAdmitted:
-        prompt_tokens = self._requests.known(admission.request_id).request.prompt_tokens
-        return LaneAdmitted(admission.request_id, admission.endpoint, prompt_tokens)
+        request = self._requests.known(admission.request_id).request
+        return LaneAdmitted(admission.request_id, admission.endpoint, request.prompt_tokens, request.probe)
 
 
 def _event(admission: Admission) -> Admitted:

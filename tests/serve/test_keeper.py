@@ -1,0 +1,153 @@
+"""One process over its lives: what is said of each end, and when nobody starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wavepp_worker.serve import keeper as module
+from wavepp_worker.serve.health_watch import KeepLimits
+from wavepp_worker.serve.keeper import Keeper
+from wavepp_worker.serve.launch_plan import Process
+from wavepp_worker.serve.ports import free_ports
+
+PROGRAM = Path(__file__).with_name("programs") / "dummy_service.py"
+
+
+class Lines:
+    """Stands in for the log."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def line(self, label: str, text: str) -> None:
+        pass
+
+    def say(self, text: str, style: str = "") -> None:
+        self.said.append(text)
+
+    def death(self, label: str, sentence: str, last_lines: list[str]) -> None:
+        self.said.append(f"{label} {sentence}")
+
+    def of(self, words: str) -> list[str]:
+        return [line for line in self.said if words in line]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Soon:
+        def __init__(self, per_minute: int) -> None:
+            pass
+
+        def after(self, lived: float, now: float) -> float:
+            return 0.01
+
+    monkeypatch.setattr(module, "Backoff", Soon)
+    monkeypatch.setattr(module, "_WATCH_SECONDS", {"worker": 0.1})
+
+
+async def keep(tmp_path: Path, *flags: str, until: Callable[[Keeper, Lines], Any], **limits: Any) -> Lines:
+    """What was said of a dummy worker by the time ``until`` holds."""
+    (port,), lines = free_ports(1), Lines()
+    process = Process(
+        service="Worker",
+        replica=0,
+        kind="worker",
+        argv=(sys.executable, str(PROGRAM), *flags),
+        env={"DYN_SYSTEM_PORT": str(port)},
+        port=port,
+        url=f"http://127.0.0.1:{port}",
+    )
+    log: Any = lines
+    keeper = Keeper(process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None)
+    running = asyncio.create_task(keeper.run())
+    deadline = time.monotonic() + 60
+    try:
+        while not until(keeper, lines):
+            assert time.monotonic() < deadline, lines.said
+            if running.done():
+                running.result()
+            await asyncio.sleep(0.02)
+    finally:
+        await keeper.stop(5.0)
+        await asyncio.wait_for(running, 10)
+    return lines
+
+
+def test_who_refuses_its_configuration_again_and_again_is_let_be(tmp_path: Path) -> None:
+    """It was well once, and others of the graph are: neither a loop for ever nor an end of everything."""
+
+    async def check() -> None:
+        flags = ["--exit-code=2", "--exit-after=0.5", "--say=error: --model: there is no directory /gone"]
+        lines = await keep(
+            tmp_path, *flags, until=lambda _, lines: lines.of("not started again"), start_seconds=60.0
+        )
+        (last,) = lines.of("not started again")
+        assert last == (
+            "Worker:0 refused its configuration 5 times in a row and is not started again: "
+            "--model: there is no directory /gone"
+        )
+        assert len(lines.of("and is restarted in")) == 4
+
+    asyncio.run(check())
+
+
+def test_the_line_of_a_restart_has_the_cause_the_pause_and_the_count(tmp_path: Path) -> None:
+    async def check() -> None:
+        said = "FATAL: the engine died: rank 1 was ended by SIGKILL"
+        lines = await keep(
+            tmp_path,
+            "--exit-code=70",
+            "--exit-after=0.5",
+            f"--say={said}",
+            until=lambda _, lines: len(lines.of("restarted")) >= 2,
+        )
+        assert lines.of("restarted")[1] == (
+            "Worker:0 ended with exit code 70 (the engine died: rank 1 was ended by SIGKILL), "
+            "and is restarted in 0 s (restart 2)"
+        )
+
+    asyncio.run(check())
+
+
+def test_who_does_not_answer_is_killed_and_started_again(tmp_path: Path) -> None:
+    """It lives, so nothing else would tell that it hangs."""
+    stopped: list[int] = []
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if keeper.ready and keeper.pid is not None and not stopped:
+            stopped.append(keeper.pid)
+            os.kill(keeper.pid, signal.SIGSTOP)
+        return bool(lines.of("is up again"))
+
+    async def check() -> None:
+        lines = await keep(tmp_path, until=until, silent_seconds=1.0)
+        (killed,) = lines.of("is killed")
+        assert "has not answered a health check for" in killed
+        assert "Worker:0 was ended by SIGKILL" in lines.of("restarted")[0]
+
+    asyncio.run(check())
+
+
+def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) -> None:
+    """The second life never becomes ready; without a bound, nobody would try a third."""
+    marker = tmp_path / "lived"
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if keeper.ready and keeper.pid is not None and not marker.exists():
+            marker.touch()
+            os.kill(keeper.pid, signal.SIGKILL)
+        return bool(lines.of("is not ready after"))
+
+    async def check() -> None:
+        lines = await keep(tmp_path, f"--sick-if={marker}", until=until, start_seconds=1.5)
+        assert lines.of("is killed") == lines.of("(--start-timeout)")
+
+    asyncio.run(check())
