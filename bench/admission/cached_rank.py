@@ -29,10 +29,17 @@ WAIT = 60.0
 class NoTiers:
     """Implements ``Tiers`` for a cache that is on the device alone."""
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         assert not moves
+        return ()
 
-    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return ()
+
+    def unstage(self, request_id: str) -> None:
+        return None
+
+    def switched_off(self) -> Sequence[int]:
         return ()
 
 

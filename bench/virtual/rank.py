@@ -62,7 +62,7 @@ class VirtualTiers:
         self.ready_at = 0
         """When all copies to the device that were asked for have ended (ns)."""
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         for target, queue, link in (
             (Tier.HOST, self._out, self._model.to_host),
             (Tier.DEVICE, self._in, self._model.from_host),
@@ -72,8 +72,15 @@ class VirtualTiers:
                 ends = queue.launch(self._model.copy_time(link, self._layers, blocks * self._block))
                 if target == Tier.DEVICE:
                     self.ready_at = ends
+        return ()
 
-    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return ()
+
+    def unstage(self, request_id: str) -> None:
+        return None
+
+    def switched_off(self) -> Sequence[int]:
         return ()
 
 

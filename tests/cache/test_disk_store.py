@@ -139,21 +139,30 @@ def test_a_block_torn_by_a_machine_crash_is_not_delivered(path: Path) -> None:
     assert held(store) == [(6, 5, 6)]
 
 
-def test_what_an_earlier_process_wrote_is_found_damaged_before_it_is_used(path: Path) -> None:
+def test_what_is_damaged_is_found_when_it_is_read_and_harms_nothing_else(path: Path) -> None:
     store = make(path)
     for slot, key in enumerate((5, 6, 7)):
         store.write(slot, key, None, block(key))
-    assert not store.damaged(0, 5), "this process wrote it"
-    store.close()
     overwrite(path, block(5)[1000:], bytes(BYTES - 1000))
     overwrite(path, block(6)[:10], bytes(10))
-    store = make(path)
-    assert store.damaged(0, 5)
+    for slot, key in enumerate((5, 6)):
+        with pytest.raises(CacheCorrupt, match=r"do not match their checksum"):
+            read(store, slot, key)
     store.write(1, 8, None, block(8))
-    assert not store.damaged(1, 8)
-    assert not store.damaged(2, 7)
-    assert read(store, 2, 7) == block(7)
-    store.close()
+    assert (read(store, 1, 8), read(store, 2, 7)) == (block(8), block(7))
+
+
+def test_a_file_that_is_cut_off_under_us_is_an_error_of_the_disk_and_not_a_signal(path: Path) -> None:
+    store = make(path)
+    for slot in range(SLOTS):
+        store.write(slot, slot, None, block(slot))
+    whole = path.stat().st_size
+    for size in (whole - 1, whole - BYTES, 5000, 4096 + 64 * 7 + 10, 0):
+        os.truncate(path, size)
+        with pytest.raises(OSError, match=r"cut off"):
+            read(store, 7, 7)
+    store.write(7, 9, None, block(9))
+    assert read(store, 7, 9) == block(9)
 
 
 @pytest.mark.parametrize("byte", range(64))

@@ -18,43 +18,81 @@ from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
 DAMAGED = 0.05
-"""Share of the blocks that the disk loses as they are written."""
+"""Share of the blocks that the disk loses as they are written, and of those that it loses while they are leased."""
+FAILS = 0.01
+"""How likely a write is the first that the disk does not take, nor any after it."""
 
 
 class Contents:
-    """What every block of every tier of every window holds; a block that nobody wrote to holds None."""
+    """What every block of every tier of every window holds; a block that nobody wrote to holds None.
+
+    The disk damages blocks at any time, and may fail. What was read of it for a request stays in memory.
+    """
 
     def __init__(self, windows: int, draw: random.Random) -> None:
         self._draw = draw
         self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
+        self._staged: dict[str, set[Copy]] = {}
+        self._off: list[int] = []
 
     def device(self, window: int) -> dict[int, Any]:
         """By block."""
         return self._windows[window][0]
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def run(self, moves: Sequence[Move]) -> list[Copy]:
+        lost = []
         for move in moves:
             tiers = self._windows[move.window]
             found = tiers[move.source[0]].get(move.source[1])
+            if move.source[0] == Tier.DISK:
+                copy = Copy(move.window, move.key, *move.source)
+                assert any(copy in staged for staged in self._staged.values()), f"{move} may find nothing"
+                found = move.key
             assert found == move.key, f"{move} copies {found}"
+            if move.target[0] == Tier.DISK:
+                found = self._written(move)
+                if found is None:
+                    lost.append(Copy(move.window, move.key, *move.target))
             tiers[move.target[0]][move.target[1]] = found
-            if move.target[0] == Tier.DISK and self._draw.random() < DAMAGED:
-                tiers[Tier.DISK][move.target[1]] = _lost(move.key)
+        return lost
 
-    def damaged(self, copies: Sequence[Copy]) -> list[Copy]:
-        """Those whose bytes the disk has lost."""
-        return [
-            copy for copy in copies if self._windows[copy.window][copy.tier].get(copy.slot) == _lost(copy.key)
-        ]
+    def stage(self, request_id: str, copies: Sequence[Copy]) -> list[Copy]:
+        lost = []
+        for copy in copies:
+            staged = any(copy in staged for staged in self._staged.values())
+            disk = self._windows[copy.window][copy.tier]
+            if staged or (copy.window not in self._off and disk.get(copy.slot) == copy.key):
+                self._staged.setdefault(request_id, set()).add(copy)
+                if self._draw.random() < DAMAGED:
+                    disk[copy.slot] = _lost(copy.key)
+            else:
+                lost.append(copy)
+        return lost
+
+    def unstage(self, request_id: str) -> None:
+        self._staged.pop(request_id, None)
+
+    def switched_off(self) -> list[int]:
+        return self._off
 
     def check(self, cache: RankCache) -> None:
-        """With no move under way: whatever the cache would let others reuse is there."""
+        """With no move under way: whatever the cache would let others reuse is there, or is missed in time."""
+        assert not self._staged, f"{list(self._staged)} have taken or given up their blocks"
         for number, window in enumerate(cache._windows):
             for node in window.tree.nodes.values():
                 found = self._windows[number][node.tier].get(node.slot)
-                assert found == node.key or (node.tier == Tier.DISK and found == _lost(node.key)), (
+                missed = node.tier == Tier.DISK and (found == _lost(node.key) or number in self._off)
+                assert found == node.key or missed, (
                     f"{node.key:#x} of window {number} is reusable, but holds {found}"
                 )
+
+    def _written(self, move: Move) -> Any:
+        """What the disk holds after it was given a block: that, or something else; None if it has failed."""
+        if move.window not in self._off and self._draw.random() < FAILS:
+            self._off.append(move.window)
+        if move.window in self._off:
+            return None
+        return _lost(move.key) if self._draw.random() < DAMAGED else move.key
 
 
 def _lost(key: int) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 import torch
-from wavepp_worker.cache.moves import Copy, Move
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.handoff.kv_source import Settled
@@ -18,6 +18,7 @@ from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.rank.parts import make_parts
+from wavepp_worker.runtime.state.lifecycle import Tiers
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
 BLOCK = 4
@@ -40,16 +41,27 @@ class Events:
 
 @dataclass
 class NotedTiers:
-    """Implements ``Tiers``: bytes are nowhere, and the disk has lost those of ``lost``."""
+    """Implements ``Tiers``: bytes are nowhere, the disk has lost those of ``lost``, and failed in windows ``off``."""
 
     moves: list[Move] = field(default_factory=list)
     lost: list[Copy] = field(default_factory=list)
+    staged: dict[str, list[Copy]] = field(default_factory=dict)
+    off: list[int] = field(default_factory=list)
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         self.moves.extend(moves)
+        targets = [Copy(move.window, move.key, *move.target) for move in moves]
+        return [copy for copy in targets if copy.tier == Tier.DISK and copy.window in self.off]
 
-    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
+    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        self.staged[request_id] = list(copies)
         return [copy for copy in copies if copy in self.lost]
+
+    def unstage(self, request_id: str) -> None:
+        self.staged.pop(request_id, None)
+
+    def switched_off(self) -> Sequence[int]:
+        return self.off
 
 
 @dataclass
@@ -111,14 +123,24 @@ class RankBooks:
         rank: int = 0,
         leases: bool = True,
         handoff: bool = True,
+        tiers: Tiers | None = None,
     ) -> None:
-        """Without ``windows``: one of full attention with ``blocks`` blocks of ``BLOCK`` tokens."""
+        """Without ``windows``: one of full attention with ``blocks`` blocks of ``BLOCK`` tokens.
+
+        ``tiers``: where the bytes are, in place of ``NotedTiers``.
+        """
         if windows is None:
             windows = [WindowSpec("attention", "full", blocks)]
         self.events, self.tiers, self.source = Events(), NotedTiers(), NotedSource()
         self.cache = RankCache(windows, BLOCK)
         self.parts = make_parts(
-            self.cache, self.tiers, self.events, rank=rank, model_id="model", headroom_blocks=0, leases=leases
+            self.cache,
+            tiers or self.tiers,
+            self.events,
+            rank=rank,
+            model_id="model",
+            headroom_blocks=0,
+            leases=leases,
         )
         self.lifecycle, self.requests = self.parts.lifecycle, self.parts.requests
         if handoff:

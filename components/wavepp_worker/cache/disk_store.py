@@ -65,6 +65,7 @@ class DiskStore:
 
     Raises:
         ConfigError: the file is no disk tier at all, in use, or cannot be created with this size.
+        OSError: the disk cannot read or write (EIO).
     """
 
     def __init__(
@@ -83,19 +84,21 @@ class DiskStore:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if error.errno == errno.EIO:
+                raise
             raise _unusable(path, error) from error
         try:
             self._lock()
             self._create_or_verify(header)
-            found = list(self._valid())
+            self._generation = max((record.generation for _, record in self._valid()), default=0)
         except OSError as error:
             os.close(self._file)
+            if error.errno == errno.EIO:
+                raise
             raise _unusable(path, error) from error
         except ConfigError:
             os.close(self._file)
             raise
-        self._generation = max((record.generation for _, record in found), default=0)
-        self._unread = {slot for slot, _ in found}
         self._open = True
 
     def records(self) -> list[StoredSlot]:
@@ -126,7 +129,6 @@ class DiskStore:
         source = self._buffer(payload)
         record = DiskRecord(key, parent, self._generation + 1, xxhash.xxh3_64_intdigest(source), origin)
         packed = pack_record(slot, record, self._origin_bytes)
-        self._unread.discard(slot)
         self.drop(slot)
         self._write(source, self._block_at(slot))
         self._generation += 1
@@ -137,11 +139,14 @@ class DiskStore:
 
         Raises:
             CacheCorrupt: the slot does not hold that block intact. What is in ``out`` is undefined.
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or was cut off before the end of the block.
             ValueError: no such slot, or ``out`` has another size.
         """
         target = self._buffer(out)
-        record = unpack_record(slot, os.pread(self._file, self._record_bytes, self._record_at(slot)))
+        stored = os.pread(self._file, self._record_bytes, self._record_at(slot))
+        if len(stored) < self._record_bytes:
+            raise _cut_off()
+        record = unpack_record(slot, stored)
         if record is None or record.key != key:
             held = "no block" if record is None else f"block {record.key:#x}"
             raise self._corrupt(slot, f"holds {held} where block {key:#x} was asked for")
@@ -149,26 +154,11 @@ class DiskStore:
         while done < self.block_bytes:
             count = os.preadv(self._file, [target[done:]], start + done)
             if not count:
-                raise self._corrupt(slot, f"ends within block {key:#x}: the file was cut off")
+                raise _cut_off()
             done += count
         # Of the copy, not of the file: these are the bytes that get used.
         if xxhash.xxh3_64_intdigest(target) != record.checksum:
             raise self._corrupt(slot, f"has bytes of block {key:#x} that do not match their checksum")
-
-    def damaged(self, slot: int, key: int) -> bool:
-        """Whether ``slot`` holds the block of ``key`` from before this process, but not intact.
-
-        Another thread may write to other slots meanwhile, or be about to write this block to this one. Reads a
-        block once only, and so brings it into the page cache.
-        """
-        if slot not in self._unread:
-            return False
-        self._unread.discard(slot)
-        try:
-            self.read_into(slot, key, bytearray(self.block_bytes))
-        except CacheCorrupt:
-            return True
-        return False
 
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. OSError if the file cannot be written, ValueError if there is no such slot."""
@@ -278,6 +268,10 @@ class DiskStore:
             f"slot {slot} of {self.path} {what}; the block has to be computed again. If it happens again, check the "
             "disk and delete the file"
         )
+
+
+def _cut_off() -> OSError:
+    return OSError(errno.EIO, "the file was cut off")
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:

@@ -169,6 +169,14 @@ class RankCache:
             held = [node for copy in copies for node in self._windows[copy.window].tree.lose(copy)]
             return self._reservations.holders(held)
 
+    def lose_disk(self, window: int) -> None:
+        """The disk of a window has failed: forget all that nobody holds there.
+
+        What requests hold there stays: its owner has their bytes elsewhere, or says so by ``lose``.
+        """
+        with self._mutex:
+            self._windows[window].tree.lose_disk()
+
     def restore(self, records: Iterable[tuple[int, int | None, int]]) -> None:
         """At start: take over what the full window's disk tier holds.
 

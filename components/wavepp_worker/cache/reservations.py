@@ -79,6 +79,8 @@ class Reservations:
     def holders(self, nodes: Iterable[Node]) -> tuple[str, ...]:
         """The requests that hold one of these blocks."""
         held = set(nodes)
+        if not held:
+            return ()
         return tuple(
             request_id
             for request_id, reservation in self._reservations.items()

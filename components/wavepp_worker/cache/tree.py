@@ -169,6 +169,14 @@ class BlockTree:
             self.drop_copy(node)
         return []
 
+    def lose_disk(self) -> None:
+        """No slot on disk has good bytes: forget all copies, and all blocks there that nobody holds."""
+        for node in list(self.copies):
+            self.drop_copy(node)
+        for node in list(self.nodes.values()):
+            if node.attached and node.tier == DISK and not node.pins:
+                self.detach(node)
+
     def drop_copy(self, node: Node) -> None:
         """Free the second copy a block has on disk."""
         self.pools[DISK].drop_owner(node.disk_copy)

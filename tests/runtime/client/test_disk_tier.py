@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult, token_ids
+from wavepp_worker.cache.disk_format import PAGE_BYTES, record_bytes
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
 
@@ -14,6 +20,7 @@ from tests.support.prompts import PromptMaker
 from tests.support.reference import Reference
 
 BLOCK = 8
+Damage = Callable[[PrefillEngine, Path], None]
 
 
 def config(model: Path, folder: Path, **values: Any) -> EngineConfig:
@@ -74,7 +81,7 @@ def test_many_lives_over_one_disk_tier_with_evictions_in_each(
     """What an earlier life left is announced, and may be evicted."""
     maker = PromptMaker(seed=12)
     left: list[tuple[list[int], str]] = []
-    for life in range(4):
+    for life in range(3):
         router = Router()
         with PrefillEngine(config(tiny_llama, tmp_path), on_index=router.on_index) as engine:
             assert any(router.known(*each) for each in left) == (life > 0), "told before the engine is ready"
@@ -88,3 +95,55 @@ def test_many_lives_over_one_disk_tier_with_evictions_in_each(
                 check(reference, prompt, ask(engine, f"new{at}", prompt, salt))
             engine.audit()
         assert all(router.known(*each) for each in left[1:])
+
+
+def flip(engine: PrefillEngine, folder: Path) -> None:
+    """All blocks of rank 1 lose their bytes, and their records do not."""
+    path = folder / "rank1.blocks"
+    with path.open("r+b") as file:
+        size, start = path.stat().st_size, PAGE_BYTES + record_bytes(0) * (1120 // BLOCK)
+        file.seek(start)
+        file.write(b"?" * (size - start))
+
+
+def cut_off(engine: PrefillEngine, folder: Path) -> None:
+    os.truncate(folder / "rank0.blocks", (folder / "rank0.blocks").stat().st_size // 2)
+    os.truncate(folder / "rank1.blocks", 5000)
+
+
+def full(engine: PrefillEngine, folder: Path) -> None:
+    """No file may be written beyond its first page (EFBIG)."""
+    for pid in engine.rank_pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (PAGE_BYTES, PAGE_BYTES))
+
+
+def gone(engine: PrefillEngine, folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("damages", [(flip, cut_off), (gone, full)])
+def test_damage_while_running_costs_computations_and_nothing_else(
+    tiny_llama: Path, reference: Reference, tmp_path: Path, damages: tuple[Damage, ...]
+) -> None:
+    """No rank ends, no answer is wrong, the books balance; the next life begins with what is left."""
+    maker, router = PromptMaker(seed=9), Router()
+    prompts = [maker.tokens(300) for _ in range(3)]
+    with PrefillEngine(config(tiny_llama, tmp_path), on_index=router.on_index) as engine:
+        pids = engine.rank_pids
+        for damage in (None, *damages):
+            if damage is not None:
+                damage(engine, tmp_path / "kv")
+            for turn in range(2):
+                futures = [
+                    engine.submit(PrefillRequest.of(f"{damage}{turn}{at}", prompt))
+                    for at, prompt in enumerate(prompts)
+                ]
+                for prompt, future in zip(prompts, futures, strict=True):
+                    check(reference, prompt, future.result(120))
+                engine.audit()
+        assert engine.rank_pids == pids
+        assert router.known(prompts[-1]) >= 296, "the device goes on"
+    with PrefillEngine(config(tiny_llama, tmp_path)) as engine:
+        for prompt in prompts:
+            check(reference, prompt, engine.prefill(prompt))
+        engine.audit()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.cache.disk_store import DiskStore
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.state import tier_store
+from wavepp_worker.runtime.state.disk_tier import DiskTier
 from wavepp_worker.runtime.state.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
 
 SHAPES = [LayerShape((2, 3), (2, 3)), LayerShape((1, 5), (1, 2))]
@@ -61,7 +62,7 @@ class Bench:
                 WindowTiers(
                     memory,
                     SIZES[Tier.HOST],
-                    DiskStore(self.folder / f"{window}", SIZES[Tier.DISK], memory.block_bytes, "test"),
+                    DiskTier(self.folder / f"{window}", SIZES[Tier.DISK], memory.block_bytes, "test"),
                 )
                 for window, memory in enumerate(self.memories)
             ]
@@ -206,13 +207,33 @@ def test_a_corrupt_block_loses_itself_and_nothing_else(through_host: bool) -> No
         else:
             load = [move(0, x, (Tier.DISK, slot), (Tier.DEVICE, slot + 3)) for slot, x in enumerate((a, b))]
         offload = move(0, c, (Tier.DEVICE, 2), (Tier.HOST, 4))
-        with pytest.raises(BlocksLost, match=r"do not match their checksum") as caught:
+        with pytest.raises(BlocksLost, match=rf"{1 + through_host} blocks could not be copied") as caught:
             made.store.run([*load, offload])
         assert caught.value.moves == tuple(load[::2])
         assert made.device_bytes(0, 4) == b
         assert made.device_bytes(0, 3) == made.contents[0, Tier.DEVICE, 3]
         made.store.run([move(0, c, (Tier.HOST, 4), (Tier.DEVICE, 0))])
         assert made.device_bytes(0, 0) == c
+        made.store.check()
+
+
+def test_what_was_staged_is_not_lost_whatever_the_disk_does() -> None:
+    with bench() as made:
+        a, b = (made.contents[0, Tier.DEVICE, slot] for slot in range(2))
+        spill = [move(0, x, (Tier.DEVICE, slot), (Tier.DISK, slot)) for slot, x in enumerate((a, b))]
+        assert made.store.run(spill) == []
+        on_disk = [Copy(0, each.key, *each.target) for each in spill]
+        assert made.store.stage("r", on_disk) == []
+        os.truncate(made.folder / "0", 0)
+        load = [move(0, x, (Tier.DISK, slot), (Tier.DEVICE, slot + 3)) for slot, x in enumerate((a, b))]
+        assert made.store.run(load) == []
+        assert [made.device_bytes(0, slot) for slot in (3, 4)] == [a, b]
+        assert made.store.switched_off() == []
+        assert made.store.stage("s", on_disk) == on_disk, "used up"
+        assert made.store.switched_off() == [0]
+        c = made.contents[1, Tier.DEVICE, 0]
+        other = move(1, c, (Tier.DEVICE, 0), (Tier.DISK, 3))
+        assert made.store.run([*spill, other]) == on_disk, "the other window has its disk"
         made.store.check()
 
 

@@ -59,14 +59,17 @@ class LeaseOwnership:
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
     def reconcile(self, admit: Admit) -> Claim:
-        prepared = self._cache.commit(admit.request_id, admit.endpoint)
-        return Claim(prepared.endpoint, prepared.committed)
+        prepared: Prepared | None = self._cache.commit(admit.request_id, admit.endpoint)
+        # At a lower endpoint, a window that slides holds other blocks.
+        while prepared is not None and self._lifecycle.forget_damaged(admit.request_id):
+            prepared = self._prepare(admit, 0)
+        return Claim(prepared.endpoint, prepared.committed) if prepared is not None else NO_ROOM
 
     def admitted(self, admit: Admit) -> None:
         self._requests.admit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
-        self._cache.release(request_id)
+        self._lifecycle.release(request_id)
 
     def _prepare(self, admit: Admit, headroom: int) -> Prepared | None:
         local = self._requests.known(admit.request_id)
@@ -99,11 +102,11 @@ class ImmediateOwnership:
                 claims.append(Claim(endpoints[at], committed=endpoints[at] == wanted[at].endpoint))
             else:
                 pinned -= 1
-                self._cache.release(wanted[pinned].request_id)
+                self._lifecycle.release(wanted[pinned].request_id)
         return claims + [NO_ROOM] * (len(wanted) - len(claims))
 
     def reconcile(self, admit: Admit) -> Claim:
-        self._cache.release(admit.request_id)
+        self._lifecycle.release(admit.request_id)
         return self.prepare([admit], 0)[0]
 
     def admitted(self, admit: Admit) -> None:
@@ -111,7 +114,7 @@ class ImmediateOwnership:
         self._requests.admit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:
-        self._cache.release(request_id)
+        self._lifecycle.release(request_id)
 
     def _lease(self, admit: Admit, local: LocalRequest) -> int:
         lease = partial(self._cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)

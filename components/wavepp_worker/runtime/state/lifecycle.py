@@ -26,11 +26,17 @@ logger = logging.getLogger(__name__)
 class Tiers(Protocol):
     """Where block contents are; see ``state.tier_store``."""
 
-    def run(self, moves: Sequence[Move]) -> None:
-        """Copy blocks between tiers, in order."""
+    def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
+        """Copy blocks between tiers, in order; returns those that the disk did not take."""
 
-    def damaged(self, copies: Sequence[Copy]) -> Sequence[Copy]:
-        """Those of these copies on disk that turn out to hold other bytes than they should."""
+    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        """Read copies on disk into memory, where ``run`` finds them whatever happens; returns the damaged ones."""
+
+    def unstage(self, request_id: str) -> None:
+        """A request needs nothing of what was staged for it any more."""
+
+    def switched_off(self) -> Sequence[int]:
+        """The windows whose disk has failed: it holds nothing."""
 
 
 class RequestLifecycle:
@@ -62,6 +68,8 @@ class RequestLifecycle:
         self._reports = reports
         self._timeline = timeline
         self.source: KVSource | None = None
+        self._off: set[int] = set()
+        self._moving = threading.Lock()
         self._cache_changes = threading.Lock()
         self._materialising = threading.Lock()
         self._ending = threading.Lock()
@@ -78,29 +86,45 @@ class RequestLifecycle:
             self.source.expect(request.request_id, request.secret)
 
     def forget_damaged(self, request_id: str) -> bool:
-        """Read what a request leases on disk before this rank promises it to the others.
+        """Read what a request leases on disk into memory, before this rank promises it to the others.
 
         Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
         """
-        damaged = self._tiers.damaged(self._cache.on_disk(request_id))
+        on_disk = self._cache.on_disk(request_id)
+        if not on_disk:
+            return False
+        with self._moving:
+            # Some of it may only have been on its way to disk when it was leased.
+            pass
+        damaged = self._tiers.stage(request_id, on_disk)
         if not damaged:
             return False
-        logger.warning(
-            "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
-        )
-        with self._cache_changes:
-            self._cache.lose(damaged)
-            self._reports.cache_changed(None)
-        self._cache.release(request_id)
+        if not self._tiers.switched_off():
+            logger.warning(
+                "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
+            )
+        self._lose(damaged)
+        self.release(request_id)
         return True
 
     def take_blocks(self, local: LocalRequest) -> None:
         """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
-        with self._cache_changes:
-            claimed = self._cache.materialise(local.request.request_id)
-            self._reports.cache_changed(None)
-        self._tiers.run(claimed.moves)
+        request_id = local.request.request_id
+        with self._moving:
+            with self._cache_changes:
+                claimed = self._cache.materialise(request_id)
+                self._reports.cache_changed(None)
+            # Nobody has been promised these: who leases one meanwhile waits until it is known to be lost.
+            lost = self._tiers.run(claimed.moves)
+            if lost:
+                self._lose(lost)
+        self._tiers.unstage(request_id)
         local.materialised = claimed
+
+    def release(self, request_id: str) -> None:
+        """Give back all blocks that a request holds, in any state."""
+        self._cache.release(request_id)
+        self._tiers.unstage(request_id)
 
     def install(self, local: LocalRequest, endpoint: int) -> None:
         """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV."""
@@ -188,6 +212,15 @@ class RequestLifecycle:
     def _report_settled(self, request_id: str, outcome: Settled) -> None:
         self._reports.send(HandoffSettled(rank=self._reports.rank, request_id=request_id, outcome=outcome))
 
+    def _lose(self, copies: Sequence[Copy]) -> None:
+        """Forget blocks whose bytes are gone, and all on a disk that has failed."""
+        with self._cache_changes:
+            self._cache.lose(copies)
+            for window in set(self._tiers.switched_off()) - self._off:
+                self._cache.lose_disk(window)
+                self._off.add(window)
+            self._reports.cache_changed(None)
+
     def _forget(self, request_id: str) -> None:
-        self._cache.release(request_id)
+        self.release(request_id)
         self._requests.forget(request_id)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from wavepp_worker.cache.disk_store import DiskStore, StoredSlot
+from wavepp_worker.cache.disk_store import StoredSlot
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import CacheCorrupt
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.state.block_origins import BlockOrigins, origin_bytes
+from wavepp_worker.runtime.state.disk_tier import DiskTier
 from wavepp_worker.runtime.state.host_memory import HostMemory
 from wavepp_worker.runtime.state.move_batches import batches, runs
 
@@ -24,11 +25,12 @@ On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped ane
 
 
 class BlocksLost(CacheCorrupt):
-    """Some moves had no good bytes to copy; all others were executed.
+    """Some moves had no good bytes to copy, though nobody should have asked for them unless they were staged.
+
+    All others were executed.
 
     Attributes:
-        moves: those whose targets now hold nothing of use, in order. Whoever reads these targets has to
-            forget the keys first.
+        moves: those whose targets above the disk now hold nothing of use, in order.
     """
 
     def __init__(self, message: str, moves: tuple[Move, ...]) -> None:
@@ -42,7 +44,7 @@ class WindowTiers:
 
     memory: BlockMemory
     host_blocks: int = 0
-    disk: DiskStore | None = None
+    disk: DiskTier | None = None
 
 
 def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
@@ -62,14 +64,14 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
         )
         path = Path(config.disk_path) / f"rank{config.rank}.blocks"
         room = origin_bytes(config.block_size) if config.first else 0
-        disk = DiskStore(path, config.disk_blocks, memory.block_bytes, fingerprint, room)
+        disk = DiskTier(path, config.disk_blocks, memory.block_bytes, fingerprint, room)
     return TierStore([WindowTiers(memory, config.host_blocks, disk)], origins)
 
 
 class TierStore:
-    """The bytes of one rank's blocks on all tiers; owns the disk stores given.
+    """The bytes of one rank's blocks on all tiers; owns the disk tiers given.
 
-    For the thread that materialises (LOOP; WAVE with ``ownership=none``), but for ``damaged``, which WAVE calls.
+    For the thread that materialises (LOOP; WAVE with ``ownership=none``), but for what stages, which WAVE calls.
     On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
     there; the host waits for them only where it touches the same memory itself.
 
@@ -84,6 +86,7 @@ class TierStore:
     def __init__(self, windows: Sequence[WindowTiers], origins: BlockOrigins | None = None) -> None:
         self._windows = tuple(windows)
         self.origins = origins
+        self._disks = [window.disk for window in windows if window.disk is not None]
         self._device = self._windows[0].memory.device
         self._queued: torch.cuda.Event | None = None
         self._hosts = [
@@ -91,11 +94,13 @@ class TierStore:
             for window in self._windows
         ]
 
-    def run(self, moves: Sequence[Move]) -> None:
+    def run(self, moves: Sequence[Move]) -> list[Copy]:
         """Copy as if one move after the other; neighbours of one direction are copied together.
 
+        Returns those of the targets on disk that hold nothing of use, because the disk failed.
+
         Raises:
-            BlocksLost: a disk copy was corrupt; everything that does not depend on it was copied.
+            BlocksLost: the disk has lost blocks that were not staged; what does not depend on them was copied.
             ValueError: a move names a slot that does not exist, or stays on its tier; nothing was copied.
         """
         for move in moves:
@@ -103,50 +108,68 @@ class TierStore:
         if self._queued is not None:
             torch.cuda.current_stream(self._device).wait_event(self._queued)
         lost: dict[tuple[int, Tier, int], Move] = {}
-        reasons: list[str] = []
         for batch in batches(moves, self._most_at_once):
             good = [move for move in batch if (move.window, *move.source) not in lost]
             failed = [move for move in batch if (move.window, *move.source) in lost]
-            failed += self._copy(good, reasons) if good else []
+            failed += self._copy(good) if good else []
             for move in batch:
                 lost.pop((move.window, *move.target), None)
             lost.update({(move.window, *move.target): move for move in failed})
-        if lost:
+        above = tuple(move for move in lost.values() if move.target[0] != Tier.DISK)
+        if above:
             raise BlocksLost(
-                f"{len(lost)} blocks could not be copied: {'; '.join(reasons[:3])}", tuple(lost.values())
+                f"{len(above)} blocks could not be copied: {above[0]} and others are not on disk", above
             )
+        return [Copy(move.window, move.key, *move.target) for move in lost.values()]
 
-    def damaged(self, copies: Iterable[Copy]) -> list[Copy]:
-        """Those of these copies on disk that an earlier process wrote and that are not intact; they are dropped."""
-        found = []
+    def stage(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
+        """Read what a request leases on disk into memory, see ``DiskTier``; returns what is not there intact."""
+        by_window: dict[int, list[Copy]] = {}
         for copy in copies:
-            disk = self._windows[copy.window].disk
-            if disk is not None and disk.damaged(copy.slot, copy.key):
-                found.append(copy)
-        return found
+            by_window.setdefault(copy.window, []).append(copy)
+        return [
+            lost
+            for window, those in by_window.items()
+            for lost in self._disk(window).stage(request_id, those)
+        ]
+
+    def unstage(self, request_id: str) -> None:
+        """The request needs no block on disk any more."""
+        for disk in self._disks:
+            disk.unstage(request_id)
+
+    def switched_off(self) -> list[int]:
+        """The windows whose disk has failed."""
+        return [
+            number
+            for number, window in enumerate(self._windows)
+            if window.disk is not None and window.disk.off
+        ]
+
+    def staged(self) -> int:
+        """Blocks kept in memory for requests."""
+        return sum(disk.staged for disk in self._disks)
 
     def restore(self, window: int) -> list[StoredSlot]:
         """What the disk tier of ``window`` kept, see ``DiskStore.records``; where origins are kept, with its origin."""
         disk, origins = self._windows[window].disk, self.origins
-        stored = disk.records() if disk is not None else []
+        stored = disk.restore() if disk is not None else []
         if origins is None:
             return stored
         return [block for block in stored if origins.load(block.key, block.origin)]
 
     def check(self) -> None:
         """Raise AuditError unless every block on disk is intact. Reads all of them."""
-        for window in self._windows:
-            if window.disk is not None:
-                window.disk.check()
+        for disk in self._disks:
+            disk.check()
 
     def close(self) -> None:
         """Wait for queued copies, then give up host memory and disk files. Idempotent."""
         self._wait_for_copies()
         for host in self._hosts:
             host.close()
-        for window in self._windows:
-            if window.disk is not None:
-                window.disk.close()
+        for disk in self._disks:
+            disk.close()
 
     def _validate(self, move: Move) -> None:
         window = self._windows[move.window]
@@ -164,10 +187,15 @@ class TierStore:
     def _most_at_once(self, window: int) -> int:
         return STAGING_BYTES // self._windows[window].memory.block_bytes
 
-    def _copy(self, batch: list[Move], reasons: list[str]) -> list[Move]:
-        """Copy one batch; returns the moves that failed and appends why."""
+    def _disk(self, window: int) -> DiskTier:
+        disk = self._windows[window].disk
+        assert disk is not None, f"window {window} has no disk tier"
+        return disk
+
+    def _copy(self, batch: list[Move]) -> list[Move]:
+        """Copy one batch; returns the moves that failed."""
         window, host = self._windows[batch[0].window], self._hosts[batch[0].window].rows
-        memory, disk = window.memory, window.disk
+        memory = window.memory
         sources = [move.source[1] for move in batch]
         targets = [move.target[1] for move in batch]
         source, target = batch[0].source[0], batch[0].target[0]
@@ -183,19 +211,20 @@ class TierStore:
             memory.import_blocks(torch.tensor(targets), rows)
             self._note_queued()
         elif target == Tier.DISK:
-            assert disk is not None
+            disk = self._disk(batch[0].window)
+            if disk.off:
+                return batch
             if source == Tier.DEVICE:
-                self._write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
-            else:
-                self._wait_for_copies()
-                self._write(disk, batch, [host[slot] for slot in sources])
+                return self._write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
+            self._wait_for_copies()
+            return self._write(disk, batch, [host[slot] for slot in sources])
         else:
-            assert disk is not None
+            disk = self._disk(batch[0].window)
             if target == Tier.HOST:
                 self._wait_for_copies()
-                return _read(disk, batch, [host[slot] for slot in targets], reasons)
+                return _read(disk, batch, [host[slot] for slot in targets])
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8)
-            failed = _read(disk, batch, rows, reasons)
+            failed = _read(disk, batch, rows)
             if failed:
                 kept = [at for at, move in enumerate(batch) if move not in failed]
                 targets, rows = [targets[at] for at in kept], rows[kept]
@@ -204,10 +233,13 @@ class TierStore:
             return failed
         return []
 
-    def _write(self, disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor]) -> None:
+    def _write(self, disk: DiskTier, batch: list[Move], rows: Iterable[torch.Tensor]) -> list[Move]:
+        failed = []
         for move, row in zip(batch, rows, strict=True):
             origin = self.origins.packed(move.key) if self.origins is not None else b""
-            disk.write(move.target[1], move.key, move.parent, row.numpy(), origin)
+            if not disk.write(move.target[1], move.key, move.parent, row.numpy(), origin):
+                failed.append(move)
+        return failed
 
     def _note_queued(self) -> None:
         if self._device.type == "cuda":
@@ -220,14 +252,10 @@ class TierStore:
             self._queued = None
 
 
-def _read(disk: DiskStore, batch: list[Move], rows: Iterable[torch.Tensor], reasons: list[str]) -> list[Move]:
-    """Read one block per move into ``rows``; returns the moves that failed and appends why."""
-    failed = []
-    for move, row in zip(batch, rows, strict=True):
-        try:
-            disk.read_into(move.source[1], move.key, row.numpy())
-        except CacheCorrupt as error:
-            disk.drop(move.source[1])
-            failed.append(move)
-            reasons.append(str(error))
-    return failed
+def _read(disk: DiskTier, batch: list[Move], rows: Iterable[torch.Tensor]) -> list[Move]:
+    """Read one block per move into ``rows``; returns the moves that failed."""
+    return [
+        move
+        for move, row in zip(batch, rows, strict=True)
+        if not disk.read_into(move.source[1], move.key, row.numpy())
+    ]
