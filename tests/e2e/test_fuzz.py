@@ -68,3 +68,9 @@ def test_socket_files_are_for_this_user_alone(target: Target) -> None:
     files = [each.path for each in listening(processes(target)) if each.path]
     assert {"commands", "events", "rounds-1", "data-0", "data-1"} <= {Path(file).name for file in files}
     assert [file for file in files if reachable_by_others(file)] == []
+
+
+def test_nothing_listens_beyond_loopback(target: Target) -> None:
+    """NIXL's UCX did, on every network device, and lets whoever connects read and write memory."""
+    hosts = {each.host for each in listening(processes(target)) if each.port}
+    assert hosts <= {"127.0.0.1", "::1"}

@@ -28,6 +28,8 @@ HANG_UP_SECONDS = HELLO_SECONDS + 30.0
 MOST_GROWTH_BYTES = 512 << 20
 LOOK_EVERY_SECONDS = 2.0
 MOST_READ = 1 << 20
+ANSWER_SECONDS = 3.0
+"""What a port that is asked what it is may take to answer."""
 SILENT_SHARE = 0.0005
 """Of the connections: they neither finish what they say nor leave, and must be hung up on."""
 
@@ -56,7 +58,8 @@ class PortCampaign:
     def __init__(self, target: Target, findings: Findings) -> None:
         self._target = target
         self._findings = findings
-        self.ports = [_port(each) for each in listening(processes(target)) if each.port]
+        addresses = [each for each in listening(processes(target)) if each.port]
+        self.ports = asyncio.run(_ports(addresses))
         self.messages: Counter[str] = Counter()
 
     def run(self, messages: int, seed: int, advance: Callable[[int], None] = lambda _: None) -> None:
@@ -162,40 +165,41 @@ def _is_rank(pid: int) -> bool:
     return False
 
 
-def _port(at: Listening) -> Port:
-    """What an address is: told from who listens, and from how it answers."""
-    first = _first_bytes(at, valid_messages.HTTP_SYSTEM[0])
-    if first.startswith(b"HTTP/"):
+async def _ports(addresses: list[Listening]) -> list[Port]:
+    """What each address is: told from who listens, and from how it answers."""
+    return list(await asyncio.gather(*map(_port, addresses)))
+
+
+async def _port(at: Listening) -> Port:
+    openings = (valid_messages.HTTP_SYSTEM[0], valid_messages.PULLS[0], valid_messages.CLAIMS[0])
+    http, pull, claim = await asyncio.gather(*(_first_bytes(at, message) for message in openings))
+    if http.startswith(b"HTTP/"):
         if at.process == "Frontend":
             return Port(at, "frontend", valid_messages.HTTP_FRONTEND)
         return Port(at, "system", valid_messages.HTTP_SYSTEM)
-    if first.startswith(b"\xff"):
+    if http.startswith(b"\xff"):
         return Port(at, "event broker", valid_messages.ZMTP)
-    if _answers(at, valid_messages.PULLS[0], TO_PULLER):
+    if _is_message(pull, TO_PULLER):
         return Port(at, "pull", valid_messages.PULLS + valid_messages.ANSWERS)
-    if _answers(at, valid_messages.CLAIMS[0], TO_CLAIMANT):
+    if _is_message(claim, TO_CLAIMANT):
         return Port(at, "bootstrap", valid_messages.CLAIMS + valid_messages.ANSWERS)
     return Port(at, "Dynamo's and NIXL's own", valid_messages.ANYTHING)
 
 
-def _answers(at: Listening, message: bytes, answers: msgspec.msgpack.Decoder[Any]) -> bool:
-    """Whether a message is answered as its protocol says."""
+def _is_message(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> bool:
     with contextlib.suppress(msgspec.DecodeError):
-        answers.decode(_first_bytes(at, message)[4:])
+        decoder.decode(frame[4:])
         return True
     return False
 
 
-def _first_bytes(at: Listening, message: bytes) -> bytes:
-    async def ask() -> bytes:
-        reader, writer = await asyncio.open_connection(at.host, at.port)
-        try:
-            writer.write(message)
-            async with deadline.timeout(1.0):
-                return await reader.read(1 << 16)
-        except (OSError, asyncio.TimeoutError):
-            return b""
-        finally:
-            writer.close()
-
-    return asyncio.run(ask())
+async def _first_bytes(at: Listening, message: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(at.host, at.port)
+    try:
+        writer.write(message)
+        async with deadline.timeout(ANSWER_SECONDS):
+            return await reader.read(1 << 16)
+    except (OSError, asyncio.TimeoutError):
+        return b""
+    finally:
+        writer.close()

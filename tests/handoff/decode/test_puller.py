@@ -402,7 +402,7 @@ class Reader:
     made: list[Reader]
     behave: Callable[[threading.Event], None]
 
-    def __init__(self, kv: Any) -> None:
+    def __init__(self, kv: Any, host: str) -> None:
         self.closed = self.forgotten = 0
         Reader.made.append(self)
 
@@ -496,7 +496,7 @@ def test_cancelling_stops_the_nixl_read_before_the_rank_is_told(reader: Any) -> 
 
 
 def test_nixl_that_cannot_be_loaded_is_a_hand_off_error(monkeypatch: Any) -> None:
-    def missing(kv: Any) -> None:
+    def missing(kv: Any, host: str) -> None:
         raise ConfigError("NIXL cannot be loaded: install the extra")
 
     monkeypatch.setattr(module, "NixlReader", missing)

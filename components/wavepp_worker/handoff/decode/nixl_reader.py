@@ -27,14 +27,17 @@ ABORT_SECONDS = 5.0
 class NixlReader:
     """Reads into one worker's KV memory. Thread-safe; ``read`` blocks and belongs in a thread of its own.
 
+    Args:
+        host: local address that connections come from.
+
     Raises:
         ConfigError: NIXL cannot be loaded.
         HandoffError: the KV memory cannot be registered.
     """
 
-    def __init__(self, kv: PagedKV) -> None:
+    def __init__(self, kv: PagedKV, host: str) -> None:
         self._kv = kv
-        self._memory = RegisteredMemory(kv, "wavepp-decode")
+        self._memory = RegisteredMemory(kv, "wavepp-decode", host)
         self._agents = RemoteAgents(self._memory.agent)
 
     def read(

@@ -221,7 +221,7 @@ class Puller:
         with self._nixl_lock:
             if self._nixl is None:
                 try:
-                    self._nixl = NixlReader(self._kv)
+                    self._nixl = NixlReader(self._kv, self._host)
                 except ConfigError as error:
                     raise HandoffError(str(error)) from error
             return self._nixl

@@ -23,13 +23,17 @@ def memory_of(kv: PagedKV) -> tuple[str, int]:
 class RegisteredMemory:
     """A NIXL agent with one ``PagedKV`` registered. Thread-safe.
 
+    Args:
+        name: of the agent; made unique.
+        host: where this process is to be reached.
+
     Raises:
         ConfigError: NIXL cannot be loaded.
         HandoffError: the memory cannot be registered.
     """
 
-    def __init__(self, kv: PagedKV, name: str) -> None:
-        api = load_nixl()
+    def __init__(self, kv: PagedKV, name: str, host: str) -> None:
+        api = load_nixl(host)
         self.memory, self.device = memory_of(kv)
         try:
             # NIXL's own progress thread spins on a core for as long as the agent lives.

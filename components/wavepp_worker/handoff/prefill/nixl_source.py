@@ -37,7 +37,7 @@ class NixlSource(RankSource):
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
     ) -> None:
-        self._memory = RegisteredMemory(kv, f"wavepp-rank-{rank}")
+        self._memory = RegisteredMemory(kv, f"wavepp-rank-{rank}", host)
         super().__init__(rank, host, kv, dtype, timeout, on_settled)
         self._listener.spawn(self._progress())
 
