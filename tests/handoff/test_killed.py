@@ -66,17 +66,28 @@ def test_after_the_first_token_the_kv_expires(transport: str, prefill: Any, unti
     worker.server.finish(1, FIRST)
     with decode_process(worker, 1) as process:
         assert process.stdout is not None
-        # The clock runs while the process starts, so the prefill keeps it going.
-        for end in range(11, 39):
-            worker.compute("a", end - 1, end)
-            asyncio.run(asyncio.sleep(0.2))
-            if worker.server.pending() == 0:
-                break
-        assert worker.how("a") == []
+        assert process.stdout.readline() == "allocated\n"
+        asyncio.run(until(lambda: worker.server.pending() == 0))
         process.send_signal(signal.SIGKILL)
         process.wait()
+        worker.compute("a", 10, 40)
         asyncio.run(until(lambda: worker.how("a") == ["expired"], 5))
     assert worker.cancelled == []
+
+
+def test_one_that_stands_still_is_noticed_though_its_connections_live(
+    transport: str, prefill: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavepp_worker.handoff.prefill.pull_server.STOP_SECONDS", 0.5)
+    worker = prefill(transport, timeout=1.0)
+    worker.server.register(1, worker.offer("a", 40, ready=10))
+    with decode_process(worker, 1) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "allocated\n"
+        asyncio.run(asyncio.sleep(2.0))
+        assert worker.how("a") == [], "it lives, and asks"
+        process.send_signal(signal.SIGSTOP)
+        asyncio.run(until(lambda: worker.how("a") == ["expired"], 5))
 
 
 @pytest.fixture(autouse=True)

@@ -120,6 +120,29 @@ def test_pull_may_come_before_the_offer(transport: str, prefill: Any, decode: An
     assert target.kv.wrong(target.tables["a"], 0, 8, 1) == 0
 
 
+@pytest.mark.parametrize("ready", [0, 17])
+def test_a_request_that_waits_for_its_waves_is_not_timed_out_under_its_receiver(
+    transport: str, prefill: Any, decode: Any, ready: int
+) -> None:
+    """Nor is one that waits without a receiver; time counts when KV is ready and nobody asks for it."""
+    worker, target = prefill(transport, **UNEVEN, timeout=0.5), decode()
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 40, ready=ready))
+        worker.offer("b", 40, ready=ready, seed=2)
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        await asyncio.sleep(1.8)
+        assert not receiving.done()
+        assert worker.how("b") == []
+        worker.compute("a", ready, 40)
+        await asyncio.sleep(0.8)
+        worker.server.finish(1, FIRST)
+        await receiving
+
+    asyncio.run(run())
+    assert target.holds("a", 40)
+
+
 @pytest.mark.parametrize("when", ["unregistered", "allocating", "nothing ready", "half ready", "all ready"])
 def test_cancel_frees_the_prefill_side_at_once(
     transport: str, prefill: Any, decode: Any, until: Any, when: str

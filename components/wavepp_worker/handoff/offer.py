@@ -41,6 +41,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens per physical block on that rank.
         dtype: name of the KV dtype, e.g. ``bfloat16``.
         bytes_per_token: over all of the rank's layers.
+        patience: seconds of silence after which the rank takes a receiver for gone.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     bytes_per_token: int
     transport: Transport
+    patience: float = 60.0
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

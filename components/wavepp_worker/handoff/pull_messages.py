@@ -14,6 +14,9 @@ from wavepp_worker.handoff.secret import Secret
 PIECE_BYTES = 2 << 20
 """KV bytes a source copies and sends at a time, unless one token alone is larger."""
 
+ASKING_SECONDS = 5.0
+"""The longest that a living receiver is silent."""
+
 
 class PullMessage(HandoffMessage, frozen=True, kw_only=True):
     """Base of all messages on a pull connection."""
@@ -26,6 +29,10 @@ class Pull(PullMessage, frozen=True):
 
     secret: Secret
     wait: float
+
+
+class StillPulling(PullMessage, frozen=True):
+    """Decode: I am here and want it. Said every ``asking_seconds``; who does not say it is taken for gone."""
 
 
 class KvPiece(PullMessage, frozen=True):
@@ -92,11 +99,16 @@ class PullFailed(PullMessage, frozen=True):
     message: str
 
 
-FromPuller = Pull | RegionsRead | PullReceived | CancelPull
+FromPuller = Pull | StillPulling | RegionsRead | PullReceived | CancelPull
 ToPuller = KvPiece | NixlAgent | KvRegions | AllSent | PullValid | PullFailed
 
 FROM_PULLER: msgspec.msgpack.Decoder[FromPuller] = msgspec.msgpack.Decoder(FromPuller)
 TO_PULLER: msgspec.msgpack.Decoder[ToPuller] = msgspec.msgpack.Decoder(ToPuller)
+
+
+def asking_seconds(patience: float) -> float:
+    """How often a receiver speaks to a rank that takes it for gone after ``patience`` seconds of silence."""
+    return min(ASKING_SECONDS, patience / 6)
 
 
 def check_request(message: PullMessage, request_id: str) -> None:

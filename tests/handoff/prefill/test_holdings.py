@@ -92,7 +92,7 @@ def test_news_of_requests_that_are_not_held_are_ignored() -> None:
 def test_only_what_is_overdue_expires_and_not_under_a_reader(clock: Any, caplog: Any) -> None:
     books = Books(timeout=10)
     for name in ("silent", "read", "computing"):
-        books.hold(name, TABLE, 100, 50)
+        books.hold(name, TABLE, 100, 50 if name == "computing" else 100)
     books.held("read").begin_read()
     clock.now += 6
     books.computed("computing", 60)
@@ -117,7 +117,7 @@ def test_expire_looks_again_and_again() -> None:
     async def run() -> None:
         expiring = asyncio.ensure_future(books.expire())
         for name in ("a", "b"):
-            books.hold(name, TABLE, 100, 0)
+            books.hold(name, TABLE, 100, 100)
             assert await books.changed.wait_for(lambda name=name: books.past(name), 5)
         expiring.cancel()
 
@@ -278,9 +278,9 @@ def test_any_order_of_events_settles_everything_exactly_once(steps: list[tuple[s
                 books.end(name, "withdrawn")
             elif held is not None:
                 if what == "pull":
-                    held.start_pull()
+                    held.start_pull(clock.now, amount)
                 elif what == "stop":
-                    held.stop_pull()
+                    held.stop_pull(clock.now)
                 elif what == "read" and held.ending is None:
                     readers[name] += 1
                     held.begin_read()

@@ -83,12 +83,14 @@ def test_pieces_come_in_order_and_are_bounded(prefill: Any) -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_expires_without_progress(transport: str, prefill: Any, until: Any, connected: bool) -> None:
-    """S41: from the offer on, before any token is ready and whether or not anybody comes."""
+def test_expires_without_a_receiver_that_asks(
+    transport: str, prefill: Any, until: Any, connected: bool
+) -> None:
+    """S41: a silent receiver even before any token is ready; without any, once all are."""
     worker = prefill(transport, timeout=0.4)
 
     async def run() -> None:
-        worker.offer("a", 40)
+        worker.offer("a", 40, ready=0 if connected else 40)
         began = time.monotonic()
         puller = await Puller(worker, "a").start() if connected else None
         await until(lambda: worker.how("a") == ["expired"], 3)

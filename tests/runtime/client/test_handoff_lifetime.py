@@ -112,3 +112,49 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
 def test_offers_need_a_live_request_that_asked_for_one(engine: PrefillEngine) -> None:
     with pytest.raises(HandoffError, match="not live"):
         engine.offer("nobody")
+
+
+def test_who_waits_in_a_lane_is_not_timed_out_under_a_receiver_that_asks(tiny_llama: Path) -> None:
+    """Idle ranks take the blocks of admitted requests early: most of these wait for several limits' time."""
+    count, tokens, limit = 8, 800, 1.0
+    kv = load_stage(tiny_llama, range(6), torch.float32, "cpu").make_kv(count * 60, 20)
+    config = EngineConfig(
+        model=tiny_llama,
+        dtype="float32",
+        pp=2,
+        max_num_batched_tokens=16,
+        kv_tokens=16_000,
+        max_model_len=2000,
+        handoff="socket",
+        handoff_timeout=limit,
+    )
+    server = BootstrapServer("127.0.0.1", 0, on_cancel=lambda _: None)
+    with PrefillEngine(config) as engine:
+        receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
+
+        async def one(room: int) -> float:
+            began = time.monotonic()
+            prompt = [(index * 7 + room) % 256 for index in range(tokens)]
+            future = engine.submit(PrefillRequest.of(f"r{room}", prompt, handoff=True))
+            server.register(room, engine.offer(f"r{room}"))
+
+            async def allocate(offer: Offer) -> torch.Tensor:
+                return torch.arange(room * 60, room * 60 + 60)
+
+            pulling = asyncio.ensure_future(receiver.receive(room_of(server, room), allocate, 90.0))
+            result = await asyncio.wrap_future(future)
+            server.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+            assert (await pulling).bytes_received == tokens * kv.bytes_per_token
+            return time.monotonic() - began
+
+        async def all_of_them() -> list[float | BaseException]:
+            return await asyncio.gather(*(one(room) for room in range(count)), return_exceptions=True)
+
+        try:
+            ended = asyncio.run(asyncio.wait_for(all_of_them(), 100))
+            assert [each for each in ended if isinstance(each, BaseException)] == []
+            assert max(each for each in ended if isinstance(each, float)) > 2 * limit, "nobody waited long"
+            engine.audit()
+        finally:
+            receiver.close()
+            server.close()

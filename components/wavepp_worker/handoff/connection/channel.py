@@ -40,7 +40,7 @@ class PeerLost(HandoffError):
 
 
 class Channel:
-    """A connected socket. One task may send while another receives, but no two may send.
+    """A connected socket. One task may send while another receives, messages without raw bytes also several.
 
     A cancelled ``send`` or ``receive`` may leave half a message behind: afterwards that direction is only
     good for closing.
@@ -58,6 +58,7 @@ class Channel:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._sock = sock
         self.peer = peer
+        self._sending = asyncio.Lock()
         self.on_welcome: Callable[[], None] = lambda: None
 
     @classmethod
@@ -96,7 +97,8 @@ class Channel:
             PeerLost: the connection broke.
         """
         body = encode(message)
-        await self.send_raw(memoryview(_LENGTH.pack(len(body)) + body))
+        async with self._sending:
+            await self.send_raw(memoryview(_LENGTH.pack(len(body)) + body))
 
     async def send_raw(self, data: memoryview) -> None:
         """Send bytes that a message before has announced; raises as ``send``."""

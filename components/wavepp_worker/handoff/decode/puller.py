@@ -14,7 +14,7 @@ import torch
 
 from wavepp_worker.errors import ConfigError, HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
-from wavepp_worker.handoff.connection.tasks import all_done
+from wavepp_worker.handoff.connection.tasks import all_done, stop_all
 from wavepp_worker.handoff.decode.nixl_reader import NixlReader
 from wavepp_worker.handoff.offer import Offer, RankAddress
 from wavepp_worker.handoff.pull_messages import (
@@ -30,7 +30,9 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    StillPulling,
     ToPuller,
+    asking_seconds,
     check_request,
 )
 from wavepp_worker.model.stage import PagedKV
@@ -103,10 +105,11 @@ class Puller:
 
     async def _pull_once(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
-        unwanted = False
+        unwanted, asking = False, None
         try:
             wait = max(0.0, latest - time.monotonic())
             await channel.send(Pull(request_id=offer.request_id, secret=offer.secret, wait=wait))
+            asking = asyncio.create_task(self._keep_asking(channel, offer, rank))
             await self._take_all(channel, offer, rank, table)
             return await self._confirm(channel, offer, rank)
         except PeerLost:
@@ -115,6 +118,8 @@ class Puller:
             unwanted = True
             raise
         finally:
+            if asking is not None:
+                await stop_all(asking)
             if unwanted:
                 await channel.say_last(CancelPull(request_id=offer.request_id), CANCEL_SECONDS)
             channel.close()
@@ -155,6 +160,16 @@ class Puller:
                 f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
                 f"{due} were due"
             )
+
+    async def _keep_asking(self, channel: Channel, offer: Offer, rank: RankAddress) -> None:
+        """Say again and again that this worker lives and wants the KV, however long it has to wait for it."""
+        pause = asking_seconds(rank.patience)
+        try:
+            while True:
+                await asyncio.sleep(pause)
+                await channel.send(StillPulling(request_id=offer.request_id))
+        except PeerLost:
+            return  # Whoever receives on the connection learns it, too.
 
     async def _confirm(self, channel: Channel, offer: Offer, rank: RankAddress) -> int:
         """Say that everything is here; returns its KV bytes once the rank has said that they are valid."""

@@ -23,7 +23,9 @@ class HeldKv:
         sent: tokens ``[0, sent)`` are with the present receiver.
         pulling: whether a receiver is connected.
         readers: reads of the blocks that are running.
-        progress: when something last moved.
+        heard: when somebody last asked for it, or something moved; time that passes until its prefill is over
+            counts only if a receiver is connected and says nothing.
+        latest: when its first receiver will not wait any more; None before one came.
         ending: why the blocks will be let go of, once nobody reads them.
     """
 
@@ -31,9 +33,10 @@ class HeldKv:
     table: torch.Tensor
     prompt_tokens: int
     ready: int
-    progress: float
+    heard: float
     sent: int = 0
     pulling: bool = False
+    latest: float | None = None
     readers: int = 0
     ending: Settled | None = None
 
@@ -51,32 +54,39 @@ class HeldKv:
     def computed(self, ready: int, now: float) -> None:
         """Tokens ``[0, ready)`` are computed.
 
-        While a receiver lags behind, only its own steps count as progress: else a stalled transfer could hide
-        behind a prefill that goes on.
+        While a receiver is connected, only its own steps count: else one that is silent could hide behind a
+        prefill that goes on.
         """
         if ready <= self.ready:
             return
-        if not (self.pulling and self.sent < self.ready):
-            self.progress = now
+        if not self.pulling:
+            self.heard = now
         self.ready = min(ready, self.prompt_tokens)
 
-    def start_pull(self) -> None:
-        """A receiver connected and starts from token 0. Not progress: else one could reconnect for ever."""
+    def start_pull(self, now: float, wait: float) -> None:
+        """A receiver connected, which waits for ``wait`` seconds, and starts from token 0.
+
+        Only the first one's wait counts: else one could reconnect for ever.
+        """
         self.pulling = True
         self.sent = 0
+        self.heard = now
+        if self.latest is None:
+            self.latest = now + wait
 
-    def stop_pull(self) -> None:
+    def stop_pull(self, now: float) -> None:
         """The receiver is gone."""
         self.pulling = False
+        self.heard = now
 
-    def moved(self, now: float) -> None:
-        """The receiver took some bytes."""
-        self.progress = now
+    def asked(self, now: float) -> None:
+        """The receiver took some bytes, or said that it still wants them."""
+        self.heard = now
 
     def delivered(self, end: int, now: float) -> None:
         """Tokens ``[0, end)`` are with the receiver."""
         self.sent = end
-        self.progress = now
+        self.heard = now
 
     def begin_read(self) -> None:
         """Someone reads the blocks from now on.
@@ -99,6 +109,14 @@ class HeldKv:
         if self.ending is None:
             self.ending = outcome
 
-    def overdue(self, since: float) -> bool:
-        """Whether nothing moved after ``since`` (in seconds) though the request is not ending."""
-        return self.ending is None and self.progress <= since
+    def overdue(self, now: float, timeout: float) -> bool:
+        """Whether nobody asked for ``timeout`` seconds for what is ready, or its receiver waits no longer.
+
+        A request that waits for its waves has time, with a receiver that lives or with none: its owner bounds
+        that.
+        """
+        if self.ending is not None:
+            return False
+        if self.latest is not None and self.latest <= now:
+            return True
+        return (self.pulling or self.ready == self.prompt_tokens) and self.heard <= now - timeout

@@ -27,7 +27,8 @@ class Holdings:
     Belongs to one event loop; only ``check`` may be called from elsewhere.
 
     Args:
-        timeout: seconds without progress after which a request expires.
+        timeout: seconds after which a request expires that nobody asks for though it is ready, or whose
+            receiver is silent.
         on_settled: told every settlement when the request is no longer held.
 
     Attributes:
@@ -97,7 +98,7 @@ class Holdings:
     async def more(self, held: HeldKv) -> bool:
         """Wait for tokens to send; False if all are sent or the request is ending.
 
-        Bounded by ``expire``: without progress the request expires, which is an ending.
+        Bounded by ``expire``: without a receiver that asks, the request expires, which is an ending.
         """
         await self.changed.wait_for(
             lambda: held.ending or held.ready > held.sent or held.sent == held.prompt_tokens
@@ -135,10 +136,10 @@ class Holdings:
                 self.end_read(held)
 
     def end_overdue(self) -> None:
-        """End what made no progress for ``timeout``."""
-        since = time.monotonic() - self.timeout
+        """End what nobody asked for in time."""
+        now = time.monotonic()
         for held in list(self._held.values()):
-            if held.overdue(since):
+            if held.overdue(now, self.timeout):
                 logger.warning(
                     "the KV of request %s expired: nothing moved for %.1f s", held.request_id, self.timeout
                 )

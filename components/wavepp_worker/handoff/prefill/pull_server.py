@@ -24,6 +24,7 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    StillPulling,
     check_request,
 )
 from wavepp_worker.handoff.secret import REFUSAL
@@ -121,8 +122,9 @@ class PullServer:
     async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> ServedPull | None:
         """Wait until the request is offered and take over from an earlier connection; None if it is not."""
         name, holdings = hello.request_id, self._holdings
+        latest = time.monotonic() + deadline.bounded(hello.wait)
         await holdings.changed.wait_for(
-            lambda: holdings.get(name) or not holdings.expected(name), deadline.bounded(hello.wait)
+            lambda: holdings.get(name) or not holdings.expected(name), latest - time.monotonic()
         )
         if holdings.get(name) is None or not holdings.allows(name, hello.secret):
             return None
@@ -133,7 +135,7 @@ class PullServer:
         held = self._holdings.get(hello.request_id)
         if held is None:
             return None
-        held.start_pull()
+        held.start_pull(time.monotonic(), latest - time.monotonic())
         pull = ServedPull(held, task)
         self._pulls[hello.request_id] = pull
         return pull
@@ -146,7 +148,7 @@ class PullServer:
             self._holdings.end_read(pull.held)
         if self._pulls.get(pull.held.request_id) is pull:
             del self._pulls[pull.held.request_id]
-            pull.held.stop_pull()
+            pull.held.stop_pull(time.monotonic())
 
     async def _listen(self, channel: Channel, request_id: str) -> PullReceived | CancelPull | None:
         """What the receiver says at the end; None if its connection ends first."""
@@ -156,6 +158,11 @@ class PullServer:
             except PeerLost:
                 return None
             check_request(message, request_id)
+            pull = self._pulls.get(request_id)
+            if pull is not None:
+                pull.held.asked(time.monotonic())
+            if isinstance(message, StillPulling):
+                continue
             if isinstance(message, RegionsRead):
                 self._read(message)
             elif isinstance(message, Pull):

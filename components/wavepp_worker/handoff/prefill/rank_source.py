@@ -32,7 +32,8 @@ class RankSource:
 
     * ``received``: the receiver has everything;
     * ``withdrawn``: by ``withdraw`` or ``close``, or the receiver does not want it any more;
-    * ``expired``: nothing moved for ``timeout`` seconds, counted from the offer on, connected or not;
+    * ``expired``: its receiver was silent for ``timeout`` seconds, or nobody came for so long after its last
+      token was ready, or its receiver does not wait any longer;
     * ``failed``: the KV could not be read, or the receiver's count of tokens or bytes is wrong.
 
     A receiver whose connection breaks may come back before the time limit and starts from token 0.
@@ -64,6 +65,7 @@ class RankSource:
             dtype=str(dtype).removeprefix("torch."),
             bytes_per_token=kv.bytes_per_token,
             transport=self.transport,
+            patience=timeout,
         )
         self._kv = kv
         self._on_settled = on_settled

@@ -34,7 +34,7 @@ class SocketSource(RankSource):
             await channel.send(KvPiece(request_id=held.request_id, start=start, end=end, size=len(payload)))
             for offset in range(0, len(payload), SEND_BYTES):
                 await channel.send_raw(payload[offset : offset + SEND_BYTES])
-                held.moved(time.monotonic())
+                held.asked(time.monotonic())
             held.delivered(end, time.monotonic())
 
     async def _copy(self, held: HeldKv, start: int, end: int) -> torch.Tensor:

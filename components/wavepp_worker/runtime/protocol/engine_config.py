@@ -71,7 +71,7 @@ class EngineConfig(Settings):
     handoff: Literal["none", "socket", "nixl", "auto"] = "none"
     """Transport of KV to decode; ``auto`` is NIXL where installed, else the socket transport."""
     handoff_timeout: float = Field(default=60.0, gt=0)
-    """Seconds without progress after which KV held for a decode worker returns to the pool."""
+    """Seconds after which KV returns to the pool that no decode worker asks for, or whose decode worker is silent."""
     request_timeout: float = Field(default=600.0, gt=0)
     """Seconds after which a request that has not finished fails."""
     start_timeout: float = Field(default=300.0, gt=0)
