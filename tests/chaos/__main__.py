@@ -24,7 +24,7 @@ from tests.chaos.watch import Watch
 from tests.support.ascii_model import make_ascii_model
 from tests.support.graph_process import REPOSITORY
 
-CASES, LONGEST_PROMPT, CHECKS = 160, 3000, 24
+CASES, LONGEST_PROMPT, CHECKS = 96, 2400, 24
 
 
 def main(

@@ -15,6 +15,7 @@ DISK_MEBIBYTES = 96
 
 _COMMON = (
     "--Common.dtype=float32",
+    "--Common.max_model_len=4096",
     f"--Common.request_timeout={REQUEST_SECONDS}",
     f"--DecodeWorker.handoff_timeout={REQUEST_SECONDS}",
     "--PrefillWorker.max_num_batched_tokens=256",
