@@ -74,6 +74,15 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
     class Endpoint:
         unregistered = 0
 
+        async def client(self) -> Endpoint:
+            return self
+
+        def connection_id(self) -> int:
+            return 7
+
+        def instance_ids(self) -> list[int]:
+            return [7]
+
         async def unregister_endpoint_instance(self) -> None:
             self.unregistered += 1
 

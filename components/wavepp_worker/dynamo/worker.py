@@ -27,6 +27,7 @@ from wavepp_worker.dynamo.args import RuntimeArgs
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
+from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.errors import ConfigError, WaveppError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class WaveppWorker(LLMEngine):
         self._runtime = runtime
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
+        self._presence: asyncio.Task[None] | None = None
         self._snapshot_publisher: Any = None
         self._snapshot_thread = SnapshotThread(self._publish_snapshot)
         self._dying = threading.Event()
@@ -98,12 +100,15 @@ class WaveppWorker(LLMEngine):
         if self._closed:
             return
         self._closed = True
+        if self._presence is not None:
+            self._presence.cancel()
         self._snapshot_thread.close()
         await asyncio.to_thread(self.close)
 
     async def on_endpoint_ready(self, endpoint: Any) -> None:
-        """Keep the endpoint, to take it out of discovery if the engine dies."""
+        """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
+        self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
 
     async def register_prometheus(self, metrics: Any) -> None:
         """Show our metrics beside Dynamo's own."""
@@ -145,15 +150,16 @@ class WaveppWorker(LLMEngine):
         return {"status": "error", "message": f"there is no control {control!r}; try audit or timings"}
 
     def engine_died(self, reason: str) -> None:
-        """Leave the world in order: out of discovery, last answers, children gone, exit code 70.
+        """Leave, as the engine is dead. Requests that arrive meanwhile are refused."""
+        self.leave(f"the engine died: {reason}")
 
-        Called from an engine's thread. Requests that arrive meanwhile are refused.
-        """
+    def leave(self, reason: str) -> None:
+        """Leave the world in order: out of discovery, last answers, children gone, exit code 70; from any thread."""
         if self._dying.is_set() or self._closed:
             return
         self._dying.set()
         # One write, as other threads log to the same stream.
-        sys.stderr.write(f"FATAL: the engine died: {reason}\n")
+        sys.stderr.write(f"FATAL: {reason}\n")
         sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
         watchdog = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
