@@ -21,13 +21,16 @@ class Upstream:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, bytes, str]] = []
         self.pause = 0.0
-        self.starting = False
+        self.starting: str | None = None
         self.left = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        if self.starting:
-            return web.Response(status=404)
+        if self.starting is not None:
+            response = web.StreamResponse(status=404)
+            await response.prepare(request)
+            await response.write(self.starting.encode())
+            return response
         self.requests.append((request.method, request.raw_path, body, request.headers.get("x-mark", "")))
         response = web.StreamResponse(status=207, headers={"x-answer": "yes"})
         await response.prepare(request)
@@ -75,13 +78,16 @@ def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
     """Dynamo's has no path for completions until then, and answers 404 without a word."""
 
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
-        upstream.starting = True
+        upstream.starting = ""
         for path in (COMPLETIONS, CHAT):
             async with session.post(f"{url}{path}", json=HELLO) as answer:
                 assert answer.status == 503
                 assert "has not found a worker yet" in (await answer.json())["message"]
         async with session.get(f"{url}/no/such/path") as answer:
             assert answer.status == 404
+        upstream.starting = "no such model"
+        async with session.post(f"{url}{CHAT}", json=HELLO) as answer:
+            assert (answer.status, await answer.text()) == (404, "no such model")
 
     through_the_proxy(check)
 

@@ -144,7 +144,8 @@ class FrontendProxy:
 
 
 async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    if answer.status == 404 and answer.content_length == 0 and request.path in CHECKED_PATHS:
+    first = await answer.content.readany() if answer.status == 404 else b""
+    if answer.status == 404 and not first and request.path in CHECKED_PATHS:
         # A frontend that has just started has no such path until it has found a worker.
         sentence = "the frontend has not found a worker yet; try again shortly"
         return _refused(503, "Service Unavailable", sentence)
@@ -153,6 +154,7 @@ async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.St
         if key.lower() not in _HOP_BY_HOP:
             response.headers.add(key, value)
     await response.prepare(request)
+    await response.write(first)
     async for piece in answer.content.iter_any():
         await response.write(piece)
     await response.write_eof()
