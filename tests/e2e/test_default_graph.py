@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
@@ -26,21 +27,6 @@ def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
 
 def prefilled_by(answer: dict[str, Any]) -> int:
     return answer["nvext"]["worker_id"]["prefill_worker_id"]
-
-
-def children(pid: int) -> list[int]:
-    lists = [task.joinpath("children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return [int(child) for text in lists for child in text.split()]
-
-
-def ranks_of(pid: int) -> list[int]:
-    """The rank processes below a worker."""
-    found = []
-    for child in children(pid):
-        if b"wavepp_worker.runtime.rank.main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            found.append(child)
-        found.extend(ranks_of(child))
-    return found
 
 
 def ask(graph: ServedGraph, prompt: list[int]) -> dict[str, Any]:
