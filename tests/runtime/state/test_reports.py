@@ -6,7 +6,10 @@ import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Heartbeat, StoredRun
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
+from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.reports import RankReports
@@ -207,3 +210,15 @@ def test_origins_are_kept_of_what_is_reusable_and_of_nothing_else() -> None:
     other = books.run("other", [9] * 9)
     assert len(origins) == 2 + sum(key in books.cache._windows[0].tree.nodes for key in local.keys)
     assert origins.get(other.keys[0]).tokens == token_ids.pack([9] * 4)
+
+
+def test_why_a_request_failed_can_be_sent_whatever_it_quotes(caplog: pytest.LogCaptureFixture) -> None:
+    books = RankBooks(rank=2)
+    books.parts.reports.failed("r", ValueError("no \ud800 here"))
+    books.parts.reports.failed("r", HandoffError("the source is closed"))
+    reasons = [Codec.event.decode(encode(each)).reason for each in books.events.of(Failed)]
+    assert reasons == [
+        "request r failed on rank 2: ValueError: no \\ud800 here",
+        "request r failed on rank 2: the source is closed",
+    ]
+    assert len(caplog.records) == 1, "what is not ours is a defect"

@@ -78,7 +78,10 @@ class RankReports:
             Failed(
                 rank=self.rank,
                 request_id=request_id,
-                reason=f"request {request_id} failed on rank {self.rank}: {reason}",
+                # What an exception quotes need be no text that can be sent.
+                reason=f"request {request_id} failed on rank {self.rank}: {reason}".encode(
+                    errors="backslashreplace"
+                ).decode(),
             )
         )
 
