@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from wavepp_worker.cache.hashing import BlockHasher, cache_seed
+from wavepp_worker.block_keys import KEY_BYTES, SECRET_BYTES, BlockKeyMaker, BlockKeys
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -19,11 +19,15 @@ from wavepp_worker.runtime.rank.parts import make_parts
 from bench.admission.long_prompts import LongPrompts
 
 MODEL = "bench"
-SEED = cache_seed(MODEL, "", "")
 CHURN_BLOCKS = 64
 """Blocks that one step of the churn publishes, and makes others be evicted for: a chunk of 2,048 tokens."""
 WAIT = 60.0
 """Seconds after which a rank that does not answer is given up."""
+
+
+def key_maker(traffic: LongPrompts) -> BlockKeyMaker:
+    """As the engine has it: one secret for all ranks."""
+    return BlockKeyMaker(bytes(SECRET_BYTES), MODEL, traffic.block_size)
 
 
 class NoTiers:
@@ -54,15 +58,12 @@ class CachedRank:
 
     def __init__(self, number: int, traffic: LongPrompts, pause: float) -> None:
         prefixes = traffic.prefixes()
-        hasher = BlockHasher(traffic.block_size)
-        keys = [hasher.keys(prefix, SEED) for prefix in prefixes]
+        maker = key_maker(traffic)
+        keys = [BlockKeys(maker.keys(prefix)) for prefix in prefixes]
         blocks = len({key for branch in keys for key in branch}) + traffic.room
         self.cache = RankCache([WindowSpec("attention", "full", blocks)], traffic.block_size)
         nowhere: Any = SimpleNamespace(send=lambda message: None)
-        self.parts = make_parts(
-            self.cache, NoTiers(), nowhere, rank=number, model_id=MODEL, headroom_blocks=0, leases=True
-        )
-        self.hasher = hasher
+        self.parts = make_parts(self.cache, NoTiers(), nowhere, rank=number, headroom_blocks=0, leases=True)
         self.stopping = threading.Event()
         self.admitted: deque[str] = deque()
         self.ended: deque[str] = deque()
@@ -73,7 +74,7 @@ class CachedRank:
             self.cache.lease(f"keep-{at}", branch, traffic.tokens, traffic.tokens)
         draw = random.Random(number)
         self._churn = [
-            [draw.getrandbits(64) for _ in range(CHURN_BLOCKS)] for _ in range(2 * blocks // CHURN_BLOCKS)
+            BlockKeys(draw.randbytes(KEY_BYTES * CHURN_BLOCKS)) for _ in range(2 * blocks // CHURN_BLOCKS)
         ]
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -109,7 +110,7 @@ class CachedRank:
         self.parts.lifecycle.let_go(request_id)
         self.ended.append(request_id)
 
-    def _publish(self, name: str, keys: list[int], tokens: int) -> bool:
+    def _publish(self, name: str, keys: BlockKeys, tokens: int) -> bool:
         """Run a prompt that reuses what it can; without room, nothing happens."""
         prepared = self.cache.prepare(name, keys, tokens, self.cache.match(keys, tokens))
         committed = prepared is not None and prepared.committed

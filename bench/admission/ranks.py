@@ -13,10 +13,11 @@ import zmq
 from wavepp_worker.runtime.admission.ballot import Ballot
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave
 
-from bench.admission.cached_rank import WAIT, CachedRank
+from bench.admission.cached_rank import WAIT, CachedRank, key_maker
 from bench.admission.long_prompts import LongPrompts
 from bench.admission.two_walks import round_actions
 
@@ -39,6 +40,7 @@ class Ranks:
         self._plane = LeaderRounds(self._context, addresses, WAIT)
         self.rank = self._stack.enter_context(CachedRank(0, traffic, pause))
         self._actions = round_actions(self.rank, two_walks)
+        self._maker = key_maker(traffic)
         self.rounds = 0
 
     def __enter__(self) -> Ranks:
@@ -55,6 +57,10 @@ class Ranks:
             if error is None and process.exitcode != 0:
                 raise RuntimeError(f"a rank ended with {process.exitcode}")
             process.kill()
+
+    def arrival(self, request: PrefillRequest) -> Arrival:
+        """What the ranks are told of a request, its keys made as the engine does."""
+        return Arrival.of(request, self._maker.keys(request.tokens))
 
     def run(self, plan: Plan) -> RoundOutcome:
         """One round, from the encoding of the plan to the outcome; its number is given here."""

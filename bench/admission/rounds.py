@@ -14,28 +14,41 @@ from bench.admission.cached_rank import WAIT
 from bench.admission.ranks import Ranks
 from bench.admission.samples import Samples, timed
 
+BURSTS = 8
+"""How often as many requests as wait arrive at once."""
+
 
 def measure_discovery(
     ranks: Ranks, name: str, prompts: list[bytes], concurrency: int, samples: Samples
 ) -> None:
     """Arrivals one after the other while ``concurrency`` wait, then as many at once.
 
-    One is discovered once its candidate is agreed: tokens sent and hashed, looked up, and votes gathered.
+    One is discovered once its candidate is agreed: its keys are made and sent, looked up, and votes gathered.
     """
     requests = [PrefillRequest(request_id=f"{name}-{at}", tokens=tokens) for at, tokens in enumerate(prompts)]
     ids = [request.request_id for request in requests]
+
+    def discover(arriving: list[PrefillRequest], release: tuple[str, ...]) -> None:
+        arrivals = tuple(ranks.arrival(request) for request in arriving)
+        hint = tuple(request.request_id for request in arriving)
+        ranks.run(Plan(round_id=0, arrivals=arrivals, release=release, hint=hint))
+
     for at, request in enumerate(requests):
         leaving = tuple(ids[max(0, at - concurrency) : max(0, at - concurrency + 1)])
-        plan = Plan(round_id=0, arrivals=(request,), release=leaving, hint=(ids[at],))
-        timed(samples[f"discovery: {name}"], ranks.run, plan)
+        timed(samples[f"discovery: {name}"], discover, [request], leaving)
         plan = Plan(round_id=0, hint=(ids[at],))
         timed(samples[f"round that looks one up again: {name}"], ranks.run, plan)
-    ranks.run(Plan(round_id=0, release=tuple(ids)))
-    burst = Plan(
-        round_id=ranks.rounds, arrivals=tuple(requests[-concurrency:]), hint=tuple(ids[-concurrency:])
-    )
-    timed(samples[f"discovery of {concurrency} arrivals at once: {name}"], ranks.run, burst)
-    ranks.run(Plan(round_id=0, release=tuple(ids)))
+    gone = tuple(ids)
+    for _ in range(BURSTS):
+        ranks.run(Plan(round_id=0, release=gone))
+        gone = tuple(ids[-concurrency:])
+        timed(
+            samples[f"discovery of {concurrency} arrivals at once: {name}"],
+            discover,
+            requests[-concurrency:],
+            (),
+        )
+    ranks.run(Plan(round_id=0, release=gone))
 
 
 def measure_closed_loop(
@@ -60,7 +73,7 @@ def measure_closed_loop(
         if pending and len(submitted) - ended < concurrency:
             request = pending.pop()
             submitted[request.request_id] = now
-            planner.submit(request, now)
+            planner.submit(ranks.arrival(request), now)
         plan = planner.next_plan(now) if planner.due(now) <= now else None
         if plan is None:
             time.sleep(0.0002)

@@ -6,9 +6,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from wavepp_worker.cache.hashing import block_hashes
+from wavepp_worker.block_keys import BlockKeys
 
-from bench.admission.cached_rank import SEED, CachedRank
+from bench.admission.cached_rank import CachedRank, key_maker
 from bench.admission.long_prompts import LongPrompts
 from bench.admission.samples import INDEX, WALKS, Samples, timed
 from bench.admission.two_walks import first_walk
@@ -19,18 +19,19 @@ def measure_steps(traffic: LongPrompts, concurrency: int, turns: int, tick: Call
     """Seconds of every step of admission on one rank; in every turn ``concurrency`` new prompts wait."""
     samples: Samples = defaultdict(list)
     prefixes, new, tokens = traffic.prefixes(), Prompts(seed=1), traffic.tokens
+    maker = key_maker(traffic)
+    # By the engine, which is a process of its own: no tree changes beside it.
+    packed = [
+        [
+            timed(samples["keys of a prompt"], maker.keys, prompt)
+            for prompt in traffic.prompts(prefixes, concurrency, new)
+        ]
+        for _ in range(turns)
+    ]
     with CachedRank(0, traffic, pause=0.0) as rank:
         cache = rank.cache
         for turn in range(turns):
-            prompts = traffic.prompts(prefixes, concurrency, new)
-            for prompt in prompts[:8]:
-                timed(samples["hashing: block by block"], block_hashes, prompt, traffic.block_size, SEED)
-            waiting = {
-                f"{turn}-{at}": timed(
-                    samples["hashing: shared prefix remembered"], rank.hasher.keys, prompt, SEED
-                )
-                for at, prompt in enumerate(prompts)
-            }
+            waiting = {f"{turn}-{at}": BlockKeys(each) for at, each in enumerate(packed[turn])}
             begun = time.perf_counter()
             for keys in waiting.values():
                 timed(samples["look-up: two walks (the first)"], first_walk, cache, keys, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 from wavepp_worker.cache.rank_cache import RankCache
@@ -10,7 +11,7 @@ from wavepp_worker.runtime.admission.actions import RoundActions
 from bench.admission.cached_rank import CachedRank
 
 
-def first_walk(cache: RankCache, keys: list[int], prompt_tokens: int) -> int:
+def first_walk(cache: RankCache, keys: Sequence[bytes], prompt_tokens: int) -> int:
     """The look-up of the two-walk baseline: block by block down the tree, under its mutex; tokens."""
     depth = 0
     limit = min(len(keys), (prompt_tokens - 1) // cache.block_size)

@@ -117,7 +117,6 @@ class VirtualRank:
             self.tiers,
             Encoded(),
             rank=config.rank,
-            model_id=config.model_id,
             headroom_blocks=config.headroom_blocks,
             leases=config.leases,
             gate=self.gate if config.lockstep else None,

@@ -68,7 +68,7 @@ class Replica:
             configs = rank_configs(config, read_model_info(config.model), Path(directory))
         self.ranks = [VirtualRank(each, model, events, charge, timeline) for each in configs]
         leader = configs[0]
-        self._rounds = VirtualRounds(events, self.ranks, leader, latency)
+        self._rounds = VirtualRounds(events, self.ranks, leader, latency, charge)
         self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)
         self._rounds.to_loop, self._rounds.on_admitted = self._to_loop, loops.tell_follower
         loops.on_progress, loops.on_ended = self._rounds.progressed, self._ended

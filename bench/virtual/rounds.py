@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.commands import Command, Submit
@@ -36,7 +38,12 @@ class VirtualRounds:
     """
 
     def __init__(
-        self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
+        self,
+        events: Events,
+        ranks: Sequence[VirtualRank],
+        config: RankConfig,
+        latency: float,
+        charge: float,
     ) -> None:
         first = ranks[0].parts
         self.leader = LeaderWave(
@@ -56,7 +63,8 @@ class VirtualRounds:
             FollowerWave(rank.parts.actions, rank.parts.reports, config.wait) for rank in ranks[1:]
         ]
         self._events, self._ranks = events, ranks
-        self._latency, self._delay = latency, config.round_delay
+        self._latency, self._delay, self._charge = latency, config.round_delay, charge
+        self._maker = BlockKeyMaker(bytes(SECRET_BYTES), config.model_id, config.block_size)
         self._commands: list[bytes] = []
         self._progress: list[LaneProgress] = []
         self._votes: list[bytes] = []
@@ -67,8 +75,11 @@ class VirtualRounds:
         self._timer = math.inf
 
     def submit(self, request: PrefillRequest) -> None:
-        """Send a request to rank 0."""
-        self._events.after(self._latency, self._commanded, encode(Submit(request=request)))
+        """Work a request's keys out, and send both to rank 0."""
+        begun = time.thread_time()
+        keys = self._maker.keys(request.tokens, request.salt, request.lora)
+        took = self._charge * (time.thread_time() - begun)
+        self._events.after(took + self._latency, self._commanded, encode(Submit(request=request, keys=keys)))
 
     def progressed(self, progress: Sequence[LaneProgress]) -> None:
         """What rank 0's LOOP did with lanes."""

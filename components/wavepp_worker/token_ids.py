@@ -53,6 +53,14 @@ def count(tokens: bytes | memoryview) -> int:
     return len(tokens) // BYTES
 
 
+def distinct(tokens: bytes) -> bytes:
+    """Packed token ids, each once and in ascending order."""
+    ids = unpack(tokens)
+    found = np.zeros(int(ids.max(initial=0)) + 1, np.bool_)
+    found[ids] = True
+    return np.flatnonzero(found).astype(DTYPE).tobytes()
+
+
 def part(tokens: bytes, start: int, end: int) -> bytes:
     """Tokens ``[start, end)`` of packed token ids."""
     return tokens[BYTES * start : BYTES * end]

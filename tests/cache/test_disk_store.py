@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
 
@@ -29,7 +30,7 @@ store = DiskStore(Path(sys.argv[1]), 4, 1 << 20, "killed")
 rng = random.Random(int(sys.argv[2]))
 for count in range(1, 1 << 40):
     key = rng.getrandbits(64)
-    store.write(rng.randrange(4), key, None, random.Random(key).randbytes(1 << 12) * 256)
+    store.write(rng.randrange(4), key.to_bytes(16, "little"), None, random.Random(key).randbytes(1 << 12) * 256)
     if count == 8:
         print("writing", flush=True)
 """
@@ -39,23 +40,48 @@ def block(key: int) -> bytes:
     return random.Random(key).randbytes(BYTES)
 
 
+class NumberedStore(DiskStore):
+    """Keys are numbers in these tests."""
+
+    def records(self) -> list[Any]:
+        return [
+            each._replace(key=number(each.key), parent=None if each.parent is None else number(each.parent))
+            for each in super().records()
+        ]
+
+    def write(self, slot: int, key: int, parent: int | None, payload: Any, origin: bytes = b"") -> None:
+        super().write(slot, key_of(key), None if parent is None else key_of(parent), payload, origin)
+
+    def read_into(self, slot: int, key: int, out: Any) -> None:
+        super().read_into(slot, key_of(key), out)
+
+
+def key_of(number: int | bytes) -> bytes:
+    """A store that calls itself has keys already."""
+    return number if isinstance(number, bytes) else number.to_bytes(KEY_BYTES, "little")
+
+
+def number(key: bytes) -> int:
+    return int.from_bytes(key, "little")
+
+
 def make(
     path: Path,
     slots: int = SLOTS,
     block_bytes: int = BYTES,
     fingerprint: str = PRINT,
     origin_bytes: int = 0,
-) -> DiskStore:
-    return DiskStore(path, slots, block_bytes, fingerprint, origin_bytes)
+) -> NumberedStore:
+    return NumberedStore(path, slots, block_bytes, fingerprint, origin_bytes)
 
 
-def read(store: DiskStore, slot: int, key: int) -> bytes:
+def read(store: NumberedStore, slot: int, key: int) -> bytes:
     out = bytearray(store.block_bytes)
     store.read_into(slot, key, out)
     return bytes(out)
 
 
-def held(store: DiskStore) -> list[tuple[int, int | None, int]]:
+def held(store: NumberedStore) -> list[tuple[int, int | None, int]]:
     return [(block.key, block.parent, block.slot) for block in store.records()]
 
 
@@ -113,7 +139,7 @@ def test_killed_while_writing(path: Path, seed: int) -> None:
     finally:
         child.send_signal(signal.SIGKILL)
         child.communicate(timeout=30)
-    store = DiskStore(path, 4, 1 << 20, "killed")
+    store = NumberedStore(path, 4, 1 << 20, "killed")
     records = held(store)
     assert len(records) >= 3, "at most the slot being written may be lost"
     for key, _, slot in records:
@@ -191,7 +217,9 @@ def test_a_record_does_not_vouch_for_another_slot(path: Path) -> None:
 def test_another_key_is_refused(path: Path) -> None:
     store = make(path)
     store.write(0, 5, None, block(5))
-    with pytest.raises(CacheCorrupt, match=r"holds block 0x5 where block 0x6 was asked for"):
+    with pytest.raises(
+        CacheCorrupt, match=rf"holds block {key_of(5).hex()} where block {key_of(6).hex()} was"
+    ):
         read(store, 0, 6)
 
 

@@ -9,7 +9,7 @@ from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 
-from tests.support.cache_bench import BLOCK, CacheBench, attention, keys_of, prompt
+from tests.support.cache_bench import BLOCK, CacheBench, attention, key, keys_of, prompt
 
 DEVICE, HOST, DISK = Tier.DEVICE, Tier.HOST, Tier.DISK
 
@@ -42,12 +42,12 @@ def test_flush_and_restore_keep_the_most_recently_used_prefixes() -> None:
     random.Random(1).shuffle(records)
 
     after = CacheBench(attention(8, host=4, disk=4))
-    after.bytes = {(0, DISK, slot): key for key, _, slot in records}
+    after.bytes = {(0, DISK, slot): name for name, _, slot in records}
     after.cache.restore(records)
     after.verify()
     assert after.cache.hint(keys_of(prompt(2, 8)), 9) == 6
     stored, removed = after.cache.take_changes()
-    assert ({block.key for block in stored}, removed) == ({key for key, _, _ in records}, [])
+    assert ({block.key for block in stored}, removed) == ({name for name, _, _ in records}, [])
     seen = {None}
     for block in stored:
         assert block.parent in seen
@@ -105,7 +105,9 @@ def test_restore_drops_orphans_strangers_and_doubles() -> None:
     a, b, c = keys_of(prompt(1, 6))
     bench = CacheBench(attention(4, disk=4))
     bench.bytes = {(0, DISK, 0): a, (0, DISK, 2): b}
-    bench.cache.restore([(c, 77, 1), (b, a, 2), (a, None, 0), (a, None, 3), (5, None, 9), (6, a, 2)])
+    bench.cache.restore(
+        [(c, key(77), 1), (b, a, 2), (a, None, 0), (a, None, 3), (key(5), None, 9), (key(6), a, 2)]
+    )
     bench.verify()
     assert bench.cache.match([a, b, c], 7) == 4
     assert bench.cache.use().disk_used == 2
@@ -115,6 +117,6 @@ def test_restore_drops_orphans_strangers_and_doubles() -> None:
 
 def test_a_rank_without_attention_keeps_nothing_on_disk() -> None:
     cache = RankCache([WindowSpec("recurrent", "recurrent", 4, interval=2)], BLOCK)
-    cache.restore([(1, None, 0)])
+    cache.restore([(key(1), None, 0)])
     assert cache.flush() == ()
     cache.audit()

@@ -17,7 +17,7 @@ def reservations(blocks: int) -> Reservations:
     return Reservations([make_window(0, attention(blocks), BLOCK, HintIndex())], BLOCK)
 
 
-def run(held: Reservations, name: str, keys: list[int], prompt_tokens: int) -> None:
+def run(held: Reservations, name: str, keys: list[bytes], prompt_tokens: int) -> None:
     assert held.prepare(name, keys, prompt_tokens, 0, 0, 0) == Prepared(0, True)
     held.materialise(name)
     held.publish(name, prompt_tokens)

@@ -9,7 +9,7 @@ from wavepp_worker.cache.tier_allocator import TierAllocator
 from wavepp_worker.cache.tree import BlockTree
 from wavepp_worker.cache.window_spec import WindowSpec
 
-from tests.support.cache_bench import CacheBench, attention, keys_of, prompt
+from tests.support.cache_bench import CacheBench, attention, key, keys_of, prompt
 
 DEVICE, HOST, DISK = Tier.DEVICE, Tier.HOST, Tier.DISK
 
@@ -162,8 +162,8 @@ def test_more_than_there_is_room_for_is_refused_before_anything_moves() -> None:
     books = BlockTree(0, (3, 2, 0), HintIndex())
     allocator = TierAllocator(books)
     held, spare = allocator.allocate(2, 0, [])
-    node = books.attach(1, None, 0, DEVICE, held, held=True)
-    books.attach(2, node, 1, DEVICE, spare, held=False)
+    node = books.attach(key(1), None, 0, DEVICE, held, held=True)
+    books.attach(key(2), node, 1, DEVICE, spare, held=False)
     moves: list[Move] = []
     with pytest.raises(ValueError, match="asked for 3 blocks, of 3 there is room for 2"):
         allocator.allocate(3, 2, moves)

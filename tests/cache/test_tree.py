@@ -9,7 +9,7 @@ from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.cache.tree import BlockTree
 from wavepp_worker.cache.window_spec import WindowSpec
 
-from tests.support.cache_bench import BLOCK, CacheBench, attention, keys_of, prompt
+from tests.support.cache_bench import BLOCK, CacheBench, attention, key, keys_of, prompt
 
 DEVICE, HOST, DISK = Tier.DEVICE, Tier.HOST, Tier.DISK
 
@@ -108,24 +108,24 @@ def tree(device: int, disk: int = 0) -> BlockTree:
 
 def test_changes_are_net_and_in_an_order_that_can_be_replayed() -> None:
     books = tree(4)
-    first = books.attach(1, None, 0, DEVICE, 0, held=True)
-    second = books.attach(2, first, 1, DEVICE, 1, held=True)
-    books.attach(3, second, 2, DEVICE, 2, held=True)
+    first = books.attach(key(1), None, 0, DEVICE, 0, held=True)
+    second = books.attach(key(2), first, 1, DEVICE, 1, held=True)
+    books.attach(key(3), second, 2, DEVICE, 2, held=True)
     books.detach(second)
-    assert books.take_changes() == ([StoredBlock(1, None)], [])
-    second = books.attach(2, first, 1, DEVICE, 3, held=True)
-    books.attach(3, second, 2, DEVICE, 1, held=True)
-    assert books.take_changes() == ([StoredBlock(2, 1), StoredBlock(3, 2)], [])
+    assert books.take_changes() == ([StoredBlock(key(1), None)], [])
+    second = books.attach(key(2), first, 1, DEVICE, 3, held=True)
+    books.attach(key(3), second, 2, DEVICE, 1, held=True)
+    assert books.take_changes() == ([StoredBlock(key(2), key(1)), StoredBlock(key(3), key(2))], [])
     books.detach(second)
-    books.attach(2, first, 1, DEVICE, 3, held=True)
-    assert books.take_changes() == ([], [3])
+    books.attach(key(2), first, 1, DEVICE, 3, held=True)
+    assert books.take_changes() == ([], [key(3)])
 
 
 def test_room_is_what_is_free_or_held_by_nobody() -> None:
     books = tree(4, disk=3)
     kept, spare = books.pools[DEVICE].take(2)
-    node = books.attach(1, None, 0, DEVICE, kept, held=True)
-    books.attach(2, node, 1, DEVICE, spare, held=False)
+    node = books.attach(key(1), None, 0, DEVICE, kept, held=True)
+    books.attach(key(2), node, 1, DEVICE, spare, held=False)
     assert (books.room(DEVICE), books.room(DISK)) == (3, 3)
     books.note_copy(node, books.pools[DISK].take(1)[0])
     assert books.room(DISK) == 3, "the second copy of a held block can be dropped"
@@ -135,7 +135,7 @@ def test_room_is_what_is_free_or_held_by_nobody() -> None:
 
 def test_a_block_that_is_held_keeps_its_slot_after_it_is_detached() -> None:
     books = tree(1)
-    node = books.attach(1, None, 0, DEVICE, books.pools[DEVICE].take(1)[0], held=True)
+    node = books.attach(key(1), None, 0, DEVICE, books.pools[DEVICE].take(1)[0], held=True)
     assert books.detach(node) == [node]
     assert books.room(DEVICE) == 0
     books.unpin([node])

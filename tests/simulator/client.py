@@ -9,7 +9,7 @@ from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Admitted, CacheChanges, Event, Finished, Heartbeat, Released
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
-from tests.simulator.rank import SimulatedRank
+from tests.simulator.rank import MODEL_ID, SimulatedRank
 
 
 class SimulatedClient:
@@ -29,7 +29,7 @@ class SimulatedClient:
         self.stored: set[int] = set()
         self._ranks = ranks
         self._ledger = RequestLedger(len(ranks))
-        self._feed = IndexFeed(len(ranks), block_size)
+        self._feed = IndexFeed(len(ranks), block_size, MODEL_ID)
         self._reports_blocks = all(rank.keeps_prefixes for rank in ranks)
         self._unwanted: set[str] = set()
         self._beats: dict[int, float] = {}
@@ -78,7 +78,8 @@ class SimulatedClient:
         for rank in self._ranks:
             self.listen(rank, now)
         if self._reports_blocks:
-            reusable = set.intersection(*(rank.reusable() for rank in self._ranks))
+            keys = set.intersection(*(rank.reusable() for rank in self._ranks))
+            reusable = {self._feed._blocks[key].hash for key in keys}
             assert self.stored == reusable, (
                 f"told and not reusable: {self.stored - reusable}; not told: {reusable - self.stored}"
             )

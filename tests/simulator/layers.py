@@ -83,7 +83,7 @@ class Contents:
                 found = self._windows[number][node.tier].get(node.slot)
                 missed = node.tier == Tier.DISK and (found == _lost(node.key) or number in self._off)
                 assert found == node.key or missed, (
-                    f"{node.key:#x} of window {number} is reusable, but holds {found}"
+                    f"{node.key.hex()} of window {number} is reusable, but holds {found}"
                 )
 
     def _written(self, move: Move) -> Any:
@@ -95,7 +95,7 @@ class Contents:
         return _lost(move.key) if self._draw.random() < DAMAGED else move.key
 
 
-def _lost(key: int) -> tuple[str, int]:
+def _lost(key: bytes) -> tuple[str, bytes]:
     """What the disk holds in place of the block of ``key`` that it has lost; nobody knows before it is read."""
     return "lost", key
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from wavepp_worker import token_ids
-from wavepp_worker.cache.hashing import BlockHasher, cache_seed
+from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker, BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.virtual_device import Ending
@@ -28,6 +28,11 @@ from tests.simulator.watch import Watch
 MODEL_ID = "simulated"
 FOR_EVER = 1e6
 """Seconds that a turn may wait for a message: here, what never comes shows as a hang instead."""
+
+
+def key_maker(block_size: int) -> BlockKeyMaker:
+    """As the engine has it: one secret for all ranks."""
+    return BlockKeyMaker(bytes(SECRET_BYTES), MODEL_ID, block_size)
 
 
 class SimulatedGate:
@@ -107,7 +112,7 @@ class SimulatedRank:
         """Whether the window whose changes it reports is one of full attention."""
         return bool(self.specs) and self.specs[0].kind == "full"
 
-    def reusable(self) -> set[int]:
+    def reusable(self) -> set[bytes]:
         """Keys of the blocks of its first window that can be reused."""
         return set(self.parts.cache._windows[0].tree.nodes)
 
@@ -174,9 +179,9 @@ class SimulatedRank:
     def prepare_rivals(self, prompts: Sequence[Sequence[int]]) -> None:
         """Requests of this rank alone, as many of them as there is room for."""
         cache = self.parts.cache
-        hasher, seed = BlockHasher(cache.block_size), cache_seed(MODEL_ID, "", "")
+        maker = key_maker(cache.block_size)
         for index, tokens in enumerate(prompts):
-            keys, name = hasher.keys(token_ids.pack(tokens), seed), f"rival-{index}"
+            keys, name = BlockKeys(maker.keys(token_ids.pack(tokens))), f"rival-{index}"
             prepared = cache.prepare(name, keys, len(tokens), cache.hint(keys, len(tokens)))
             if prepared is None:
                 return
@@ -210,7 +215,6 @@ def make_ranks(
             contents,
             events,
             rank=number,
-            model_id=MODEL_ID,
             headroom_blocks=min(
                 2 * len(windows) * setting.chunk // block_size, int(blocks * setting.headroom)
             ),

@@ -36,7 +36,7 @@ from wavepp_worker.runtime.trace.timeline import OFF
 
 from tests.simulator.client import SimulatedClient
 from tests.simulator.planners import draw_planner
-from tests.simulator.rank import SimulatedRank, make_ranks
+from tests.simulator.rank import SimulatedRank, key_maker, make_ranks
 from tests.simulator.script import Script, draw_script
 from tests.simulator.setting import CROWDED, Setting, draw_crowded_setting, draw_setting
 
@@ -65,6 +65,7 @@ class World:
         self.setting = setting = self._setting(ranks, block, spare)
         self.block_size = setting.block_size
         self.ranks = make_ranks(draw, setting, admission, ownership, lambda: round(1e9 * self.now))
+        self._keys = key_maker(setting.block_size)
         self.client = SimulatedClient(self.ranks, setting.block_size)
         first = self.ranks[0].parts
         headroom = first.actions.headroom_blocks * setting.block_size if ownership == "lease" else 0
@@ -202,7 +203,7 @@ class World:
 
     def _submit(self, request: PrefillRequest) -> None:
         self.client.submit(request, self.now)
-        self._wave_hears(Submit(request=request))
+        self._wave_hears(Submit(request=request, keys=self._keys.keys(request.tokens)))
 
     def _abort(self, name: str) -> None:
         """A client cannot abort what it has not submitted; drawn for the same instant, either may come first."""

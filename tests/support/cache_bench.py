@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavepp_worker import token_ids
-from wavepp_worker.cache.hashing import block_hashes, cache_seed
+from wavepp_worker.block_keys import KEY_BYTES, SECRET_BYTES, BlockKeyMaker, BlockKeys
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.reservations import Reservation
@@ -14,7 +14,7 @@ from wavepp_worker.cache.results import Materialised, Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
 BLOCK = 2
-SEED = cache_seed("model", "", "")
+MAKER = BlockKeyMaker(bytes(SECRET_BYTES), "model", BLOCK)
 
 
 def attention(blocks: int, host: int = 0, disk: int = 0) -> WindowSpec:
@@ -30,8 +30,13 @@ def prompt(first: int, tokens: int) -> list[int]:
     return [first] * tokens
 
 
-def keys_of(tokens: Sequence[int]) -> list[int]:
-    return block_hashes(token_ids.pack(tokens), BLOCK, SEED)
+def keys_of(tokens: Sequence[int]) -> list[bytes]:
+    return BlockKeys(MAKER.keys(token_ids.pack(tokens)))[:]
+
+
+def key(number: int) -> bytes:
+    """A key by itself, of no prompt; the low bits of the number are in its first byte."""
+    return number.to_bytes(KEY_BYTES, "little")
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Prompt:
     """A request that holds something; ``claimed`` once it is materialised, computed up to ``position``."""
 
     tokens: Sequence[int]
-    keys: list[int]
+    keys: list[bytes]
     claimed: Materialised | None = None
     position: int = 0
 

@@ -8,14 +8,16 @@ from typing import TypeVar
 
 import msgspec
 import torch
+from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.message import Message
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.rank.parts import make_parts
 from wavepp_worker.runtime.state.lifecycle import Tiers
@@ -23,7 +25,25 @@ from wavepp_worker.runtime.state.request_table import LocalRequest
 
 BLOCK = 4
 
+MAKER = BlockKeyMaker(bytes(SECRET_BYTES), "model", BLOCK)
+
 M = TypeVar("M", bound=Message)
+
+
+def made(name: str, prompt: Sequence[int], handoff: bool) -> PrefillRequest:
+    """With the secret that the engine gives a request whose KV is handed off."""
+    request = PrefillRequest.of(name, prompt, handoff=handoff)
+    return msgspec.structs.replace(request, secret=Secret.fresh()) if handoff else request
+
+
+def submit(request: PrefillRequest) -> Submit:
+    """What the engine sends to rank 0."""
+    return Submit(request=request, keys=MAKER.keys(request.tokens, request.salt, request.lora))
+
+
+def arrival_of(request: PrefillRequest) -> Arrival:
+    """What rank 0 tells the others."""
+    return Arrival.of(request, submit(request).keys)
 
 
 @dataclass
@@ -134,30 +154,37 @@ class RankBooks:
         self.events, self.tiers, self.source = Events(), NotedTiers(), NotedSource()
         self.cache = RankCache(windows, BLOCK)
         self.parts = make_parts(
-            self.cache,
-            tiers or self.tiers,
-            self.events,
-            rank=rank,
-            model_id="model",
-            headroom_blocks=0,
-            leases=leases,
+            self.cache, tiers or self.tiers, self.events, rank=rank, headroom_blocks=0, leases=leases
         )
-        self.lifecycle, self.requests = self.parts.lifecycle, self.parts.requests
+        self.lifecycle, self.requests, self.reports = (
+            self.parts.lifecycle,
+            self.parts.requests,
+            self.parts.reports,
+        )
         if handoff:
             self.lifecycle.source = self.source
 
     def announce(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:
-        request = PrefillRequest.of(name, prompt, handoff=handoff)
-        if handoff:
-            request = msgspec.structs.replace(request, secret=Secret.fresh())
-        self.lifecycle.announce(request)
+        self.announce_request(made(name, prompt, handoff))
         return self.requests.known(name)
+
+    def announce_request(self, request: PrefillRequest) -> None:
+        """As a plan does it, and on rank 0 the command before it."""
+        if self.reports.rank == 0:
+            self.requests.submitted(request)
+        self.lifecycle.announce(arrival_of(request))
 
     def admit(self, name: str, prompt: Sequence[int], *, handoff: bool = False) -> LocalRequest:
         """A request that all ranks have committed at what this rank can reuse."""
-        local = self.announce(name, prompt, handoff=handoff)
-        endpoint = self.cache.match(local.keys, len(prompt))
-        prepared = self.cache.prepare(name, local.keys, len(prompt), endpoint)
+        return self.admit_request(made(name, prompt, handoff))
+
+    def admit_request(self, request: PrefillRequest) -> LocalRequest:
+        """The same of a request with all it says."""
+        self.announce_request(request)
+        name, tokens = request.request_id, request.prompt_tokens
+        local = self.requests.known(name)
+        endpoint = self.cache.match(local.keys, tokens)
+        prepared = self.cache.prepare(name, local.keys, tokens, endpoint)
         assert prepared is not None
         assert prepared.committed
         self.requests.admit(name, endpoint)

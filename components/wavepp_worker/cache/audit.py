@@ -75,31 +75,33 @@ def _check_pins(window: Window, shares: Iterable[Share]) -> None:
     for node in {*window.tree.nodes.values(), *holders}:
         if node.pins != holders[node]:
             raise AuditError(
-                f"block {node.key:#x} has {node.pins} pins, requests hold it {holders[node]} times"
+                f"block {node.key.hex()} has {node.pins} pins, requests hold it {holders[node]} times"
             )
         if not node.attached and window.tree.nodes.get(node.key) is node:
-            raise AuditError(f"block {node.key:#x} is in the tree but says it is not")
+            raise AuditError(f"block {node.key.hex()} is in the tree but says it is not")
 
 
 def _check_node(window: Window, node: Node) -> None:
     nodes, parent = window.tree.nodes, node.parent
     if nodes.get(node.key) is not node or not node.attached:
-        raise AuditError(f"block {node.key:#x} is filed under another key")
+        raise AuditError(f"block {node.key.hex()} is filed under another key")
     if (parent is not None or node.children) and not window.prefix_tree:
-        raise AuditError(f"block {node.key:#x} has relatives in a window without parents")
+        raise AuditError(f"block {node.key.hex()} has relatives in a window without parents")
     if parent is not None:
         if nodes.get(parent.key) is not parent or node not in parent.children:
-            raise AuditError(f"block {node.key:#x} is attached below a block that is not its attached parent")
+            raise AuditError(
+                f"block {node.key.hex()} is attached below a block that is not its attached parent"
+            )
         if node.pins and not parent.pins:
-            raise AuditError(f"block {node.key:#x} is held but the block before it is not")
+            raise AuditError(f"block {node.key.hex()} is held but the block before it is not")
         if not parent.pins and node.last_used > parent.last_used:
-            raise AuditError(f"block {node.key:#x} was used after the block before it")
+            raise AuditError(f"block {node.key.hex()} was used after the block before it")
         if node.tier < parent.tier:
-            raise AuditError(f"block {node.key:#x} is on a faster tier than the block before it")
+            raise AuditError(f"block {node.key.hex()} is on a faster tier than the block before it")
     if node.peers != sum(child.tier == node.tier for child in node.children):
-        raise AuditError(f"block {node.key:#x} counts {node.peers} children on its tier wrongly")
+        raise AuditError(f"block {node.key.hex()} counts {node.peers} children on its tier wrongly")
     if (node.disk_copy >= 0) != (node in window.tree.copies):
-        raise AuditError(f"block {node.key:#x} and the list of disk copies disagree")
+        raise AuditError(f"block {node.key.hex()} and the list of disk copies disagree")
 
 
 def _check_counts(window: Window) -> None:

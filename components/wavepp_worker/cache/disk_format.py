@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import xxhash
 
+from wavepp_worker.block_keys import KEY_BYTES
+
 PAGE_BYTES = 4096
-KEY_BYTES = 16
 _MAGIC = b"WavePPkv"
 _VERSION = 2
 _HEADER = struct.Struct("<8sIIQQQ")
@@ -22,15 +23,15 @@ class DiskRecord:
     """Which block a slot holds.
 
     Attributes:
-        key: chained hash of the block.
+        key: key of the block.
         parent: key of the block before it, None for a first block.
         generation: count of writes to the file when this one was made; the larger, the newer.
         checksum: xxh3 of the block's bytes.
         origin: what else its owner has to know of it.
     """
 
-    key: int
-    parent: int | None
+    key: bytes
+    parent: bytes | None
     generation: int
     checksum: int
     origin: bytes = b""
@@ -45,9 +46,8 @@ def pack_record(slot: int, record: DiskRecord, origin_bytes: int) -> bytes:
     """``record_bytes(origin_bytes)`` bytes that are valid in this slot only. ValueError if the origin is longer."""
     if len(record.origin) > origin_bytes:
         raise ValueError(f"the origin has {len(record.origin)} bytes, a record takes {origin_bytes}")
-    state, parent = (_ROOT, 0) if record.parent is None else (_CHILD, record.parent)
-    keys = (key.to_bytes(KEY_BYTES, "little") for key in (record.key, parent))
-    fields = _RECORD.pack(*keys, state, len(record.origin), record.generation, record.checksum)
+    state, parent = (_ROOT, bytes(KEY_BYTES)) if record.parent is None else (_CHILD, record.parent)
+    fields = _RECORD.pack(record.key, parent, state, len(record.origin), record.generation, record.checksum)
     fields += record.origin.ljust(origin_bytes, b"\0")
     return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields, slot))
 
@@ -64,8 +64,7 @@ def unpack_record(slot: int, stored: memoryview | bytes) -> DiskRecord | None:
     if own != xxhash.xxh3_64_intdigest(stored[:end], slot):
         return None
     origin = bytes(stored[_RECORD.size : _RECORD.size + length])
-    before = None if state == _ROOT else int.from_bytes(parent, "little")
-    return DiskRecord(int.from_bytes(key, "little"), before, generation, checksum, origin)
+    return DiskRecord(key, None if state == _ROOT else parent, generation, checksum, origin)
 
 
 def pack_header(slots: int, block_bytes: int, origin_bytes: int, fingerprint: str) -> bytes:

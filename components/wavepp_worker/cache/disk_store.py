@@ -41,8 +41,8 @@ TABLE_READ_BYTES = 1 << 20
 class StoredSlot(NamedTuple):
     """A block in the file."""
 
-    key: int
-    parent: int | None
+    key: bytes
+    parent: bytes | None
     slot: int
     origin: bytes
 
@@ -106,13 +106,13 @@ class DiskStore:
 
         Only the records are verified here: reading all blocks would delay the start by the size of the file.
         """
-        newest: dict[int, StoredSlot] = {}
+        newest: dict[bytes, StoredSlot] = {}
         for slot, record in sorted(self._valid(), key=lambda entry: entry[1].generation):
             newest.pop(record.key, None)
             newest[record.key] = StoredSlot(record.key, record.parent, slot, record.origin)
         return list(newest.values())
 
-    def write(self, slot: int, key: int, parent: int | None, payload: Any, origin: bytes = b"") -> None:
+    def write(self, slot: int, key: bytes, parent: bytes | None, payload: Any, origin: bytes = b"") -> None:
         """Store a block in ``slot``, in place of what was there.
 
         Args:
@@ -134,7 +134,7 @@ class DiskStore:
         self._generation += 1
         self._write(memoryview(packed), self._record_at(slot))
 
-    def read_into(self, slot: int, key: int, out: Any) -> None:
+    def read_into(self, slot: int, key: bytes, out: Any) -> None:
         """Copy the block of ``key`` from ``slot`` to ``out``, a writable buffer of ``block_bytes`` bytes.
 
         Raises:
@@ -148,8 +148,8 @@ class DiskStore:
             raise _cut_off()
         record = unpack_record(slot, stored)
         if record is None or record.key != key:
-            held = "no block" if record is None else f"block {record.key:#x}"
-            raise self._corrupt(slot, f"holds {held} where block {key:#x} was asked for")
+            held = "no block" if record is None else f"block {record.key.hex()}"
+            raise self._corrupt(slot, f"holds {held} where block {key.hex()} was asked for")
         start, done = self._block_at(slot), 0
         while done < self.block_bytes:
             count = os.preadv(self._file, [target[done:]], start + done)
@@ -158,7 +158,7 @@ class DiskStore:
             done += count
         # Of the copy, not of the file: these are the bytes that get used.
         if xxhash.xxh3_64_intdigest(target) != record.checksum:
-            raise self._corrupt(slot, f"has bytes of block {key:#x} that do not match their checksum")
+            raise self._corrupt(slot, f"has bytes of block {key.hex()} that do not match their checksum")
 
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. OSError if the file cannot be written, ValueError if there is no such slot."""

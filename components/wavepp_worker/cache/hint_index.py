@@ -14,19 +14,19 @@ prefix of 6,000 blocks takes 16 of them, by twos 25."""
 
 
 class _Shard:
-    """Keys whose low bits are equal, with how many attached blocks have each."""
+    """Keys whose first bytes leave one remainder, with how many attached blocks have each."""
 
     __slots__ = ("counts", "mutex")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts: dict[bytes, int] = {}
         self.mutex = threading.Lock()
 
 
 class HintIndex:
-    """Counts attached blocks by window and 64-bit key (paper, section 4.3). Thread-safe; takes no tree mutex.
+    """Counts attached blocks by window and key (paper, section 4.3). Thread-safe; takes no tree mutex.
 
-    Updates take their shard's mutex. Look-ups take none: whether a dict has an integer key is one atomic
+    Updates take their shard's mutex. Look-ups take none: whether a dict has a key of bytes is one atomic
     operation of CPython, so a mutex would protect nothing. It would double the cost of a look-up, and let it
     wait for a writer that lost the interpreter while it held the mutex. Between two probes the index may
     change either way: a hint may be stale.
@@ -38,29 +38,29 @@ class HintIndex:
     def __init__(self, windows: int = 1) -> None:
         self._windows = tuple(tuple(_Shard() for _ in range(SHARDS)) for _ in range(windows))
 
-    def add(self, window: int, key: int) -> None:
+    def add(self, window: int, key: bytes) -> None:
         """A block with this key was attached."""
-        shard = self._windows[window][key % SHARDS]
+        shard = self._windows[window][key[0] % SHARDS]
         with shard.mutex:
             shard.counts[key] = shard.counts.get(key, 0) + 1
 
-    def remove(self, window: int, key: int) -> None:
+    def remove(self, window: int, key: bytes) -> None:
         """One was detached. ValueError if there is none."""
-        shard = self._windows[window][key % SHARDS]
+        shard = self._windows[window][key[0] % SHARDS]
         with shard.mutex:
             left = shard.counts.get(key, 0) - 1
             if left < 0:
-                raise ValueError(f"key {key:#x} of window {window} is not in the hint index")
+                raise ValueError(f"key {key.hex()} of window {window} is not in the hint index")
             if left:
                 shard.counts[key] = left
             else:
                 del shard.counts[key]
 
-    def has(self, window: int, key: int) -> bool:
+    def has(self, window: int, key: bytes) -> bool:
         """Whether a block with this key is attached."""
-        return key in self._windows[window][key % SHARDS].counts
+        return key in self._windows[window][key[0] % SHARDS].counts
 
-    def prefix(self, window: int, keys: Sequence[int], limit: int) -> int:
+    def prefix(self, window: int, keys: Sequence[bytes], limit: int) -> int:
         """How many leading ``keys``, of the first ``limit``, are present, in a window that is a prefix tree.
 
         Gallops at powers of ``GALLOP_FACTOR`` until the first miss, then bisects: O(log n) probes. If a key may be
@@ -72,12 +72,12 @@ class HintIndex:
         while low < limit:
             probe = min(step, limit)
             key = keys[probe - 1]
-            if key not in shards[key % SHARDS].counts:
+            if key not in shards[key[0] % SHARDS].counts:
                 high = probe - 1
                 while low < high:
                     middle = (low + high + 1) // 2
                     key = keys[middle - 1]
-                    if key in shards[key % SHARDS].counts:
+                    if key in shards[key[0] % SHARDS].counts:
                         low = middle
                     else:
                         high = middle - 1
@@ -85,18 +85,18 @@ class HintIndex:
             low, step = probe, step * GALLOP_FACTOR
         return low
 
-    def latest(self, window: int, keys: Sequence[int], below: int) -> int:
+    def latest(self, window: int, keys: Sequence[bytes], below: int) -> int:
         """The largest ``n <= below`` whose ``keys[n - 1]`` is present, 0 if there is none (reverse scan)."""
         shards = self._windows[window]
         for n in range(below, 0, -1):
             key = keys[n - 1]
-            if key in shards[key % SHARDS].counts:
+            if key in shards[key[0] % SHARDS].counts:
                 return n
         return 0
 
-    def counts(self, window: int) -> dict[int, int]:
+    def counts(self, window: int) -> dict[bytes, int]:
         """A copy of all entries of a window."""
-        merged: dict[int, int] = {}
+        merged: dict[bytes, int] = {}
         for shard in self._windows[window]:
             with shard.mutex:
                 merged.update(shard.counts)
@@ -108,7 +108,7 @@ class HintIndex:
             for number, shard in enumerate(shards):
                 with shard.mutex:
                     for key, count in shard.counts.items():
-                        if count < 1 or key % SHARDS != number:
+                        if count < 1 or key[0] % SHARDS != number:
                             raise AuditError(
-                                f"the hint index counts {count} of key {key:#x} in window {window}"
+                                f"the hint index counts {count} of key {key.hex()} in window {window}"
                             )

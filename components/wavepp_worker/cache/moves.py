@@ -19,7 +19,7 @@ class Copy:
     """One copy of a block: in slot ``slot`` of a tier of a window, under its key."""
 
     window: int
-    key: int
+    key: bytes
     tier: Tier
     slot: int
 
@@ -32,12 +32,12 @@ class Move:
 
     Attributes:
         window: index of the window whose block it is.
-        key: chained hash of the block.
+        key: key of the block.
         parent: key of the block before it, None for a first block and in windows without parents.
     """
 
     window: int
-    key: int
-    parent: int | None
+    key: bytes
+    parent: bytes | None
     source: tuple[Tier, int]
     target: tuple[Tier, int]

@@ -9,7 +9,7 @@ class Node:
     """A block others can reuse.
 
     Attributes:
-        key: chained hash of the block.
+        key: of the prefix that ends with the block, see ``block_keys``.
         parent: the block before it, None for a first block and in windows without parents.
         children: blocks attached below it, oldest first.
         depth: its index in the prefix.
@@ -36,7 +36,7 @@ class Node:
         "tier",
     )
 
-    def __init__(self, key: int, parent: Node | None, depth: int, tier: Tier, slot: int) -> None:
+    def __init__(self, key: bytes, parent: Node | None, depth: int, tier: Tier, slot: int) -> None:
         self.key = key
         self.parent = parent
         self.children: dict[Node, None] = {}

@@ -9,7 +9,7 @@ from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.tree import BlockTree
 
 
-def restore_from_disk(tree: BlockTree, records: Iterable[tuple[int, int | None, int]]) -> None:
+def restore_from_disk(tree: BlockTree, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
     """Attach the blocks of an earlier process to an empty tree; see ``RankCache.restore``.
 
     Slots that do not exist here, and keys or slots listed twice, are dropped like orphans.
@@ -17,8 +17,8 @@ def restore_from_disk(tree: BlockTree, records: Iterable[tuple[int, int | None, 
     if tree.nodes:
         raise ValueError(f"the cache holds {len(tree.nodes)} blocks; restore comes before the first request")
     capacity = tree.pools[Tier.DISK].capacity
-    stored: dict[int, tuple[int, int]] = {}
-    below: dict[int | None, list[int]] = {}
+    stored: dict[bytes, tuple[int, int]] = {}
+    below: dict[bytes | None, list[bytes]] = {}
     slots: set[int] = set()
     for age, (key, parent, slot) in enumerate(records, start=1):
         if key not in stored and slot not in slots and 0 <= slot < capacity:

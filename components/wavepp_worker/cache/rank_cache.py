@@ -52,7 +52,7 @@ class RankCache:
         ]
         self._reservations = Reservations(self._windows, block_size)
 
-    def hint(self, keys: Sequence[int], prompt_tokens: int) -> int:
+    def hint(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
         """Tokens that are probably reusable. Reads the index only: owns nothing, never waits for the mutex.
 
         The last token is always left to compute, because its logits are what a prefill answers.
@@ -62,7 +62,7 @@ class RankCache:
             [partial(window.hint, keys) for window in self._windows], limit
         )
 
-    def match(self, keys: Sequence[int], prompt_tokens: int) -> int:
+    def match(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
         """Tokens that are reusable now, by the authoritative walk; pins nothing."""
         limit = self._limit(keys, prompt_tokens, prompt_tokens)
         with self._mutex:
@@ -82,7 +82,7 @@ class RankCache:
         with self._mutex:
             return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0, 0, 0)
 
-    def take_changes(self) -> tuple[list[StoredBlock], list[int]]:
+    def take_changes(self) -> tuple[list[StoredBlock], list[bytes]]:
         """Blocks of window 0 that became reusable (parents first) or stopped being so (leaves first).
 
         Only net changes since the last call: a block that came and went, or went and came back, is in
@@ -97,7 +97,7 @@ class RankCache:
             reservation = self._reservations.get(request_id)
             return "nothing" if reservation is None else reservation.state
 
-    def lease(self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int) -> int:
+    def lease(self, request_id: str, keys: Sequence[bytes], prompt_tokens: int, candidate: int) -> int:
         """Pin what resuming needs, at the largest usable endpoint not above ``candidate``; returns it.
 
         Blocks that are committed to others as room are not pinned: the endpoint is lower instead.
@@ -125,7 +125,7 @@ class RankCache:
             return self._reservations.commit(request_id, endpoint)
 
     def prepare(
-        self, request_id: str, keys: Sequence[int], prompt_tokens: int, candidate: int, headroom: int = 0
+        self, request_id: str, keys: Sequence[bytes], prompt_tokens: int, candidate: int, headroom: int = 0
     ) -> Prepared | None:
         """Lease and reserve, and commit at once if the lease keeps the candidate.
 
@@ -177,7 +177,7 @@ class RankCache:
         with self._mutex:
             self._windows[window].tree.lose_disk()
 
-    def restore(self, records: Iterable[tuple[int, int | None, int]]) -> None:
+    def restore(self, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """At start: take over what the full window's disk tier holds.
 
         Args:
@@ -211,7 +211,7 @@ class RankCache:
         with self._mutex:
             yield self._windows
 
-    def _limit(self, keys: Sequence[int], prompt_tokens: int, candidate: int) -> int:
+    def _limit(self, keys: Sequence[bytes], prompt_tokens: int, candidate: int) -> int:
         """The largest endpoint in blocks that there can be up to a candidate in tokens."""
         return max(0, min(min(candidate, prompt_tokens - 1) // self.block_size, len(keys)))
 

@@ -32,7 +32,7 @@ class Reservation:
         state: how far it is.
     """
 
-    keys: Sequence[int]
+    keys: Sequence[bytes]
     prompt_tokens: int
     end: int
     shares: list[Share]
@@ -87,11 +87,11 @@ class Reservations:
             if any(not held.isdisjoint(share.pinned) for share in reservation.shares)
         )
 
-    def usable(self, keys: Sequence[int], limit: int) -> int:
+    def usable(self, keys: Sequence[bytes], limit: int) -> int:
         """The largest endpoint, in blocks up to ``limit``, that a request could lease now."""
         return self._walk("", keys, limit)
 
-    def lease(self, request_id: str, keys: Sequence[int], prompt_tokens: int, limit: int) -> Reservation:
+    def lease(self, request_id: str, keys: Sequence[bytes], prompt_tokens: int, limit: int) -> Reservation:
         """Pin what resuming needs at the largest usable endpoint up to ``limit`` blocks."""
         if request_id in self._reservations:
             raise ValueError(
@@ -144,7 +144,7 @@ class Reservations:
     def prepare(
         self,
         request_id: str,
-        keys: Sequence[int],
+        keys: Sequence[bytes],
         prompt_tokens: int,
         candidate: int,
         limit: int,
@@ -207,7 +207,7 @@ class Reservations:
         return reservation
 
     def _walk(
-        self, request_id: str, keys: Sequence[int], limit: int, present: Reservation | None = None
+        self, request_id: str, keys: Sequence[bytes], limit: int, present: Reservation | None = None
     ) -> int:
         """The largest endpoint in blocks that all windows can resume at and pin.
 

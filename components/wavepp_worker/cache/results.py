@@ -13,8 +13,8 @@ Holds = Literal["nothing", "lease", "escrow", "committed", "sequence"]
 class StoredBlock(NamedTuple):
     """A block that became reusable on this rank."""
 
-    key: int
-    parent: int | None
+    key: bytes
+    parent: bytes | None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ DEVICE, DISK = Tier.DEVICE, Tier.DISK
 
 
 class BlockTree:
-    """Blocks keyed by their chained hash. Says where they are; ``TierAllocator`` says where they go.
+    """Blocks by their keys. Says where they are; ``TierAllocator`` says where they go.
 
     Args:
         window: index of the window in the rank, for moves and the index.
@@ -42,21 +42,21 @@ class BlockTree:
 
     def __init__(self, window: int, blocks: tuple[int, int, int], index: HintIndex) -> None:
         self.window = window
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[bytes, Node] = {}
         self.pools = tuple(BlockPool(capacity) for capacity in blocks)
         self.unpinned = [0, 0, 0]
         self.copies: dict[Node, None] = {}
         self.victims = tuple(VictimQueue(tier) for tier in Tier)
         self.clock = 0
         self._index = index
-        self._changed: dict[int, bool] = {}
+        self._changed: dict[bytes, bool] = {}
 
     def room(self, tier: Tier) -> int:
         """Slots of a tier that are free or can be reclaimed."""
         second_copies = len(self.copies) if tier == DISK else 0
         return self.pools[tier].free + self.unpinned[tier] + second_copies
 
-    def match(self, keys: Sequence[int], limit: int) -> int:
+    def match(self, keys: Sequence[bytes], limit: int) -> int:
         """How many of the first ``limit`` keys are attached, in a prefix tree: O(log n) probes."""
         nodes, low, step = self.nodes, 0, 1
         while low < limit:
@@ -96,7 +96,7 @@ class BlockTree:
                 if not node.peers:
                     self.victims[node.tier].offer(node)
 
-    def attach(self, key: int, parent: Node | None, depth: int, tier: Tier, slot: int, held: bool) -> Node:
+    def attach(self, key: bytes, parent: Node | None, depth: int, tier: Tier, slot: int, held: bool) -> Node:
         """Make a block reusable that is not attached yet; in ``slot``, held by the caller or by nobody."""
         node = Node(key, parent, depth, tier, slot)
         self.clock += 1
@@ -188,7 +188,7 @@ class BlockTree:
         node.disk_copy = slot
         self.copies[node] = None
 
-    def take_changes(self) -> tuple[list[StoredBlock], list[int]]:
+    def take_changes(self) -> tuple[list[StoredBlock], list[bytes]]:
         """What came, parents first, and went, leaves first, since the last call; see ``RankCache``."""
         changed, self._changed = self._changed, {}
         nodes = self.nodes
@@ -217,6 +217,6 @@ class BlockTree:
             if not parent.peers and not parent.pins:
                 self.victims[tier].offer(parent)
 
-    def _note_change(self, key: int, was_present: bool) -> None:
+    def _note_change(self, key: bytes, was_present: bool) -> None:
         before = self._changed.pop(key, was_present)
         self._changed[key] = before

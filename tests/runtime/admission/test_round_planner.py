@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
-from wavepp_worker.runtime.admission.round_planner import MAX_PROMPT_BYTES_PER_ROUND, RoundPlanner
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.admission.round_planner import MAX_KEY_BYTES_PER_ROUND, RoundPlanner
+from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Admit
+
+
+def arrival(name: str, key_bytes: int) -> Arrival:
+    return Arrival(request_id=name, prompt_tokens=16, keys=bytes(key_bytes))
 
 
 def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
     for name in "abc":
-        planner.submit(
-            PrefillRequest(request_id=name, tokens=bytes(MAX_PROMPT_BYTES_PER_ROUND * 2 // 3)), 0.0
-        )
+        planner.submit(arrival(name, MAX_KEY_BYTES_PER_ROUND * 2 // 3), 0.0)
     assert planner.abort("b")
     first = planner.next_plan(0.0)
     assert first is not None
@@ -31,7 +33,7 @@ def test_in_lockstep_nothing_comes_between_a_look_up_and_the_last_allocation() -
     """The executors are parked meanwhile; a round about something else would let them go on."""
     planner = RoundPlanner(AdmissionQueue(limit=8, lockstep=True), leases=False)
     for name in "ab":
-        planner.submit(PrefillRequest(request_id=name, tokens=bytes(64)), 0.0)
+        planner.submit(arrival(name, 16), 0.0)
     announced = planner.next_plan(0.0)
     assert announced is not None
     planner.apply(announced, RoundOutcome(), 0.0)
@@ -41,7 +43,7 @@ def test_in_lockstep_nothing_comes_between_a_look_up_and_the_last_allocation() -
         RoundOutcome(admitted=(Admit("a", 4), Admit("b", 4))),
     )
     for at, outcome in enumerate(outcomes):
-        planner.submit(PrefillRequest(request_id=f"late-{at}", tokens=bytes(64)), 0.0)
+        planner.submit(arrival(f"late-{at}", 16), 0.0)
         plan = planner.next_plan(0.0)
         assert plan is not None
         if at == 0:

@@ -13,7 +13,7 @@ from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.commands import Stop
 from wavepp_worker.runtime.protocol.message import encode
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim, Plan, Tally, Vote
 
 FOLLOWERS = 2
@@ -48,7 +48,7 @@ def vote(rank: int, round_id: int = 3) -> Vote:
 
 def test_plans_and_tallies_reach_every_rank_in_order(connect: Callable[..., Plane]) -> None:
     leader, followers = connect()
-    request = PrefillRequest.of("a", [1, 2, 3], salt="s", handoff=True)
+    request = Arrival(request_id="a", prompt_tokens=3, keys=bytes(range(16)), handoff=True)
     plan = Plan(round_id=3, arrivals=(request,), prepare=(Admit("a", 0),), audit_id=0)
     tally = Tally(round_id=3, votes=(vote(0), vote(1), vote(2)))
     leader.broadcast(plan)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch, RequestTimeout
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Failed, Finished
 from wavepp_worker.runtime.protocol.message import Message
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, StageTiming
+from wavepp_worker.runtime.protocol.requests import Arrival, StageTiming
+from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank import answers
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
@@ -83,8 +85,8 @@ def bench() -> Iterator[Bench]:
     made.answers.close()
 
 
-def request(name: str, **settings: Any) -> LocalRequest:
-    return LocalRequest(PrefillRequest.of(name, [1, 2, 3], **settings), [], compute=[0.5, 0.25])
+def request(name: str) -> LocalRequest:
+    return LocalRequest(Arrival(request_id=name, prompt_tokens=3, keys=b""), compute=[0.5, 0.25])
 
 
 def best(*tokens: int) -> torch.Tensor:
@@ -96,10 +98,15 @@ def best(*tokens: int) -> torch.Tensor:
 
 
 def wave(
-    wave_id: int, *ended: LocalRequest, logits: torch.Tensor | None = None, done: Any = None
+    wave_id: int,
+    *ended: LocalRequest,
+    logits: torch.Tensor | None = None,
+    done: Any = None,
+    endings: Sequence[WaveEnding] | None = None,
 ) -> LaunchedWave:
     spans = tuple(Span(local.request.request_id, 0, 3, True) for local in ended)
-    header = WaveHeader(wave_id=wave_id, spans=spans, compute=(0.5, 0.25))
+    endings = [WaveEnding(SamplingParams())] * len(ended) if endings is None else endings
+    header = WaveHeader(wave_id=wave_id, spans=spans, endings=tuple(endings), compute=(0.5, 0.25))
     return LaunchedWave(header, 0, ended, logits, done, LIMIT)
 
 
@@ -119,9 +126,13 @@ def test_a_wave_in_which_no_prompt_ends_needs_no_logits(bench: Bench) -> None:
 
 
 def test_each_request_is_sampled_by_its_own_parameters(bench: Bench) -> None:
-    asked = request("asked", sampling=SamplingParams(logprobs=2))
-    penalised = request("penalised", sampling=SamplingParams(repetition_penalty=10.0))
-    bench.answers.take(wave(0, request("stop", banned=(5,)), asked, penalised, logits=best(5, 5, 3)))
+    endings = (
+        WaveEnding(SamplingParams(), banned=(5,)),
+        WaveEnding(SamplingParams(logprobs=2)),
+        WaveEnding(SamplingParams(repetition_penalty=10.0), seen=token_ids.pack([1, 2, 3])),
+    )
+    requests = (request("stop"), request("asked"), request("penalised"))
+    bench.answers.take(wave(0, *requests, logits=best(5, 5, 3), endings=endings))
     firsts = [each.first for each in bench.told if isinstance(each, Finished)]
     assert [first.token for first in firsts] == [6, 5, 4], "3 is in the prompt"
     assert [token for token, _ in firsts[1].top] == [5, 6]
@@ -130,10 +141,16 @@ def test_each_request_is_sampled_by_its_own_parameters(bench: Bench) -> None:
 @pytest.mark.parametrize("logits", [None, best(5), best(5, 6, 7)])
 def test_a_row_of_logits_for_each_prompt_that_ends(bench: Bench, logits: torch.Tensor | None) -> None:
     with pytest.raises(
-        PositionMismatch, match="2 prompts ended in a wave that has no logits for each of them"
+        PositionMismatch, match="2 prompts ended in a wave that does not have logits and an ending for each"
     ):
         bench.answers.take(wave(0, request("a"), request("b"), logits=logits))
     assert bench.told == [], "no request is answered with another one's token"
+
+
+def test_an_ending_for_each_prompt_that_ends(bench: Bench) -> None:
+    with pytest.raises(PositionMismatch, match="1 prompts ended in a wave that does not have"):
+        bench.answers.take(wave(0, request("a"), logits=best(5), endings=()))
+    assert bench.told == []
 
 
 def test_a_device_behind_the_host_is_waited_for_beside_the_loop_thread(bench: Bench) -> None:
@@ -193,11 +210,16 @@ def test_who_cannot_be_answered_fails_alone(
     def defect(params: SamplingParams) -> dict[str, Any]:
         return {"no such argument": 1} if params.top_k == 7 else {}
 
-    banned = request("banned", banned=tuple(range(VOCABULARY)))
-    defective = request("defective", sampling=SamplingParams(top_k=7))
+    endings = (
+        WaveEnding(SamplingParams()),
+        WaveEnding(SamplingParams(), banned=tuple(range(VOCABULARY))),
+        WaveEnding(SamplingParams(top_k=7)),
+        WaveEnding(SamplingParams()),
+    )
+    requests = [request(name) for name in ("nan", "banned", "defective", "good")]
     logits = best(5, 5, 5, 5)
     logits[0, 3] = torch.nan
-    bench.answers.take(wave(0, request("nan"), banned, defective, request("good"), logits=logits, done=done))
+    bench.answers.take(wave(0, *requests, logits=logits, done=done, endings=endings))
     wait_until(lambda: bench.waves() == [0])
     assert [each.first.token for each in bench.told if isinstance(each, Finished)] == [5]
     reasons = {each.request_id: each.reason for each in bench.told if isinstance(each, Failed)}

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.model.stage import Activations, Chunk, Completion, StageOutput
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Finished
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.executor import Executor
@@ -89,7 +93,11 @@ class Bench:
     def execute(
         self, wave_id: int, *spans: Span, compute: tuple[float, ...] = (), **activations: Any
     ) -> None:
-        self.executor.execute(WaveHeader(wave_id=wave_id, spans=spans, compute=compute), activations)
+        """With what rank 0 tells the others of the prompts that end."""
+        ends = sum(span.last for span in spans) if self.books.reports.rank else 0
+        endings = (WaveEnding(SamplingParams()),) * ends
+        header = WaveHeader(wave_id=wave_id, spans=spans, endings=endings, compute=compute)
+        self.executor.execute(header, activations)
 
     def recorded(self, *names: str) -> list[tuple[str, str, int, int]]:
         slices, _ = self.timeline.take()
@@ -118,6 +126,28 @@ def test_rank_0_packs_the_prompts_tokens_in_the_order_of_the_spans() -> None:
     ]
     assert [chunk.block_table for chunk in chunks] == [b.table, a.table]
     assert kv is KV
+
+
+def test_rank_0_tells_the_last_rank_what_to_choose_a_first_token_by() -> None:
+    """The last rank has no prompts; their tokens travel where a repetition penalty needs them, each once."""
+    bench = Bench(rank=0)
+    penalised = SamplingParams(repetition_penalty=1.5)
+    for name, sampling in (("a", penalised), ("b", SamplingParams(temperature=0.5)), ("c", penalised)):
+        bench.books.admit_request(PrefillRequest.of(name, [7, 3, 7, 7], sampling=sampling, banned=(9,)))
+    bench.execute(0, Span("a", 0, 4, True), Span("b", 0, 4, True), Span("c", 0, 2, False))
+    ((header, _, _),) = bench.sent
+    assert header.endings == (
+        WaveEnding(penalised, (9,), token_ids.pack([3, 7])),
+        WaveEnding(SamplingParams(temperature=0.5), (9,)),
+    )
+
+
+def test_a_rank_between_passes_on_what_the_last_rank_is_told() -> None:
+    bench = Bench(rank=1, ranks=3)
+    bench.books.admit("a", range(4))
+    bench.execute(0, Span("a", 0, 4, True), compute=(0.5,), hidden=torch.zeros(4, 2))
+    ((header, _, _),) = bench.sent
+    assert header.endings == (WaveEnding(SamplingParams()),)
 
 
 def test_other_ranks_compute_on_what_the_rank_before_sent() -> None:
@@ -155,7 +185,7 @@ def test_the_last_rank_answers_who_ended_and_tells_rank_0(last: Bench) -> None:
 def test_missing_logits_are_an_error_of_the_rank(last: Bench) -> None:
     last.lacking = 1
     last.books.admit("a", range(8))
-    with pytest.raises(PositionMismatch, match="1 prompts ended in a wave that has no logits"):
+    with pytest.raises(PositionMismatch, match="1 prompts ended in a wave that does not have logits"):
         last.execute(0, Span("a", 0, 8, True), compute=(0.5,))
     assert last.sent == []
 

@@ -11,7 +11,7 @@ from wavepp_worker.errors import EngineDead
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.protocol.commands import Command, Stop, Submit
+from wavepp_worker.runtime.protocol.commands import Command, Stop
 from wavepp_worker.runtime.protocol.events import Admitted, Heartbeat
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -28,7 +28,7 @@ from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
 from wavepp_worker.watchdog import Watched
 
-from tests.support.rank_books import RankBooks
+from tests.support.rank_books import RankBooks, submit
 from tests.support.waiting import wait_until
 
 ADDRESS = "inproc://rounds"
@@ -88,7 +88,7 @@ class Bench:
         self.engine.send(encode(command))
 
     def submit(self, name: str) -> None:
-        self.command(Submit(request=PrefillRequest.of(name, list(range(10)))))
+        self.command(submit(PrefillRequest.of(name, list(range(10)))))
 
 
 @pytest.fixture

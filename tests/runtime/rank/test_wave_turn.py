@@ -23,7 +23,8 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim, Plan, Tally, Vote
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave, LeaderWaveEffects
 
-from tests.support.rank_books import RankBooks
+from tests.support.rank_books import RankBooks, arrival_of
+from tests.support.rank_books import submit as submit_request
 
 STEP = 0.0625
 """Seconds between two rounds under load, far below a heartbeat's period; a power of two adds up exactly."""
@@ -31,7 +32,7 @@ BEAT = 0.5
 
 
 def submit(name: str, tokens: int = 10) -> Submit:
-    return Submit(request=PrefillRequest.of(name, list(range(tokens))))
+    return submit_request(PrefillRequest.of(name, list(range(tokens))))
 
 
 class Leader:
@@ -286,7 +287,7 @@ def run_rounds(wave: FollowerWave, plans: Sequence[Plan]) -> list[tuple[str, ...
 def test_a_follower_votes_on_the_plan_and_applies_the_tally() -> None:
     wave, books = follower()
     request = PrefillRequest.of("a", list(range(10)))
-    effects = wave.turn(Plan(round_id=0, arrivals=(request,), hint=("a",)), 0.0)
+    effects = wave.turn(Plan(round_id=0, arrivals=(arrival_of(request),), hint=("a",)), 0.0)
     assert effects.vote == Vote(round_id=0, rank=1, endpoints=(0,))
     assert effects.admitted == ()
     assert wave.turn(tally_of(effects.vote), 0.0).vote is None
@@ -301,7 +302,7 @@ def test_a_follower_does_what_all_votes_say_not_what_its_own_says() -> None:
     """Promise 8."""
     wave, books = follower()
     request = PrefillRequest.of("a", list(range(10)))
-    run_rounds(wave, [Plan(round_id=0, arrivals=(request,), hint=("a",))])
+    run_rounds(wave, [Plan(round_id=0, arrivals=(arrival_of(request),), hint=("a",))])
     own = wave.turn(Plan(round_id=1, prepare=(Admit("a", 0),)), 0.0).vote
     full = Vote(round_id=1, rank=0, claims=(Claim(-1, committed=False),))
     assert wave.turn(tally_of(full, own), 0.0).admitted == ()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache import disk_store
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -23,6 +24,7 @@ from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.state.disk_tier import DiskTier
 from wavepp_worker.runtime.state.tier_store import TierStore, WindowTiers
 
+from tests.support.cache_bench import key
 from tests.support.rank_books import BLOCK, RankBooks
 
 SPEC = WindowSpec("attention", "full", 8, host_blocks=2, disk_blocks=12)
@@ -261,7 +263,7 @@ def test_the_router_is_told_at_once_what_a_failed_disk_held(
     system = FaultyOs(0, "ENOSPC")
     system.install(monkeypatch)
     rank.run("next", [2] * 8 * BLOCK)
-    removed = [key for told in rank.books.events.of(CacheChanges) for key in told.removed]
+    removed = [each for told in rank.books.events.of(CacheChanges) for each in BlockKeys(told.removed)]
     with rank.books.cache.windows() as (window,):
         assert {node.tier for node in window.tree.nodes.values()} == {Tier.DEVICE, Tier.HOST}
         assert not window.tree.copies
@@ -272,8 +274,8 @@ def test_the_router_is_told_at_once_what_a_failed_disk_held(
 def test_requests_that_share_what_is_staged_share_its_memory(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "file", 3, 10, "test")
     for slot in range(3):
-        assert tier.write(slot, slot + 7, None, bytes([slot]) * 10)
-    copies = [Copy(0, slot + 7, Tier.DISK, slot) for slot in range(3)]
+        assert tier.write(slot, key(slot + 7), None, bytes([slot]) * 10)
+    copies = [Copy(0, key(slot + 7), Tier.DISK, slot) for slot in range(3)]
     assert tier.stage("a", copies) == []
     assert tier.stage("b", copies[:2]) == []
     assert tier.staged == 3
@@ -281,9 +283,9 @@ def test_requests_that_share_what_is_staged_share_its_memory(tmp_path: Path) -> 
     tier.unstage("a")
     assert tier.staged == 2
     out = bytearray(10)
-    assert tier.read_into(0, 7, out)
+    assert tier.read_into(0, key(7), out)
     assert tier.staged == 1
-    assert tier.stage("c", [Copy(0, 99, Tier.DISK, 2)]) == [Copy(0, 99, Tier.DISK, 2)]
+    assert tier.stage("c", [Copy(0, key(99), Tier.DISK, 2)]) == [Copy(0, key(99), Tier.DISK, 2)]
     for name in "bc":
         tier.unstage(name)
     assert tier.staged == 0
@@ -300,6 +302,6 @@ def test_the_disk_may_fail_while_what_it_kept_is_listed(
     FaultyOs(0, "EIO").install(monkeypatch)
     assert tier.restore() == []
     assert tier.off
-    assert not tier.write(0, 1, None, bytes(10))
+    assert not tier.write(0, key(1), None, bytes(10))
     tier.check()
     assert len(caplog.messages) == 1

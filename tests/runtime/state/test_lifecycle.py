@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.runtime.protocol.events import CacheChanges, Failed, HandoffSettled
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
@@ -309,7 +309,7 @@ def test_what_a_claim_evicts_is_reported_as_no_longer_reusable() -> None:
     books.events.told.clear()
     books.lifecycle.materialise("second")
     (changes,) = books.events.of(CacheChanges)
-    assert set(changes.removed) == set(first.keys)
+    assert set(BlockKeys(changes.removed)) == set(first.keys)
     assert changes.stored == ()
 
 
@@ -327,7 +327,7 @@ def test_what_the_disk_has_lost_is_reported_as_no_longer_reusable_at_once(leases
     assert candidate > 0
     (claim,) = books.parts.actions.ownership.prepare([Admit("third", candidate)], 0)
     assert claim.endpoint == 0
-    assert set(books.events.of(CacheChanges)[0].removed) == set(first.keys)
+    assert set(BlockKeys(books.events.of(CacheChanges)[0].removed)) == set(first.keys)
 
 
 def test_blocks_taken_at_admission_run_from_there() -> None:
@@ -365,21 +365,6 @@ def test_the_seconds_of_every_wave_add_up_rank_by_rank() -> None:
     books.execute(local, 4, compute=(0.5, 0.25))
     books.execute(local, 10, compute=(1.0, 2.0))
     assert local.compute == [1.5, 2.25]
-
-
-def test_a_prompt_is_hashed_under_its_salt_and_adapter() -> None:
-    """Requests share KV only under equal ones."""
-    books = RankBooks()
-
-    def keys(name: str, **key: str) -> list[int]:
-        books.lifecycle.announce(PrefillRequest.of(name, PROMPT, **key))  # type: ignore[arg-type]
-        return books.requests.known(name).keys
-
-    plain = keys("plain")
-    assert len(plain) == 2, "of its full blocks"
-    assert keys("same") == plain
-    assert not set(plain) & {*keys("salted", salt="s"), *keys("adapted", lora="s")}
-    assert keys("s", salt="s") != keys("l", lora="s")
 
 
 @pytest.mark.parametrize("step", ["offer", "advance"])

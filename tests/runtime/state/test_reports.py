@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from wavepp_worker import token_ids
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import HandoffError
@@ -15,6 +18,7 @@ from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
 
+from tests.support.cache_bench import key
 from tests.support.rank_books import BLOCK, Events, RankBooks
 
 
@@ -31,7 +35,7 @@ def test_published_blocks_are_one_run_with_their_tokens() -> None:
     local = books.run("r", prompt)
     (told,) = changes(books)
     assert told == CacheChanges(
-        rank=0, stored=(StoredRun(tuple(local.keys), None, token_ids.pack(prompt[:8])),)
+        rank=0, stored=(StoredRun(local.keys.packed, None, token_ids.pack(prompt[:8])),)
     )
 
 
@@ -47,9 +51,9 @@ def test_each_chunk_is_reported_with_the_block_before_it() -> None:
         stored.append([run for told in changes(books) for run in told.stored])
     keys = local.keys
     assert stored == [
-        [StoredRun((keys[0],), None, token_ids.pack(prompt[:4]))],
+        [StoredRun(keys[0], None, token_ids.pack(prompt[:4]))],
         [],
-        [StoredRun(tuple(keys[1:4]), keys[0], token_ids.pack(prompt[4:16]))],
+        [StoredRun(b"".join(keys[1:4]), keys[0], token_ids.pack(prompt[4:16]))],
         [],
     ]
 
@@ -61,7 +65,7 @@ def test_what_was_there_is_not_stored_again() -> None:
     changes(books)
     again = books.run("second", prompt)
     (told,) = changes(books)
-    assert told.stored == (StoredRun(tuple(again.keys[2:]), local.keys[1], token_ids.pack(prompt[8:])),)
+    assert told.stored == (StoredRun(b"".join(again.keys[2:]), local.keys[1], token_ids.pack(prompt[8:])),)
     books.run("third", prompt)
     assert changes(books) == [], "no change, no message"
 
@@ -73,21 +77,21 @@ def test_blocks_with_gaps_are_runs_of_their_own() -> None:
     local = books.run("r", prompt)
     (told,) = changes(books)
     assert told.stored == (
-        StoredRun((local.keys[1],), local.keys[0], token_ids.pack(prompt[4:8])),
-        StoredRun((local.keys[3],), local.keys[2], token_ids.pack(prompt[12:16])),
+        StoredRun(local.keys[1], local.keys[0], token_ids.pack(prompt[4:8])),
+        StoredRun(local.keys[3], local.keys[2], token_ids.pack(prompt[12:16])),
     )
 
 
-def test_only_rank_0_sends_the_tokens() -> None:
+def test_only_rank_0_knows_the_tokens() -> None:
     books = RankBooks(rank=2)
     local = books.run("r", list(range(8)))
     (told,) = changes(books)
-    assert told == CacheChanges(rank=2, stored=(StoredRun(tuple(local.keys), None),))
+    assert told == CacheChanges(rank=2, stored=(StoredRun(local.keys.packed, None),))
 
 
 def test_a_run_says_under_which_salt_and_adapter_it_is_stored() -> None:
     books = RankBooks()
-    books.lifecycle.announce(PrefillRequest.of("r", list(range(8)), salt="tenant", lora="adapter"))
+    books.announce_request(PrefillRequest.of("r", list(range(8)), salt="tenant", lora="adapter"))
     local = books.requests.known("r")
     assert books.cache.prepare("r", local.keys, 8, 0) is not None
     books.requests.admit("r", 0)
@@ -156,13 +160,22 @@ def test_books_that_do_not_balance_are_a_problem_also_under_load() -> None:
     assert problem.startswith("window attention: ")
 
 
+def numbers(run: StoredRun) -> tuple[tuple[int, ...], int | None]:
+    """Keys and parent of a run, which are numbers in these tests."""
+    number = partial(int.from_bytes, byteorder="little")
+    return tuple(map(number, BlockKeys(run.keys))), None if run.parent is None else number(run.parent)
+
+
 def restored(rank: int = 0, origins: BlockOrigins | None = None) -> tuple[RankCache, list[CacheChanges]]:
     """A rank that finds a chain of five blocks on disk, a branch of its second, and another chain."""
     cache, events = RankCache([WindowSpec("attention", "full", 2, disk_blocks=9)], BLOCK), Events()
     kept = [(1, None), (2, 1), (6, 2), (3, 2), (4, 3), (8, None), (5, 4), (9, 77)]
-    for key, _ in kept if origins is not None else []:
-        origins.add(key, BlockOrigin(token_ids.pack([key] * BLOCK), "s" * (key == 8), ""))
-    cache.restore((key, parent, slot) for slot, (key, parent) in enumerate(kept))
+    for number, _ in kept if origins is not None else []:
+        origins.add(key(number), BlockOrigin(token_ids.pack([number] * BLOCK), "s" * (number == 8), ""))
+    cache.restore(
+        (key(number), None if parent is None else key(parent), slot)
+        for slot, (number, parent) in enumerate(kept)
+    )
     reports = RankReports(rank=rank, events=events, requests=RequestTable(), cache=cache, origins=origins)
     reports.restored()
     reports.cache_changed(None)
@@ -172,7 +185,7 @@ def restored(rank: int = 0, origins: BlockOrigins | None = None) -> tuple[RankCa
 def test_what_the_disk_kept_is_told_once_with_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
     origins = BlockOrigins(BLOCK)
     _, (told,) = restored(origins=origins)
-    assert [(run.keys, run.parent, run.salt) for run in told.stored] == [
+    assert [(*numbers(run), run.salt) for run in told.stored] == [
         ((1, 2, 6), None, ""),
         ((3, 4, 5), 2, ""),
         ((8,), None, "s"),
@@ -185,7 +198,7 @@ def test_what_the_disk_kept_is_told_once_with_what_it_is_of(monkeypatch: pytest.
     assert len(origins) == 7, "the block before 9 is not there"
     monkeypatch.setattr("wavepp_worker.runtime.state.reports.RESTORED_BLOCKS_PER_MESSAGE", 2)
     runs = [run for told in restored(origins=BlockOrigins(BLOCK))[1] for run in told.stored]
-    assert [(run.keys, run.parent) for run in runs] == [
+    assert [numbers(run) for run in runs] == [
         ((1, 2), None),
         ((6,), 2),
         ((3, 4), 2),
@@ -196,7 +209,8 @@ def test_what_the_disk_kept_is_told_once_with_what_it_is_of(monkeypatch: pytest.
 
 def test_other_ranks_tell_only_which_blocks_the_disk_kept() -> None:
     _, (told,) = restored(rank=1)
-    assert told.stored[0] == StoredRun((1, 2, 6), None)
+    assert numbers(told.stored[0]) == ((1, 2, 6), None)
+    assert (told.stored[0].tokens, told.stored[0].salt) == (b"", "")
 
 
 def test_origins_are_kept_of_what_is_reusable_and_of_nothing_else() -> None:

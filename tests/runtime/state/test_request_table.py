@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
-from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable, check_span
+from wavepp_worker.runtime.state.request_table import RequestTable, check_span
+
+
+def arrival(name: str, tokens: int) -> Arrival:
+    return Arrival(request_id=name, prompt_tokens=tokens, keys=b"")
 
 
 def table_with(name: str, tokens: int, endpoint: int) -> RequestTable:
     table = RequestTable()
-    request = PrefillRequest(request_id=name, tokens=bytes(4 * tokens))
-    table.announce(LocalRequest(request, [], position=endpoint))
+    table.announce(arrival(name, tokens))
+    table.known(name).position = endpoint
     table.admit(name, endpoint)
     return table
 
@@ -35,7 +39,7 @@ def test_a_follower_refuses_a_schedule_that_does_not_fit_its_state(span: Span, c
 def test_a_request_is_committed_once_all_ranks_are_known_to_hold_it() -> None:
     table = RequestTable()
     assert not table.admitted("late")
-    table.announce(LocalRequest(PrefillRequest(request_id="late", tokens=bytes(16)), []))
+    table.announce(arrival("late", 4))
     assert not table.admitted("late")
     table.admit("late", 0)
     assert table.admitted("late")
@@ -51,4 +55,22 @@ def test_a_round_that_names_an_unknown_request_is_refused() -> None:
 def test_a_request_is_announced_once() -> None:
     table = table_with("r", tokens=8, endpoint=0)
     with pytest.raises(ValueError, match="announced twice"):
-        table.announce(LocalRequest(PrefillRequest(request_id="r", tokens=bytes(32)), []))
+        table.announce(arrival("r", 8))
+
+
+def test_rank_0_keeps_all_of_a_request_from_its_submission_until_it_is_forgotten() -> None:
+    table, request = RequestTable(), PrefillRequest.of("r", [1, 2, 3])
+    table.submitted(request)
+    assert (len(table), table.ids()) == (0, ("r",))
+    table.announce(arrival("r", 3))
+    assert table.known("r").whole is request
+    assert table.ids() == ("r",)
+    table.forget("r")
+    assert table.ids() == ()
+
+
+def test_a_request_that_is_let_go_of_before_it_was_announced_leaves_nothing() -> None:
+    table = RequestTable()
+    table.submitted(PrefillRequest.of("r", [1, 2, 3]))
+    table.forget("r")
+    assert table.ids() == ()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
@@ -18,6 +19,8 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.state import tier_store
 from wavepp_worker.runtime.state.disk_tier import DiskTier
 from wavepp_worker.runtime.state.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
+
+from tests.support.cache_bench import key
 
 SHAPES = [LayerShape((2, 3), (2, 3)), LayerShape((1, 5), (1, 2))]
 SIZES = {Tier.DEVICE: 6, Tier.HOST: 5, Tier.DISK: 4}
@@ -90,8 +93,7 @@ class Bench:
 
 
 def move(window: int, content: bytes, source: tuple[Tier, int], target: tuple[Tier, int]) -> Move:
-    key = int.from_bytes(content[:8], "little")
-    return Move(window, key, None, source, target)
+    return Move(window, content[:KEY_BYTES], None, source, target)
 
 
 @contextmanager
@@ -268,7 +270,7 @@ def test_moves_that_make_no_sense_copy_nothing(source: tuple[Tier, int], target:
     with bench() as made:
         good = move(0, b"", (Tier.DEVICE, 1), (Tier.DISK, 0))
         with pytest.raises(ValueError, match=r"slot|tier"):
-            made.store.run([good, Move(0, 1, None, source, target)])
+            made.store.run([good, Move(0, key(1), None, source, target)])
         assert made.store.restore(0) == []
 
 
@@ -277,7 +279,7 @@ def test_tiers_that_are_not_there() -> None:
     assert store.restore(0) == []
     for tier in (Tier.HOST, Tier.DISK):
         with pytest.raises(ValueError, match=r"has 0 there"):
-            store.run([Move(0, 1, None, (Tier.DEVICE, 0), (tier, 0))])
+            store.run([Move(0, key(1), None, (Tier.DEVICE, 0), (tier, 0))])
     store.close()
 
 
@@ -294,6 +296,7 @@ def rank_config(disk_path: Path, **changes: object) -> RankConfig:
         "layers": (3, 5),
         "dtype": "float32",
         "block_size": 4,
+        "secret_id": "a",
     }
     fields |= {"host_blocks": 2, "disk_blocks": 3, "disk_path": str(disk_path)}
     return RankConfig(**(fields | changes))  # type: ignore[arg-type]
@@ -303,20 +306,29 @@ def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
     store = open_tiers(rank_config(tmp_path), kv_memory())
     store.run(
         [
-            Move(0, 7, None, (Tier.DEVICE, 0), (Tier.HOST, 1)),
-            Move(0, 7, None, (Tier.HOST, 1), (Tier.DISK, 2)),
-            Move(0, 8, 7, (Tier.DEVICE, 1), (Tier.DISK, 0)),
+            Move(0, key(7), None, (Tier.DEVICE, 0), (Tier.HOST, 1)),
+            Move(0, key(7), None, (Tier.HOST, 1), (Tier.DISK, 2)),
+            Move(0, key(8), key(7), (Tier.DEVICE, 1), (Tier.DISK, 0)),
         ]
     )
     store.close()
     store.close()
     store = open_tiers(rank_config(tmp_path), kv_memory())
-    assert [(block.key, block.parent, block.slot) for block in store.restore(0)] == [(7, None, 2), (8, 7, 0)]
+    assert [(block.key, block.parent, block.slot) for block in store.restore(0)] == [
+        (key(7), None, 2),
+        (key(8), key(7), 0),
+    ]
     store.close()
-    for change in ({"model_id": "other"}, {"dtype": "float16"}, {"layers": (4, 6)}, {"ranks": 3}):
+    for change in (
+        {"model_id": "other"},
+        {"dtype": "float16"},
+        {"layers": (4, 6)},
+        {"ranks": 3},
+        {"secret_id": "b"},
+    ):
         changed = open_tiers(rank_config(tmp_path, **change), kv_memory())
         assert changed.restore(0) == []
-        changed.run([Move(0, 7, None, (Tier.DEVICE, 0), (Tier.DISK, 2))])
+        changed.run([Move(0, key(7), None, (Tier.DEVICE, 0), (Tier.DISK, 2))])
         changed.close()
     assert open_tiers(rank_config(tmp_path, disk_blocks=0), kv_memory()).restore(0) == []
 

@@ -19,7 +19,9 @@ class AttentionWindow(Window):
         share.table = [-1] * share.first + [node.slot for node in share.pinned] + own
         return Allocation(table=share.table)
 
-    def _publish_block(self, share: Share, node: Node | None, key: int, parent: Node | None, at: int) -> None:
+    def _publish_block(
+        self, share: Share, node: Node | None, key: bytes, parent: Node | None, at: int
+    ) -> None:
         """Make block ``at`` of a request's table the reusable block of ``key``, and hold it.
 
         Args:

@@ -18,10 +18,10 @@ class FullWindow(AttentionWindow):
     def needed(self, end: int) -> range:
         return range(end)
 
-    def hint(self, keys: Sequence[int], limit: int) -> int:
+    def hint(self, keys: Sequence[bytes], limit: int) -> int:
         return self._index.prefix(self._number, keys, limit)
 
-    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+    def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
         """Of a prefix, the pinned part comes first, and so does the part on the device."""
         present = self.tree.match(keys, limit)
         if present <= pinnable:
@@ -35,7 +35,7 @@ class FullWindow(AttentionWindow):
         pinned = share.pinned
         return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]
 
-    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+    def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         nodes, pinned = self.tree.nodes, share.pinned
         for at in range(share.published, min(computed // self.block_size, len(keys))):
             parent = pinned[-1] if pinned else None

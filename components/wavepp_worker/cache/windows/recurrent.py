@@ -45,10 +45,10 @@ class RecurrentWindow(Window):
         kept = max(0, min(count, fitting, most))
         return range(first + (count - kept) * interval, prompt_tokens, interval)
 
-    def hint(self, keys: Sequence[int], limit: int) -> int:
+    def hint(self, keys: Sequence[bytes], limit: int) -> int:
         return self._index.latest(self._number, keys, limit)
 
-    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+    def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
         interval = self.spec.interval
         step = interval // self.block_size if interval is not None else limit + 1
         nodes = self.tree.nodes
@@ -63,11 +63,11 @@ class RecurrentWindow(Window):
         del headroom
         return super().has_room(blocks, 0)
 
-    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+    def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         for position in [at for at in share.snapshots if at <= computed]:
             self._publish_snapshot(share, keys[position // self.block_size - 1], position)
 
-    def _publish_snapshot(self, share: Share, key: int, position: int) -> None:
+    def _publish_snapshot(self, share: Share, key: bytes, position: int) -> None:
         """Nobody writes to a snapshot once it is taken, so the request does not go on holding it."""
         block = share.snapshots.pop(position)
         share.private.discard(block)

@@ -24,15 +24,15 @@ class SlidingWindow(AttentionWindow):
     def needed(self, end: int) -> range:
         return range(max(0, (end * self.block_size - self.spec.span) // self.block_size), end)
 
-    def hint(self, keys: Sequence[int], limit: int) -> int:
+    def hint(self, keys: Sequence[bytes], limit: int) -> int:
         has, number = self._index.has, self._number
         return self._latest_run(lambda at: 0 if has(number, keys[at]) else None, limit, 0)
 
-    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+    def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
         nodes = self.tree.nodes
         return self._latest_run(lambda at: pin_cost(nodes.get(keys[at])), limit, pinnable)
 
-    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+    def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         nodes = self.tree.nodes
         for at in range(share.published, min(computed // self.block_size, len(keys))):
             node = nodes.get(keys[at])

@@ -66,11 +66,11 @@ class Window(ABC):
         """Device blocks a request takes for itself when it resumes after ``end`` blocks."""
 
     @abstractmethod
-    def hint(self, keys: Sequence[int], limit: int) -> int:
+    def hint(self, keys: Sequence[bytes], limit: int) -> int:
         """Blocks the index believes usable, at most ``limit``; owns nothing, may be stale."""
 
     @abstractmethod
-    def usable(self, keys: Sequence[int], limit: int, pinnable: int) -> int:
+    def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
         """The largest ``n <= limit`` blocks after which this window can resume.
 
         Args:
@@ -78,7 +78,7 @@ class Window(ABC):
         """
 
     @abstractmethod
-    def publish(self, share: Share, keys: Sequence[int], computed: int) -> None:
+    def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         """Make what is complete among the first ``computed`` tokens reusable.
 
         Never takes room from an escrow: where another request was faster, either its block is held already,
@@ -94,7 +94,7 @@ class Window(ABC):
         """Room beside all escrows, in blocks."""
         return self.tree.room(Tier.DEVICE) - self.ledger.reserved
 
-    def lease(self, keys: Sequence[int], end: int) -> Share:
+    def lease(self, keys: Sequence[bytes], end: int) -> Share:
         """Pin what resuming after ``end`` blocks needs; ``usable`` said it is there."""
         needed = self.needed(end)
         nodes = self.tree.nodes

@@ -15,11 +15,11 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneScheduled,
 )
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Plan
 
-MAX_PROMPT_BYTES_PER_ROUND = 4 << 20
-"""Prompts that one round announces: a burst of long ones would hold up what the others of a round wait for."""
+MAX_KEY_BYTES_PER_ROUND = 4 << 20
+"""Keys that one round announces: a burst of long prompts would hold up what the others of a round wait for."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class RoundPlanner:
         self._queue = queue
         self._leases = leases
         self._round_id = 0
-        self._arrivals: OrderedDict[str, tuple[PrefillRequest, float]] = OrderedDict()
+        self._arrivals: OrderedDict[str, tuple[Arrival, float]] = OrderedDict()
         self._release: list[str] = []
         self._audits: deque[int] = deque()
         self._stop = False
@@ -58,7 +58,7 @@ class RoundPlanner:
         """Admitted requests that some wave carries or will carry."""
         return len(self._running)
 
-    def submit(self, request: PrefillRequest, now: float) -> None:
+    def submit(self, request: Arrival, now: float) -> None:
         self._arrivals[request.request_id] = (request, now)
 
     def abort(self, request_id: str) -> bool:
@@ -133,14 +133,14 @@ class RoundPlanner:
         """Raise ValueError unless the books are consistent."""
         self._queue.check()
 
-    def _announce(self) -> tuple[PrefillRequest, ...]:
-        """Take the first arrivals, of ``MAX_PROMPT_BYTES_PER_ROUND`` or one prompt, into the queue."""
-        announced: list[PrefillRequest] = []
+    def _announce(self) -> tuple[Arrival, ...]:
+        """Take the first arrivals, of ``MAX_KEY_BYTES_PER_ROUND`` or one request, into the queue."""
+        announced: list[Arrival] = []
         size = 0
         while self._arrivals:
             request, arrived = next(iter(self._arrivals.values()))
-            size += len(request.tokens)
-            if announced and size > MAX_PROMPT_BYTES_PER_ROUND:
+            size += len(request.keys)
+            if announced and size > MAX_KEY_BYTES_PER_ROUND:
                 break
             self._arrivals.popitem(last=False)
             self._queue.arrive(request.request_id, request.prompt_tokens, arrived)

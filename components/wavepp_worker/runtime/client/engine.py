@@ -69,7 +69,7 @@ class PrefillEngine:
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
         self._auditor = Auditor(self._state, config.pp)
-        self._events = RankEvents(config, self._state, self._auditor, on_index)
+        self._events = RankEvents(config, self.info.model_id, self._state, self._auditor, on_index)
         self._numbers = itertools.count()
 
     def __enter__(self) -> PrefillEngine:
@@ -172,11 +172,15 @@ class PrefillEngine:
             sampling=resolve_seed(request.sampling),
             secret=Secret.fresh() if request.handoff else None,
         )
+        with self._state.lock:
+            link = self._state.running_link()
+        # Once, here, and not on every rank; outside the lock, as a long prompt takes a while.
+        keys = link.keys.keys(request.tokens, request.salt, request.lora)
         now = time.monotonic()
         with self._state.lock:
             link = self._state.running_link()
             future = self._state.ledger.accept(request, now, now + self.config.request_timeout, on_admitted)
-            link.send(Submit(request=request))
+            link.send(Submit(request=request, keys=keys))
         return future
 
     def abort(self, request_id: str) -> None:

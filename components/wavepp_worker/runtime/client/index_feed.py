@@ -1,41 +1,54 @@
 """From the ranks' cache changes to the worker's: stored on *all*, removed from the *first*.
 
-Promise 15 of docs/design.md.
+Promise 15 of docs/design.md. Blocks have their keys in here. A router is told hashes instead, which are equal in all
+replicas of a model: it believes that equal prefixes have equal hashes on every worker.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from wavepp_worker import token_ids
+from wavepp_worker.block_keys import BlockKeys, prefix_root
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 
+HASH_BYTES = 8
+
 
 @dataclass
 class _Block:
+    """``digest``: of the whole prefix that ends with it, once all ranks have it."""
+
     ranks: set[int]
-    parent: int | None = None
     tokens: bytes = b""
     salt: str = ""
     lora: str = ""
+    digest: bytes = b""
+
+    @property
+    def hash(self) -> int:
+        return int.from_bytes(self.digest[:HASH_BYTES], "little")
 
 
 class IndexFeed:
     """Counts, per block, the ranks that can reuse it. Pure: changes in, deltas out."""
 
-    def __init__(self, ranks: int, block_size: int) -> None:
+    def __init__(self, ranks: int, block_size: int, model_id: str) -> None:
         self._ranks = ranks
         self._block_size = block_size
-        self._blocks: dict[int, _Block] = {}
+        self._model_id = model_id
+        self._blocks: dict[bytes, _Block] = {}
 
     def apply(self, changes: CacheChanges) -> list[IndexDelta]:
         """The deltas that one rank's changes amount to, in an order a router can apply."""
         deltas = []
-        removed = tuple(key for key in changes.removed if self._remove(key, changes.rank))
-        if removed:
-            deltas.append(IndexDelta(removed=removed))
+        removed = [self._remove(key, changes.rank) for key in BlockKeys(changes.removed)]
+        told = tuple(block.hash for block in removed if block is not None)
+        if told:
+            deltas.append(IndexDelta(removed=told))
         for run in changes.stored:
             deltas.extend(self._store(run, changes.rank))
         return deltas
@@ -44,40 +57,49 @@ class IndexFeed:
         """Blocks that every rank can reuse now."""
         return sum(len(block.ranks) == self._ranks for block in self._blocks.values())
 
-    def _remove(self, key: int, rank: int) -> bool:
+    def _remove(self, key: bytes, rank: int) -> _Block | None:
+        """The block if all ranks had it until now."""
         block = self._blocks.get(key)
         if block is None or rank not in block.ranks:
-            raise AuditError(f"rank {rank} removed block {key:#x}, which it had not stored")
+            raise AuditError(f"rank {rank} removed block {key.hex()}, which it had not stored")
         was_everywhere = len(block.ranks) == self._ranks
         block.ranks.discard(rank)
         if not block.ranks:
             del self._blocks[key]
-        return was_everywhere
+        return block if was_everywhere else None
 
     def _store(self, run: StoredRun, rank: int) -> list[IndexDelta]:
-        complete: list[int] = []
-        parent = run.parent
-        for index, key in enumerate(run.keys):
+        complete: list[_Block] = []
+        parent, size = run.parent, self._block_size
+        first_parent: bytes | None = None
+        for index, key in enumerate(BlockKeys(run.keys)):
             block = self._blocks.setdefault(key, _Block(set()))
             block.ranks.add(rank)
-            block.parent = parent
             if run.tokens:
+                block.tokens = token_ids.part(run.tokens, index * size, (index + 1) * size)
                 block.salt, block.lora = run.salt, run.lora
-                block.tokens = token_ids.part(
-                    run.tokens, index * self._block_size, (index + 1) * self._block_size
-                )
             if len(block.ranks) == self._ranks:
-                complete.append(key)
+                first_parent = parent if not complete else first_parent
+                block.digest = block.digest or self._digest(block, parent)
+                complete.append(block)
             parent = key
         if not complete:
             return []
-        blocks = [self._blocks[key] for key in complete]
         return [
             IndexDelta(
-                stored=tuple(complete),
-                parent=blocks[0].parent,
-                tokens=b"".join(block.tokens for block in blocks),
-                salt=blocks[0].salt,
-                lora=blocks[0].lora,
+                stored=tuple(block.hash for block in complete),
+                parent=self._blocks[first_parent].hash if first_parent is not None else None,
+                tokens=b"".join(block.tokens for block in complete),
+                salt=complete[0].salt,
+                lora=complete[0].lora,
             )
         ]
+
+    def _digest(self, block: _Block, parent: bytes | None) -> bytes:
+        """Who has a block has the one before it, so that one is complete as well."""
+        before = (
+            self._blocks[parent].digest
+            if parent is not None
+            else prefix_root(self._model_id, block.salt, block.lora)
+        )
+        return hashlib.sha256(before + block.tokens).digest()

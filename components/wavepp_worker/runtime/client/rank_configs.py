@@ -23,8 +23,12 @@ WAVE_TIMEOUTS_PER_WAIT = 2
 """Who waits for another rank waits longer than that rank may be hung: it knows less of what happened."""
 
 
-def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[RankConfig]:
+def rank_configs(
+    config: EngineConfig, info: ModelInfo, run_dir: Path, secret_id: str = ""
+) -> list[RankConfig]:
     """The ranks' configurations, with their sockets under ``run_dir``.
+
+    ``secret_id``: which secret the keys of their blocks are made with.
 
     Raises:
         ConfigError: the partition, the hand-off or the timeline cannot work.
@@ -55,6 +59,7 @@ def rank_configs(config: EngineConfig, info: ModelInfo, run_dir: Path) -> list[R
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],
             disk_path=str(config.disk_path or ""),
+            secret_id=secret_id,
             admission=config.admission,
             ownership=ownership,
             headroom_blocks=headroom_blocks(config, blocks[rank]),

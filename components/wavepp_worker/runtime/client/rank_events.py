@@ -42,6 +42,7 @@ class RankEvents:
     def __init__(
         self,
         config: EngineConfig,
+        model_id: str,
         state: EngineState,
         auditor: Auditor,
         on_index: Callable[[IndexDelta], None] | None,
@@ -49,7 +50,7 @@ class RankEvents:
         self._state = state
         self._auditor = auditor
         self._on_index = on_index
-        self._index = IndexFeed(config.pp, config.block_size)
+        self._index = IndexFeed(config.pp, config.block_size, model_id)
         self._request_timeout = config.request_timeout
         self._wave_timeout = config.wave_timeout
         self._awake = AwakeClock()

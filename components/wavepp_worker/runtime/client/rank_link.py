@@ -12,8 +12,10 @@ from typing import Protocol
 
 import zmq
 
+from wavepp_worker.block_keys import BlockKeyMaker
 from wavepp_worker.errors import WatchdogTimeout
 from wavepp_worker.model.model_info import ModelInfo
+from wavepp_worker.runtime.client.key_secret import key_secret
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.client.rank_processes import RankProcesses
 from wavepp_worker.runtime.protocol.codec import Codec
@@ -54,6 +56,7 @@ class RankLink:
     """Rank processes and the sockets to them, under a private directory that goes with them.
 
     Attributes:
+        keys: makes the keys of the blocks that they cache.
         processes: the ranks.
     """
 
@@ -61,8 +64,9 @@ class RankLink:
         """Spawn the ranks.
 
         Raises:
-            ConfigError: the partition or the hand-off cannot work.
+            ConfigError: the partition, the hand-off or the disk tier cannot work.
         """
+        self.keys = BlockKeyMaker(key_secret(config), info.model_id, config.block_size)
         self._listener = listener
         self._closing = threading.Event()
         self._timeline = config.timeline
@@ -71,7 +75,7 @@ class RankLink:
         self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._configs = configs = rank_configs(config, info, self._run_dir)
+            self._configs = configs = rank_configs(config, info, self._run_dir, self.keys.secret_id)
             events = self._context.socket(zmq.PULL)
             events.set_hwm(0)
             events.bind(configs[0].events)

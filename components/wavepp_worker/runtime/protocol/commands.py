@@ -7,9 +7,14 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 
 class Submit(Message, frozen=True):
-    """Engine to rank 0: a validated request."""
+    """Engine to rank 0: a validated request.
+
+    Attributes:
+        keys: packed keys of the prompt's full blocks, see ``block_keys``.
+    """
 
     request: PrefillRequest
+    keys: bytes
 
 
 class Abort(Message, frozen=True):

@@ -96,21 +96,31 @@ class HandoffSettled(Message, frozen=True):
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """Blocks of one chain, parents first; what rank 0 says of ``tokens`` (packed), ``salt`` and ``lora`` counts."""
+    """Blocks of one chain, parents first; only rank 0 knows tokens, salt and LoRA.
 
-    keys: tuple[int, ...]
-    parent: int | None
+    Attributes:
+        keys: packed keys of the blocks, see ``block_keys``.
+        parent: key of the block before the first, None at the root.
+        tokens: packed token ids of the blocks.
+    """
+
+    keys: bytes
+    parent: bytes | None
     tokens: bytes = b""
     salt: str = ""
     lora: str = ""
 
 
 class CacheChanges(Message, frozen=True):
-    """What became reusable on a rank, and what stopped being so, in that order of effect: removed first."""
+    """What became reusable on a rank, and what stopped being so, in that order of effect: removed first.
+
+    Attributes:
+        removed: packed keys of blocks, leaves first.
+    """
 
     rank: int
     stored: tuple[StoredRun, ...] = ()
-    removed: tuple[int, ...] = ()
+    removed: bytes = b""
 
 
 class AuditReport(Message, frozen=True):

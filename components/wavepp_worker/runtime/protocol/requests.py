@@ -87,6 +87,32 @@ def check_types(request: PrefillRequest) -> None:
         ) from error
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every rank knows of a request. Rank 0 has all of it, and nobody else its tokens.
+
+    Attributes:
+        keys: packed keys of the prompt's full blocks, see ``block_keys``.
+        handoff, secret: see ``PrefillRequest``.
+    """
+
+    request_id: str
+    prompt_tokens: int
+    keys: bytes
+    handoff: bool = False
+    secret: Secret | None = None
+
+    @classmethod
+    def of(cls, request: PrefillRequest, keys: bytes) -> Arrival:
+        """A request whose blocks have these keys."""
+        return cls(
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens,
+            keys=keys,
+            handoff=request.handoff,
+            secret=request.secret,
+        )
+
+
 class StageTiming(msgspec.Struct, frozen=True):
     """Seconds one rank computed the waves that a request was part of."""
 
@@ -139,12 +165,13 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     Exactly one of the two is filled. For ``stored``, blocks are one parent-to-child chain.
 
     Attributes:
-        stored: chained block hashes (unsigned 64 bit), parents first.
+        stored: hashes of the prefixes that end with each block (unsigned 64 bit), parents first; equal in all
+            replicas of a model, and not the keys that caches compare.
         parent: hash of the block before ``stored[0]``, None at the root.
         tokens: packed token ids of ``stored``, see ``token_ids``.
         salt: the salt the blocks were stored under.
         lora: their LoRA name.
-        removed: chained block hashes, leaves first.
+        removed: hashes of blocks, leaves first.
     """
 
     stored: tuple[int, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wavepp_worker.runtime.protocol.message import Message
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival
 
 
 class Admit(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Plan(Message, frozen=True, omit_defaults=True):
     """
 
     round_id: int
-    arrivals: tuple[PrefillRequest, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
     release: tuple[str, ...] = ()
     hint: tuple[str, ...] = ()
     prepare: tuple[Admit, ...] = ()

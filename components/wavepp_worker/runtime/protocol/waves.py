@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.message import Message
 
 
@@ -24,15 +25,30 @@ class TensorMeta(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
 
 
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the last rank chooses the first token of a prompt by.
+
+    Attributes:
+        banned: tokens it must not be.
+        seen: packed ids of the prompt's tokens, each once; empty unless they count for a repetition penalty.
+    """
+
+    sampling: SamplingParams
+    banned: tuple[int, ...] = ()
+    seen: bytes = b""
+
+
 class WaveHeader(Message, frozen=True):
     """Rank s to rank s + 1, followed by one frame per tensor.
 
     Attributes:
+        endings: one for each span that ends a prompt, in their order; rank 0 adds them as it executes the wave.
         compute: seconds each earlier rank spent in this wave's forward, in rank order.
     """
 
     wave_id: int
     spans: tuple[Span, ...]
+    endings: tuple[Ending, ...] = ()
     tensors: tuple[TensorMeta, ...] = ()
     compute: tuple[float, ...] = ()
 

@@ -15,7 +15,7 @@ from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Completion
 from wavepp_worker.runtime.protocol.events import Finished
 from wavepp_worker.runtime.protocol.requests import StageTiming
-from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
+from wavepp_worker.runtime.protocol.waves import Ending, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.device_queue import KnownEnd
 from wavepp_worker.runtime.state.reports import RankReports
@@ -117,22 +117,25 @@ class Answers:
         if wave.ended:
             requests = [local.request for local in wave.ended]
             with self._timeline.span(track, "answer", header.wave_id, requests):
-                self._sample(wave.ended, wave.logits)
+                self._sample(wave.ended, header.endings, wave.logits)
         self._plane.send_done(WaveDone(wave_id=header.wave_id, compute=header.compute))
 
-    def _sample(self, ended: Sequence[LocalRequest], logits: torch.Tensor | None) -> None:
+    def _sample(
+        self, ended: Sequence[LocalRequest], endings: Sequence[Ending], logits: torch.Tensor | None
+    ) -> None:
         """Sample the first token of every prompt that ended in a wave; who cannot be answered fails alone."""
-        if logits is None or len(logits) != len(ended):
+        if logits is None or len(logits) != len(ended) or len(endings) != len(ended):
             raise PositionMismatch(
-                f"{len(ended)} prompts ended in a wave that has no logits for each of them"
+                f"{len(ended)} prompts ended in a wave that does not have logits and an ending for each of them"
             )
-        for local, row in zip(ended, logits, strict=True):
-            request, prompt = local.request, token_ids.as_tensor(local.request.tokens)
+        for local, ending, row in zip(ended, endings, logits, strict=True):
+            request_id = local.request.request_id
             try:
-                first = sample(row, request.sampling, 0, prompt, [], banned=request.banned)
+                seen = token_ids.unpack(ending.seen)
+                first = sample(row, ending.sampling, 0, seen, [], banned=ending.banned)
             except Exception as error:
                 # Nobody else's fault: the other prompts of the wave are answered.
-                self._reports.failed(request.request_id, error)
+                self._reports.failed(request_id, error)
                 continue
             stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
-            self._reports.send(Finished(request_id=request.request_id, first=first, stages=stages))
+            self._reports.send(Finished(request_id=request_id, first=first, stages=stages))

@@ -99,7 +99,6 @@ def make_rank(
         device.tiers,
         events,
         rank=config.rank,
-        model_id=config.model_id,
         headroom_blocks=config.headroom_blocks,
         leases=config.leases,
         origins=device.tiers.origins,

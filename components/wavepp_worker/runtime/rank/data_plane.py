@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import torch
 import zmq
 
@@ -37,7 +38,7 @@ class DataPlane:
             TensorMeta(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
             for name, tensor in tensors.items()
         )
-        header = WaveHeader(wave_id=header.wave_id, spans=header.spans, tensors=metas, compute=header.compute)
+        header = msgspec.structs.replace(header, tensors=metas)
         frames = [tensor.view(torch.uint8).flatten().numpy().data for tensor in tensors.values()]
         self._out.send_multipart([encode(header), *frames], copy=False)
 

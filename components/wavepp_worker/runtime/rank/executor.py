@@ -10,7 +10,7 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
-from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
+from wavepp_worker.runtime.protocol.waves import Ending, Span, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue, KnownEnd
@@ -83,7 +83,9 @@ class Executor:
         self._bound.observe(size, seconds)
         self.device.launched(output.done)
         self._trace(header, output, launched)
-        passed_on = WaveHeader(wave_id=header.wave_id, spans=spans, compute=(*header.compute, seconds))
+        endings = _endings(locals_, spans) if self._first else header.endings
+        compute = (*header.compute, seconds)
+        passed_on = WaveHeader(wave_id=header.wave_id, spans=spans, endings=endings, compute=compute)
         with timeline.span("loop", "publish", header.wave_id):
             self._order.end(locals_, spans, passed_on.compute)
         if self._answers is None:
@@ -122,10 +124,22 @@ def _words(header: WaveHeader) -> str:
 
 def _prompt_tokens(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> torch.Tensor:
     packed = b"".join(
-        token_ids.part(local.request.tokens, span.start, span.start + span.length)
+        token_ids.part(local.whole.tokens, span.start, span.start + span.length)
         for local, span in zip(locals_, spans, strict=True)
     )
     return token_ids.as_tensor(packed)
+
+
+def _endings(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> tuple[Ending, ...]:
+    requests = [local.whole for local, span in zip(locals_, spans, strict=True) if span.last]
+    return tuple(
+        Ending(
+            request.sampling,
+            request.banned,
+            token_ids.distinct(request.tokens) if request.sampling.repetition_penalty != 1.0 else b"",
+        )
+        for request in requests
+    )
 
 
 def _chunk(local: LocalRequest, span: Span) -> Chunk:

@@ -36,7 +36,6 @@ def make_parts(
     events: EventSink,
     *,
     rank: int,
-    model_id: str,
     headroom_blocks: int,
     leases: bool,
     origins: BlockOrigins | None = None,
@@ -54,8 +53,6 @@ def make_parts(
     requests = RequestTable()
     reports = RankReports(rank=rank, events=events, requests=requests, cache=cache, origins=origins)
     lifecycle = RequestLifecycle(
-        model_id=model_id,
-        block_size=cache.block_size,
         requests=requests,
         cache=cache,
         tiers=tiers,

@@ -19,6 +19,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneProgress,
     RequestsWaiting,
 )
+from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Plan, RoundMessage, Tally, Vote
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
@@ -86,8 +87,9 @@ class LeaderWave:
         aborted = []
         for message in messages:
             match message:
-                case Submit(request=request):
-                    self._planner.submit(request, now)
+                case Submit(request=request, keys=keys):
+                    self._requests.submitted(request)
+                    self._planner.submit(Arrival.of(request, keys), now)
                 case Abort(request_id=request_id):
                     if not self._planner.abort(request_id):
                         aborted.append(LaneAborted(request_id))
@@ -149,7 +151,7 @@ class LeaderWave:
         return (RequestsWaiting(self._waiting),)
 
     def _lane(self, admission: Admission) -> LaneAdmitted:
-        request = self._requests.known(admission.request_id).request
+        request = self._requests.known(admission.request_id).whole
         return LaneAdmitted(admission.request_id, admission.endpoint, request.prompt_tokens, request.probe)
 
 

@@ -32,18 +32,18 @@ class BlockOrigins:
 
     def __init__(self, block_size: int) -> None:
         self._limit = origin_bytes(block_size)
-        self._packed: dict[int, bytes] = {}
+        self._packed: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._packed)
 
-    def add(self, key: int, origin: BlockOrigin) -> None:
+    def add(self, key: bytes, origin: BlockOrigin) -> None:
         """A block became reusable."""
         packed = msgspec.msgpack.encode(origin)
         if len(packed) <= self._limit:
             self._packed[key] = packed
 
-    def load(self, key: int, packed: bytes) -> bool:
+    def load(self, key: bytes, packed: bytes) -> bool:
         """Take over what the disk kept for a block; False if that is not an origin."""
         try:
             msgspec.msgpack.decode(packed, type=BlockOrigin)
@@ -52,19 +52,19 @@ class BlockOrigins:
         self._packed[key] = packed
         return True
 
-    def get(self, key: int) -> BlockOrigin:
+    def get(self, key: bytes) -> BlockOrigin:
         """The origin of a block that was added or loaded. KeyError otherwise."""
         return msgspec.msgpack.decode(self._packed[key], type=BlockOrigin)
 
-    def packed(self, key: int) -> bytes:
+    def packed(self, key: bytes) -> bytes:
         """As the disk is to keep it; empty if it is not known, or too long to be kept."""
         return self._packed.get(key, b"")
 
-    def drop(self, key: int) -> None:
+    def drop(self, key: bytes) -> None:
         """A block is not reusable any more."""
         self._packed.pop(key, None)
 
-    def keep_only(self, keys: Collection[int]) -> None:
+    def keep_only(self, keys: Collection[bytes]) -> None:
         """Drop all others."""
         for key in self._packed.keys() - set(keys):
             del self._packed[key]

@@ -15,7 +15,7 @@ from wavepp_worker.errors import CacheCorrupt
 
 logger = logging.getLogger(__name__)
 
-_Place = tuple[int, int]
+_Place = tuple[int, bytes]
 
 
 class DiskTier:
@@ -72,7 +72,7 @@ class DiskTier:
             self._switch_off(error)
             return []
 
-    def write(self, slot: int, key: int, parent: int | None, payload: Any, origin: bytes = b"") -> bool:
+    def write(self, slot: int, key: bytes, parent: bytes | None, payload: Any, origin: bytes = b"") -> bool:
         """Store a block; False if the disk has failed, and the slot holds nothing of use."""
         if self._off or self._store is None:
             return False
@@ -83,7 +83,7 @@ class DiskTier:
             return False
         return True
 
-    def read_into(self, slot: int, key: int, out: Any) -> bool:
+    def read_into(self, slot: int, key: bytes, out: Any) -> bool:
         """Copy a block to ``out``, from memory if it is staged, and let go of the staged copy.
 
         Returns False if it is not staged and the disk has lost it.
@@ -144,7 +144,7 @@ class DiskTier:
             self._held.setdefault(request_id, []).append(place)
             return True
 
-    def _read(self, slot: int, key: int, out: Any, drop: bool) -> bool:
+    def _read(self, slot: int, key: bytes, out: Any, drop: bool) -> bool:
         """``drop``: nobody else writes to the slot meanwhile, so that a damaged record can be taken out."""
         if self._off or self._store is None:
             return False

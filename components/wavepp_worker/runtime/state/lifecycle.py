@@ -9,12 +9,11 @@ from typing import Protocol
 
 import torch
 
-from wavepp_worker.cache.hashing import BlockHasher, cache_seed
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.handoff.kv_source import KVSource, Settled
 from wavepp_worker.runtime.protocol.events import HandoffSettled
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
@@ -52,16 +51,12 @@ class RequestLifecycle:
     def __init__(
         self,
         *,
-        model_id: str,
-        block_size: int,
         requests: RequestTable,
         cache: RankCache,
         tiers: Tiers,
         reports: RankReports,
         timeline: Timeline,
     ) -> None:
-        self._model_id = model_id
-        self._hasher = BlockHasher(block_size)
         self._requests = requests
         self._cache = cache
         self._tiers = tiers
@@ -74,16 +69,14 @@ class RequestLifecycle:
         self._materialising = threading.Lock()
         self._ending = threading.Lock()
 
-    def announce(self, request: PrefillRequest) -> None:
-        """Know a request from now on, and hash its blocks.
+    def announce(self, arrival: Arrival) -> None:
+        """Know a request from now on.
 
         Before anybody else: a decode worker is told of it only when all ranks know its secret.
         """
-        seed = cache_seed(self._model_id, request.salt, request.lora)
-        keys = self._hasher.keys(request.tokens, seed)
-        self._requests.announce(LocalRequest(request, keys))
-        if self.source is not None and request.secret is not None:
-            self.source.expect(request.request_id, request.secret)
+        self._requests.announce(arrival)
+        if self.source is not None and arrival.secret is not None:
+            self.source.expect(arrival.request_id, arrival.secret)
 
     def forget_damaged(self, request_id: str) -> bool:
         """Read what a request leases on disk into memory, before this rank promises it to the others.
@@ -184,6 +177,8 @@ class RequestLifecycle:
         """Drop a request in whatever state it is. No wave in flight carries it. Unknown ids are ignored."""
         local = self._requests.get(request_id)
         if local is None:
+            # On rank 0 it may not have been announced yet.
+            self._requests.forget(request_id)
             return
         with self._materialising, self._ending:
             handed_off = local.request.handoff and self.source is not None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Protocol
 
 from wavepp_worker import token_ids
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError, WaveppError
@@ -139,7 +140,7 @@ class RankReports:
         runs = list(self._stored_runs(keys, published)) if published is not None else []
         self._keep_origins(runs, removed)
         if runs or removed:
-            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=tuple(removed)))
+            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=b"".join(removed)))
 
     def restored(self) -> None:
         """Report what the disk tier kept over the restart, before the first request."""
@@ -160,41 +161,43 @@ class RankReports:
             self.send(CacheChanges(rank=self.rank, stored=tuple(runs)))
 
     def _restored_run(self, chain: Sequence[StoredBlock]) -> StoredRun:
-        keys = tuple(block.key for block in chain)
+        keys = b"".join(block.key for block in chain)
         if self._origins is None:
             return StoredRun(keys, chain[0].parent)
-        origins = [self._origins.get(key) for key in keys]
+        origins = [self._origins.get(block.key) for block in chain]
         tokens = b"".join(origin.tokens for origin in origins)
         return StoredRun(keys, chain[0].parent, tokens, origins[0].salt, origins[0].lora)
 
-    def _keep_origins(self, runs: Sequence[StoredRun], removed: Sequence[int]) -> None:
+    def _keep_origins(self, runs: Sequence[StoredRun], removed: Sequence[bytes]) -> None:
         if self._origins is None:
             return
         size = self._cache.block_size
         for key in removed:
             self._origins.drop(key)
         for run in runs:
-            for at, key in enumerate(run.keys):
+            for at, key in enumerate(BlockKeys(run.keys)):
                 tokens = token_ids.part(run.tokens, at * size, (at + 1) * size)
                 self._origins.add(key, BlockOrigin(tokens, run.salt, run.lora))
 
-    def _stored_runs(self, keys: list[int], local: LocalRequest) -> Iterator[StoredRun]:
+    def _stored_runs(self, keys: list[bytes], local: LocalRequest) -> Iterator[StoredRun]:
         """Blocks of a request as stretches without gaps: only attention to everything leaves none."""
-        request, size, at = local.request, self._cache.block_size, 0
+        prompt, size, at = local.prompt, self._cache.block_size, 0
         while keys:
             at = local.keys.index(keys[0], at)
-            pairs = zip(keys, islice(local.keys, at, None), strict=False)
+            pairs = zip(keys, local.keys[at : at + len(keys)], strict=False)
             count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            # One rank's copy of the tokens is enough: the engine asks rank 0's.
-            tokens = token_ids.part(request.tokens, at * size, (at + count) * size) if self.rank == 0 else b""
-            parent = local.keys[at - 1] if at else None
-            yield StoredRun(tuple(keys[:count]), parent, tokens, request.salt, request.lora)
+            packed, parent = b"".join(keys[:count]), local.keys[at - 1] if at else None
+            if prompt is None:
+                yield StoredRun(packed, parent)
+            else:
+                tokens = token_ids.part(prompt.tokens, at * size, (at + count) * size)
+                yield StoredRun(packed, parent, tokens, prompt.salt, prompt.lora)
             keys = keys[count:]
 
 
 def chains(blocks: Sequence[StoredBlock]) -> Iterator[list[StoredBlock]]:
     """The blocks of a forest as few parent-to-child stretches, each after the one that it branches off from."""
-    below: dict[int | None, list[StoredBlock]] = {}
+    below: dict[bytes | None, list[StoredBlock]] = {}
     for block in blocks:
         below.setdefault(block.parent, []).append(block)
     starts = below.get(None, [])[::-1]

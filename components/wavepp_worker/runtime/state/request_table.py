@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
 
 
@@ -22,7 +23,8 @@ class LocalRequest:
     ``RequestLifecycle``, as the hand-off's thread settles.
 
     Attributes:
-        keys: chained hashes of the prompt's full blocks.
+        prompt: all of the request, on rank 0 alone.
+        keys: of the prompt's full blocks.
         endpoint: tokens that all ranks reuse, once all have committed; else None.
         materialised: the blocks of every window once they are its own.
         table: int64 block table of the first window once it is executable here, else None.
@@ -32,8 +34,9 @@ class LocalRequest:
         settled: the hand-off will not read its blocks any more.
     """
 
-    request: PrefillRequest
-    keys: list[int]
+    request: Arrival
+    prompt: PrefillRequest | None = None
+    keys: BlockKeys = field(init=False)
     endpoint: int | None = None
     materialised: Materialised | None = None
     table: torch.Tensor | None = None
@@ -42,6 +45,15 @@ class LocalRequest:
     executed: bool = False
     settled: bool = False
 
+    def __post_init__(self) -> None:
+        self.keys = BlockKeys(self.request.keys)
+
+    @property
+    def whole(self) -> PrefillRequest:
+        """All of the request, as rank 0 has it."""
+        assert self.prompt is not None, "only rank 0 has prompts"
+        return self.prompt
+
 
 class RequestTable:
     """Requests by id; the WAVE thread announces and admits, the LOOP thread executes. Thread-safe."""
@@ -49,15 +61,23 @@ class RequestTable:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: dict[str, LocalRequest] = {}
+        self._submitted: dict[str, PrefillRequest] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def announce(self, local: LocalRequest) -> None:
+    def submitted(self, request: PrefillRequest) -> None:
+        """On rank 0: keep all of a request that is yet to be announced."""
         with self._lock:
-            if local.request.request_id in self._requests:
-                raise ValueError(f"request {local.request.request_id} was announced twice")
-            self._requests[local.request.request_id] = local
+            self._submitted[request.request_id] = request
+
+    def announce(self, arrival: Arrival) -> None:
+        """Know a request from now on. ValueError if it is known."""
+        with self._lock:
+            if arrival.request_id in self._requests:
+                raise ValueError(f"request {arrival.request_id} was announced twice")
+            prompt = self._submitted.pop(arrival.request_id, None)
+            self._requests[arrival.request_id] = LocalRequest(arrival, prompt)
 
     def get(self, request_id: str) -> LocalRequest | None:
         return self._requests.get(request_id)
@@ -81,10 +101,12 @@ class RequestTable:
     def forget(self, request_id: str) -> None:
         with self._lock:
             self._requests.pop(request_id, None)
+            self._submitted.pop(request_id, None)
 
     def ids(self) -> tuple[str, ...]:
+        """Of all that were announced, and on rank 0 of those that will be."""
         with self._lock:
-            return tuple(self._requests)
+            return (*self._requests, *self._submitted)
 
     def admitted(self, request_id: str) -> bool:
         """Whether this rank knows that all ranks have committed the request."""

@@ -1,0 +1,134 @@
+"""The keys of KV blocks: how they are made, and how they travel.
+
+A block's key stands for the whole prefix that ends with the block, and for the model, salt and LoRA it was computed
+under. Caches compare nothing else, so two prefixes must never have one key, whatever clients send. A key therefore is
+a message authentication code under a secret that no client knows: EMAC with AES-128 (ISO/IEC 9797-1, MAC algorithm
+2), a pseudo-random function of messages of any length, some of them prefixes of others. Of all prefixes of a prompt
+it takes one pass over the tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from wavepp_worker import token_ids
+
+KEY_BYTES = 16
+SECRET_BYTES = 32
+BYTES_AT_ONCE = 64 << 10
+"""Bytes of tokens that are encrypted at once: they stay in a core's cache, which takes half the time."""
+_DTYPE = np.dtype((np.void, KEY_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKeys(Sequence[bytes]):
+    """The keys of consecutive blocks, packed one after the other; single ones are cut out when they are asked for.
+
+    Attributes:
+        packed: ``KEY_BYTES`` bytes of each.
+    """
+
+    packed: bytes = b""
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes]) -> BlockKeys:
+        return cls(b"".join(keys))
+
+    def __len__(self) -> int:
+        return len(self.packed) // KEY_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            keys: list[bytes] = np.frombuffer(self.packed, _DTYPE)[index].tolist()
+            return keys
+        if index < 0:
+            index += len(self)
+        key = self.packed[KEY_BYTES * index : KEY_BYTES * (index + 1)] if index >= 0 else b""
+        if not key:
+            raise IndexError(f"block {index} has no key; there are {len(self)}")
+        return key
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self[:])
+
+    def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
+        """The first block with this key. ValueError if there is none."""
+        end = KEY_BYTES * (len(self) if stop is None else stop)
+        at = self.packed.find(value, KEY_BYTES * start, end)
+        while at >= 0 and at % KEY_BYTES:
+            at = self.packed.find(value, at + 1, end)
+        if at < 0:
+            raise ValueError(f"no block has key {value.hex()}")
+        return at // KEY_BYTES
+
+
+class BlockKeyMaker:
+    """Makes the keys of one replica's blocks. Thread-safe.
+
+    Args:
+        secret: ``SECRET_BYTES`` random bytes; under another secret all keys are others.
+        model_id: what is cached depends on the model.
+        block_size: tokens per block.
+    """
+
+    def __init__(self, secret: bytes, model_id: str, block_size: int) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise ValueError(f"the secret has {len(secret)} bytes, it takes {SECRET_BYTES}")
+        self._chain = algorithms.AES(secret[: SECRET_BYTES // 2])
+        self._final = algorithms.AES(secret[SECRET_BYTES // 2 :])
+        self._model_id = model_id
+        self._width = token_ids.BYTES * block_size
+        self.secret_id = hashlib.sha256(b"WavePP block keys" + secret).hexdigest()[:32]
+        """Tells secrets apart, and says nothing else about one."""
+
+    def keys(self, tokens: bytes, salt: str = "", lora: str = "") -> bytes:
+        """The packed keys of all full blocks; a partial last block has none.
+
+        Args:
+            tokens: packed token ids, see ``token_ids``.
+            salt: cache isolation key of the request.
+            lora: its LoRA name.
+        """
+        blocks = len(tokens) // self._width
+        if not blocks:
+            return b""
+        chain = Cipher(self._chain, modes.CBC(bytes(KEY_BYTES))).encryptor()
+        chain.update(prefix_root(self._model_id, salt, lora))
+        width = -(-self._width // KEY_BYTES) * KEY_BYTES
+        at_once = min(blocks, max(1, BYTES_AT_ONCE // width))
+        # ``update_into`` asks for room for another cipher block, less a byte.
+        encrypted = bytearray(at_once * width + KEY_BYTES - 1)
+        ends = np.frombuffer(encrypted, _DTYPE, at_once * width // KEY_BYTES).reshape(at_once, -1)[:, -1]
+        states = np.empty(blocks, _DTYPE)
+        view = memoryview(tokens)
+        for first in range(0, blocks, at_once):
+            last = min(first + at_once, blocks)
+            chain.update_into(self._padded(view[first * self._width : last * self._width]), encrypted)
+            states[first:last] = ends[: last - first]
+        # The state after a block is not its key: whoever knew it could work out those of longer prefixes.
+        return Cipher(self._final, modes.ECB()).encryptor().update(states.tobytes())
+
+    def _padded(self, blocks: memoryview) -> memoryview:
+        """Each block filled up with zeros to whole cipher blocks: injective, as all have the same length."""
+        missing = -self._width % KEY_BYTES
+        if not missing:
+            return blocks
+        padded = np.zeros((len(blocks) // self._width, self._width + missing), np.uint8)
+        padded[:, : self._width] = np.frombuffer(blocks, np.uint8).reshape(len(padded), -1)
+        return padded.data.cast("B")
+
+
+def prefix_root(model_id: str, salt: str, lora: str) -> bytes:
+    """32 bytes that every prefix begins with. Lengths are part of it: ``("a", "bc")`` and ``("ab", "c")`` differ."""
+    parts = [part.encode() for part in (model_id, salt, lora)]
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "little") + part for part in parts)).digest()
