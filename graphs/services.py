@@ -28,5 +28,6 @@ WORKER_COMMON = (
     "top_logprobs",
     "host",
     "request_timeout",
+    "wave_timeout",
 )
 """Keys of the ``Common`` section that prefill and decode workers both have."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import sys
@@ -216,6 +217,9 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
 
     Leaves with a sentence if it cannot start: code 2 if the configuration is to blame, else 1.
     """
+
+    # What native code breaks has last words too.
+    faulthandler.enable()
 
     async def main() -> None:
         worker, config = await make()
