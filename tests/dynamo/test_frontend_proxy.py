@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from wavepp_worker.dynamo import frontend_proxy
+from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
 
@@ -22,10 +23,13 @@ class Upstream:
         self.requests: list[tuple[str, str, bytes, str]] = []
         self.pause = 0.0
         self.starting: str | None = None
+        self.failing = False
         self.left = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if self.failing:
+            return web.json_response({"message": "Failed to generate completions"}, status=500)
         if self.starting is not None:
             response = web.StreamResponse(status=404)
             await response.prepare(request)
@@ -53,7 +57,8 @@ def through_the_proxy(check: Callable[[str, Upstream, aiohttp.ClientSession], Aw
         await runner.setup()
         ports = _ports(2)
         await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
-        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100)
+        template = ChatTemplate("{{ messages[0].content + 'a' }}", {})
+        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template)
         await proxy.start("127.0.0.1", ports[1])
         try:
             async with aiohttp.ClientSession() as session:
@@ -88,6 +93,19 @@ def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
         upstream.starting = "no such model"
         async with session.post(f"{url}{CHAT}", json=HELLO) as answer:
             assert (answer.status, await answer.text()) == (404, "no such model")
+
+    through_the_proxy(check)
+
+
+def test_a_chat_that_the_template_does_not_take_is_its_clients_mistake() -> None:
+    """Dynamo's frontend makes an internal error of it."""
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.failing = True
+        silent = {"messages": [{"role": "assistant", "content": None}]}
+        for body, status in ((silent, 400), (HELLO, 500)):
+            async with session.post(f"{url}{CHAT}", json=body) as answer:
+                assert answer.status == status
 
     through_the_proxy(check)
 

@@ -42,5 +42,9 @@ FOUND = {
         _RESPONSES,
         input=[{"role": "user", "content": [{"type": "input_image", "image_url": "http://127.0.0.1:1/"}]}],
     ),
+    "a message without content": _post(_CHAT, messages=[{"role": "user", "content": []}]),
+    "a streamed message without content": _post(
+        _CHAT, messages=[{"role": "assistant", "content": None}], stream=True
+    ),
     "a thousand prompts": _post(_COMPLETIONS, prompt=[[1]] * 1000),
 }

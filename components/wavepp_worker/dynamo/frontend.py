@@ -17,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
@@ -79,7 +80,8 @@ async def _serve(args: FrontendArgs) -> None:
     from dynamo.frontend.main import async_main
 
     port = _free_port()
-    proxy = FrontendProxy(f"http://127.0.0.1:{port}", vocabulary(args.model))
+    template = ChatTemplate.read(args.model) if args.model is not None else None
+    proxy = FrontendProxy(f"http://127.0.0.1:{port}", vocabulary(args.model), template)
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]
     try:

@@ -1,7 +1,8 @@
 """The HTTP server in front of Dynamo's frontend.
 
-It refuses what ``openai_checks`` and ``worker_choice`` find, with status 400 and a sentence, and passes
-everything else through unchanged. What it cannot read it does not pass on: nobody would have checked it.
+It refuses what ``openai_checks`` and ``worker_choice`` find, with status 400 and a sentence, says so where the
+model's chat template does not take a chat, and passes everything else through unchanged. What it cannot read it
+does not pass on: nobody would have checked it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.dynamo.worker_choice import chosen_by_header
@@ -27,6 +29,7 @@ BODY_SECONDS = 60.0
 """How long a client may take to send its body."""
 CLOSED_PATHS = ("/busy_threshold",)
 """What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
+CHAT_PATH = "/v1/chat/completions"
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
 _HOP_BY_HOP = frozenset(
@@ -37,13 +40,15 @@ _HOP_BY_HOP = frozenset(
 class FrontendProxy:
     """The HTTP server in front of the frontend."""
 
-    def __init__(self, upstream: str, vocab_size: int | None) -> None:
+    def __init__(self, upstream: str, vocab_size: int | None, template: ChatTemplate | None = None) -> None:
         """Prepare a proxy; it does not listen yet.
 
         Args:
             upstream: base URL of the frontend.
             vocab_size: token ids are below it; None if unknown.
+            template: of the model; None if unknown.
         """
+        self._template = template
         self._upstream = upstream
         self._vocab_size = vocab_size
         self._session: aiohttp.ClientSession | None = None
@@ -115,6 +120,10 @@ class FrontendProxy:
                 data=body or None,
                 allow_redirects=False,
             ) as answer:
+                if answer.status == 500 and request.path == CHAT_PATH and self._template is not None:
+                    sentence = self._template.complaint(_decoded(body))
+                    if sentence is not None:
+                        return _refused(400, "Bad Request", sentence)
                 return await _relay(request, answer)
         except aiohttp.ClientConnectorError:
             return _refused(503, "Service Unavailable", "the frontend is not up yet; try again shortly")
