@@ -65,8 +65,10 @@ def test_damaged_messages_at_every_port(target: Target) -> None:
 
 
 def test_socket_files_are_for_this_user_alone(target: Target) -> None:
+    """What ranks tell each other, and KV events: those have the token ids of prompts in them."""
     files = [each.path for each in listening(processes(target)) if each.path]
-    assert {"commands", "events", "rounds-1", "data-0", "data-1"} <= {Path(file).name for file in files}
+    expected = {"commands", "events", "rounds-1", "data-0", "data-1", "events-in", "events-out"}
+    assert expected <= {Path(file).name for file in files}
     assert [file for file in files if reachable_by_others(file)] == []
 
 

@@ -58,7 +58,9 @@ class PortCampaign:
     def __init__(self, target: Target, findings: Findings) -> None:
         self._target = target
         self._findings = findings
-        addresses = [each for each in listening(processes(target)) if each.port]
+        # Socket files of ranks are another matter: who can open them can stop the ranks in any case.
+        found = listening(processes(target))
+        addresses = [each for each in found if each.port or each.process == "launcher"]
         self.ports = asyncio.run(_ports(addresses))
         self.messages: Counter[str] = Counter()
 
@@ -112,7 +114,7 @@ class PortCampaign:
                 await _talk(port, said, ending)
         except asyncio.TimeoutError:
             self._findings.add(f"{port.kind} did not hang up ({ending})", said)
-        except ConnectionRefusedError as error:
+        except (ConnectionRefusedError, FileNotFoundError) as error:
             self._findings.add(f"{port.kind} takes no connection: {error}", said)
             await asyncio.sleep(0.5)
         except OSError:
@@ -127,7 +129,10 @@ class PortCampaign:
 
 
 async def _talk(port: Port, said: list[bytes], ending: str) -> None:
-    reader, writer = await asyncio.open_connection(port.at.host, port.at.port)
+    if port.at.path:
+        reader, writer = await asyncio.open_unix_connection(port.at.path)
+    else:
+        reader, writer = await asyncio.open_connection(port.at.host, port.at.port)
     try:
         for message in said:
             writer.write(message)
@@ -171,14 +176,14 @@ async def _ports(addresses: list[Listening]) -> list[Port]:
 
 
 async def _port(at: Listening) -> Port:
+    if at.path:
+        return Port(at, "event broker", valid_messages.ZMTP)
     openings = (valid_messages.HTTP_SYSTEM[0], valid_messages.PULLS[0], valid_messages.CLAIMS[0])
     http, pull, claim = await asyncio.gather(*(_first_bytes(at, message) for message in openings))
     if http.startswith(b"HTTP/"):
         if at.process == "Frontend":
             return Port(at, "frontend", valid_messages.HTTP_FRONTEND)
         return Port(at, "system", valid_messages.HTTP_SYSTEM)
-    if http.startswith(b"\xff"):
-        return Port(at, "event broker", valid_messages.ZMTP)
     if _is_message(pull, TO_PULLER):
         return Port(at, "pull", valid_messages.PULLS + valid_messages.ANSWERS)
     if _is_message(claim, TO_CLAIMANT):

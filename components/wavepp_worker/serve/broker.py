@@ -1,4 +1,4 @@
-"""The event plane's meeting point on loopback: publishers connect to it instead of listening themselves.
+"""The event plane's meeting point: publishers connect to it instead of listening themselves.
 
 ``DYN_ZMQ_BROKER_URL=… python -m wavepp_worker.serve.broker`` runs one alone, for services
 that are started one by one.

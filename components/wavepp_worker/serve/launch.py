@@ -72,7 +72,8 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> Non
         if plan.own_store:
             environment[STORE_VARIABLE] = str(directory.store)
         if plan.own_broker:
-            broker = Broker()
+            # Events have the token ids of prompts in them: files that this user alone can reach, not ports.
+            broker = Broker(f"ipc://{directory.path}/events-in", f"ipc://{directory.path}/events-out")
             environment[BROKER_VARIABLE] = broker.url
         asyncio.run(_supervise(plan, environment, directory, log, limits))
     finally:
