@@ -8,6 +8,9 @@ from bench.common.tables import plain_table, print_table
 from tests.chaos.summary import Summary
 
 
+MOST_SENTENCES = 30
+
+
 def print_summary(console: Console, summary: Summary) -> None:
     """Faults, requests, slopes, and what failed."""
     title = (
@@ -33,5 +36,7 @@ def print_summary(console: Console, summary: Summary) -> None:
     for role, (median, most, lives) in summary.rss_mib_per_hour.items():
         rest.add_row(f"RSS of {role}, {lives} long lives", f"{median:+.1f}, at most {most:+.1f} MiB/h")
     print_table(console, rest)
-    for sentence in summary.failures:
+    for sentence in summary.failures[:MOST_SENTENCES]:
         console.print(f"[bold red]failed:[/] {sentence[:1000]}", highlight=False)
+    if len(summary.failures) > MOST_SENTENCES:
+        console.print(f"[bold red]failed:[/] {len(summary.failures) - MOST_SENTENCES} times more")
