@@ -7,7 +7,6 @@ from rich.console import Console
 from bench.common.tables import plain_table, print_table
 from tests.chaos.summary import Summary
 
-
 MOST_SENTENCES = 30
 
 

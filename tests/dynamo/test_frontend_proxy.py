@@ -248,6 +248,22 @@ def test_a_header_that_chooses_the_worker_is_refused() -> None:
     through_the_proxy(check)
 
 
+def test_a_client_that_leaves_amid_its_body_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        host, port = url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        await asyncio.sleep(0.3)
+        async with session.get(f"{url}/v1/models") as answer:
+            assert answer.status == 207
+
+    through_the_proxy(check)
+    assert caplog.records == []
+
+
 def test_pieces_are_passed_on_as_they_come_and_a_client_that_leaves_is_noticed() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         upstream.pause = 10.0

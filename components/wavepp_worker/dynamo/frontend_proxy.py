@@ -27,6 +27,8 @@ MOST_BODY_BYTES = 16 << 20
 """As much as two million token ids; decoded, a hostile body takes about 25 times as much for a moment."""
 BODY_SECONDS = 60.0
 """How long a client may take to send its body."""
+CLIENT_LEFT = 499
+"""What proxies call this; nobody sees it."""
 CLOSED_PATHS = ("/busy_threshold",)
 """What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
 CHAT_PATH = "/v1/chat/completions"
@@ -86,6 +88,13 @@ class FrontendProxy:
             await self._session.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except ConnectionResetError:
+            # The client has left while it sent its body or took the answer: nothing to tell, and nothing to log.
+            return web.Response(status=CLIENT_LEFT)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
             body = await _body(request)
             self._check(request, body)
