@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import torch
 import typer
 from rich.console import Console
 
@@ -47,6 +48,8 @@ def main(
     # Floods take thousands of connections.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Threads that wait for each other by spinning are slow beside other work.
+    torch.set_num_threads(1)
     failed = False
     with tempfile.TemporaryDirectory(prefix="chaos-model-") as scratch, Watch(console) as watch:
         watch.phase("answers as transformers gives them", CASES)
