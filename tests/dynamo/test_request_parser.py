@@ -4,10 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from wavepp_worker import token_ids
 from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
 LIMITS = RequestLimits(max_model_len=20, vocab_size=100, top_logprobs=5)
 
@@ -194,3 +197,64 @@ def test_a_request_that_bans_every_token_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="all 100 tokens of the vocabulary are banned"):
         read(stop_conditions={**every, "min_tokens": 1})
     assert len(read(stop_conditions=every).stop_hidden) == 100, "its first token ends it"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([2**63, 2**64, 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
+"""What a peer can write, beside what the frontend does."""
+KEYS = {
+    "stop_conditions": (
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "stop_token_ids_hidden",
+        "ignore_eos",
+    ),
+    "sampling_options": (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "presence_penalty",
+        "repetition_penalty",
+    ),
+    "output_options": ("logprobs", "skip_special_tokens"),
+    "routing": ("cache_salt", "lora_name"),
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    tokens=JSON | st.lists(st.integers(-1, 101), max_size=5),
+    eos=st.none() | st.lists(JSON, max_size=2) | JSON,
+)
+def test_whatever_is_sent_is_understood_or_refused(data: st.DataObject, tokens: Any, eos: Any) -> None:
+    request: dict[str, Any] = {"token_ids": tokens, "eos_token_ids": eos}
+    for group, keys in KEYS.items():
+        small = st.integers(0, 5) | st.floats(0, 1) | JSON
+        chosen = st.dictionaries(st.sampled_from(keys), small, max_size=2)
+        request[group] = data.draw(JSON | chosen if data.draw(st.integers(0, 9)) == 0 else chosen)
+    try:
+        parsed = parse_request(request, LIMITS, SamplingParams())
+        check_types(
+            PrefillRequest(
+                request_id="r",
+                tokens=parsed.tokens,
+                salt=parsed.salt,
+                sampling=parsed.sampling,
+                banned=parsed.banned_first,
+            )
+        )
+    except InvalidRequest as error:
+        assert str(error)

@@ -100,7 +100,7 @@ def parse_request(
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
     sampling = sampling_params(groups.sampling, logprobs, defaults)
     check_sampling(sampling, limits.top_logprobs)
-    hidden, visible = _stop_tokens(stop, fields.get("eos_token_ids") or (), limits.vocab_size)
+    hidden, visible = _stop_tokens(stop, _listed(fields, "eos_token_ids"), limits.vocab_size)
     if min_tokens:
         check_banned((*hidden, *visible), limits.vocab_size)
     return ParsedRequest(
@@ -153,7 +153,9 @@ def _stop_strings(stop: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _listed(group: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = group.get(key, ())
+    value = group.get(key)
+    if value is None:
+        return ()
     if not isinstance(value, list | tuple):
         raise InvalidRequest(f"{key}={value!r} should be a list")
     return value
