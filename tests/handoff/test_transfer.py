@@ -143,6 +143,23 @@ def test_a_request_that_waits_for_its_waves_is_not_timed_out_under_its_receiver(
     assert target.holds("a", 40)
 
 
+def test_who_waits_for_blocks_of_its_own_is_not_timed_out(transport: str, prefill: Any, decode: Any) -> None:
+    """The KV is ready; the decode worker is full, but has asked."""
+    worker, target = prefill(transport, **UNEVEN, timeout=0.5), decode()
+
+    async def late(offer: Any) -> torch.Tensor:
+        await asyncio.sleep(1.8)
+        return await target.allocate(offer)
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 40, ready=40))
+        worker.server.finish(1, FIRST)
+        await target.receive(worker, 1, allocate=late)
+
+    asyncio.run(run())
+    assert target.holds("a", 40)
+
+
 @pytest.mark.parametrize("when", ["unregistered", "allocating", "nothing ready", "half ready", "all ready"])
 def test_cancel_frees_the_prefill_side_at_once(
     transport: str, prefill: Any, decode: Any, until: Any, when: str

@@ -25,10 +25,20 @@ class PullMessage(HandoffMessage, frozen=True, kw_only=True):
 
 
 class Pull(PullMessage, frozen=True):
-    """Decode: send me the request's KV from token 0. ``wait``: seconds it will wait for all of it."""
+    """Decode: send me the request's KV from token 0.
+
+    Attributes:
+        wait: seconds it will wait for all of it.
+        room: whether it has room for it; else it will say ``SendKv`` when it has.
+    """
 
     secret: Secret
     wait: float
+    room: bool = True
+
+
+class SendKv(PullMessage, frozen=True):
+    """Decode: now there is room for it."""
 
 
 class StillPulling(PullMessage, frozen=True):
@@ -99,7 +109,7 @@ class PullFailed(PullMessage, frozen=True):
     message: str
 
 
-FromPuller = Pull | StillPulling | RegionsRead | PullReceived | CancelPull
+FromPuller = Pull | SendKv | StillPulling | RegionsRead | PullReceived | CancelPull
 ToPuller = KvPiece | NixlAgent | KvRegions | AllSent | PullValid | PullFailed
 
 FROM_PULLER: msgspec.msgpack.Decoder[FromPuller] = msgspec.msgpack.Decoder(FromPuller)

@@ -135,6 +135,13 @@ def silent(rank: Rank, channel: Channel) -> Awaitable[Any]:
     return rank.hear(channel)
 
 
+def there(table: torch.Tensor) -> asyncio.Future[torch.Tensor]:
+    """Blocks that need not be waited for."""
+    future: asyncio.Future[torch.Tensor] = asyncio.get_running_loop().create_future()
+    future.set_result(table)
+    return future
+
+
 def pull(*scripts: Script, latest: float = 60.0, during: Any = None, setup: Any = None) -> tuple[Rank, Any]:
     """Pull from a rank with these scripts; returns it and what ``pull`` returned or raised.
 
@@ -149,7 +156,7 @@ def pull(*scripts: Script, latest: float = 60.0, during: Any = None, setup: Any 
         puller = Puller(rank.target, HOST)
         serving = asyncio.ensure_future(rank.serve())
         pulling = asyncio.ensure_future(
-            puller.pull(rank.offer, rank.address, rank.own_table, time.monotonic() + latest)
+            puller.pull(rank.offer, rank.address, there(rank.own_table), time.monotonic() + latest)
         )
         try:
             if during is not None:

@@ -106,7 +106,7 @@ def test_only_what_is_overdue_expires_and_not_under_a_reader(clock: Any, caplog:
     assert books.settled == [("silent", "expired")]
     assert books.held("read").ending == "expired"
     assert books.held("computing").ending is None
-    assert caplog.text.count("of request silent expired: nothing moved for 10.0 s") == 1
+    assert caplog.text.count("of request silent expired: nobody asked for it for 10.0 s") == 1
     books.end_read(books.held("read"))
     assert books.settled == [("silent", "expired"), ("read", "expired")]
 

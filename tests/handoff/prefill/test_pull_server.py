@@ -366,7 +366,9 @@ def test_an_expiry_is_told() -> None:
     async def story(rank: Rank) -> None:
         _, peer = await rank.pulling(8)
         rank.holdings.end("a", "expired")
-        assert (await peer.failure()).endswith("request a (expired): nothing moved for 20.0 s")
+        assert (await peer.failure()).startswith(
+            "rank 3 no longer holds the KV of request a (expired): nobody asked for it for 20.0 s"
+        )
 
     assert on_rank(story).settled == [("a", "expired")]
 

@@ -37,7 +37,7 @@ class Puller:
         self.worker, self.name, self.rank, self.secret = worker, name, rank, SECRET
         self.payload = b""
 
-    async def start(self, wait: float = 5.0) -> Puller:
+    async def start(self, wait: float = 60.0) -> Puller:
         address = self.worker.sources[self.rank].address
         self.channel = await Channel.connect(HOST, address.port, HOST, 2.0)
         await self.channel.send(Pull(request_id=self.name, secret=self.secret, wait=wait))
@@ -101,7 +101,7 @@ def test_expires_without_a_receiver_that_asks(
             while isinstance(message := await puller.next(), NixlAgent):
                 continue
             assert isinstance(message, PullFailed)
-            assert "(expired): nothing moved for 0.4 s" in message.message
+            assert "(expired): nobody asked for it for 0.4 s" in message.message
             puller.channel.close()
 
     asyncio.run(run())

@@ -30,6 +30,7 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    SendKv,
     StillPulling,
     ToPuller,
     asking_seconds,
@@ -70,14 +71,17 @@ class Puller:
         self._nixl: NixlReader | None = None
         self._nixl_lock = threading.Lock()
 
-    async def pull(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
+    async def pull(
+        self, offer: Offer, rank: RankAddress, table: asyncio.Future[torch.Tensor], latest: float
+    ) -> int:
         """Pull one rank's layers of the whole prompt, and confirm; returns the KV bytes that came.
 
         If this fails or is cancelled, the rank is told, so that it lets go at once. Nothing is written to the
         request's blocks any more when it returns or raises.
 
         Args:
-            table: int64 ``[>= ceil(prompt_tokens / kv.block_size)]``, this worker's blocks for the request.
+            table: int64 ``[>= ceil(prompt_tokens / kv.block_size)]``, this worker's blocks for the request. The
+                rank is asked at once, so that it knows who waits, and sends when there are any.
             latest: when the caller will give up, in seconds of ``time.monotonic``. Only the rank is told: the
                 caller cancels.
 
@@ -103,14 +107,20 @@ class Puller:
         if self._nixl is not None:
             self._nixl.close()
 
-    async def _pull_once(self, offer: Offer, rank: RankAddress, table: torch.Tensor, latest: float) -> int:
+    async def _pull_once(
+        self, offer: Offer, rank: RankAddress, table: asyncio.Future[torch.Tensor], latest: float
+    ) -> int:
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
         unwanted, asking = False, None
         try:
             wait = max(0.0, latest - time.monotonic())
-            await channel.send(Pull(request_id=offer.request_id, secret=offer.secret, wait=wait))
+            name, room = offer.request_id, table.done()
+            await channel.send(Pull(request_id=name, secret=offer.secret, wait=wait, room=room))
             asking = asyncio.create_task(self._keep_asking(channel, offer, rank))
-            await self._take_all(channel, offer, rank, table)
+            if not room:
+                await asyncio.wait({table})
+                await channel.send(SendKv(request_id=name))
+            await self._take_all(channel, offer, rank, table.result())
             return await self._confirm(channel, offer, rank)
         except PeerLost:
             raise

@@ -187,19 +187,24 @@ class KVReceiver:
     async def _gather(
         self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]], latest: float
     ) -> int:
-        """Pull from all ranks at once; returns the KV bytes that came."""
+        """Pull from all ranks at once, as soon as there are blocks; returns the KV bytes that came."""
+        table = asyncio.ensure_future(self._room(offer, allocate))
+        pulls = [asyncio.create_task(self._puller.pull(offer, rank, table, latest)) for rank in offer.ranks]
+        try:
+            await asyncio.wait({table, *pulls}, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await stop_all(table, *pulls)
+        _, *sizes = results(table, *pulls)
+        return sum(sizes)
+
+    async def _room(self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]]) -> torch.Tensor:
         table = await allocate(offer)
         if len(table) * self._kv.block_size < offer.prompt_tokens:
             raise HandoffError(
                 f"request {offer.request_id} got {len(table)} blocks of {self._kv.block_size} tokens for a prompt "
                 f"of {offer.prompt_tokens}"
             )
-        pulls = [asyncio.create_task(self._puller.pull(offer, rank, table, latest)) for rank in offer.ranks]
-        try:
-            await asyncio.wait(pulls, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            await stop_all(*pulls)
-        return sum(results(*pulls))
+        return table
 
 
 class _Refused(HandoffError):

@@ -141,7 +141,10 @@ class Holdings:
         for held in list(self._held.values()):
             if held.overdue(now, self.timeout):
                 logger.warning(
-                    "the KV of request %s expired: nothing moved for %.1f s", held.request_id, self.timeout
+                    "the KV of request %s expired: nobody asked for it for %.1f s, or for longer than its "
+                    "receiver waits",
+                    held.request_id,
+                    self.timeout,
                 )
                 self.end(held.request_id, "expired")
 

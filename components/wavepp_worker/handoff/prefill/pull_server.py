@@ -24,6 +24,7 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    SendKv,
     StillPulling,
     check_request,
 )
@@ -38,11 +39,19 @@ REFUSE_SECONDS = 1.0
 
 
 @dataclass
+class ReceiverRoom:
+    """Whether a receiver has room for what it asks for; before that nothing is sent."""
+
+    there: bool
+
+
+@dataclass
 class ServedPull:
     """A connected receiver. ``reading``: it was told where tokens are and has not said ``RegionsRead``."""
 
     held: HeldKv
     task: asyncio.Task[None]
+    room: ReceiverRoom
     reading: bool = False
 
 
@@ -84,13 +93,14 @@ class PullServer:
             await channel.say_last(refusal, REFUSE_SECONDS)
             raise HandoffError(f"{channel.peer} pulled with a name and secret that do not belong together")
         channel.welcome()
-        listening = asyncio.create_task(self._listen(channel, hello.request_id))
+        room = ReceiverRoom(hello.room)
+        listening = asyncio.create_task(self._listen(channel, hello.request_id, room))
         tasks: list[asyncio.Task[Any]] = [listening]
         pull: ServedPull | None = None
         try:
             me = asyncio.current_task()
             assert me is not None
-            attaching = asyncio.create_task(self._attach(hello, me))
+            attaching = asyncio.create_task(self._attach(hello, room, me))
             tasks.append(attaching)
             await asyncio.wait({listening, attaching}, return_when=asyncio.FIRST_COMPLETED)
             if not attaching.done():
@@ -119,7 +129,7 @@ class PullServer:
             if pull is not None:
                 self._detach(pull)
 
-    async def _attach(self, hello: Pull, task: asyncio.Task[None]) -> ServedPull | None:
+    async def _attach(self, hello: Pull, room: ReceiverRoom, task: asyncio.Task[None]) -> ServedPull | None:
         """Wait until the request is offered and take over from an earlier connection; None if it is not."""
         name, holdings = hello.request_id, self._holdings
         latest = time.monotonic() + deadline.bounded(hello.wait)
@@ -136,7 +146,7 @@ class PullServer:
         if held is None:
             return None
         held.start_pull(time.monotonic(), latest - time.monotonic())
-        pull = ServedPull(held, task)
+        pull = ServedPull(held, task, room)
         self._pulls[hello.request_id] = pull
         return pull
 
@@ -150,7 +160,9 @@ class PullServer:
             del self._pulls[pull.held.request_id]
             pull.held.stop_pull(time.monotonic())
 
-    async def _listen(self, channel: Channel, request_id: str) -> PullReceived | CancelPull | None:
+    async def _listen(
+        self, channel: Channel, request_id: str, room: ReceiverRoom
+    ) -> PullReceived | CancelPull | None:
         """What the receiver says at the end; None if its connection ends first."""
         while True:
             try:
@@ -163,7 +175,10 @@ class PullServer:
                 pull.held.asked(time.monotonic())
             if isinstance(message, StillPulling):
                 continue
-            if isinstance(message, RegionsRead):
+            if isinstance(message, SendKv):
+                room.there = True
+                self._holdings.changed.fire()
+            elif isinstance(message, RegionsRead):
                 self._read(message)
             elif isinstance(message, Pull):
                 raise HandoffError(f"{channel.peer} pulls request {request_id} twice over one connection")
@@ -186,6 +201,7 @@ class PullServer:
         """Feed, then wait for the request to end, and tell the receiver if it ended badly."""
         held = pull.held
         try:
+            await self._holdings.changed.wait_for(lambda: held.ending or pull.room.there)
             await self._feed(channel, pull)
             if held.ending is None:
                 size = self._bytes_per_token * held.prompt_tokens
@@ -231,7 +247,7 @@ class PullServer:
     def _trouble(self, held: HeldKv, reason: str = "") -> str:
         if not reason:
             reason = (
-                f"nothing moved for {self._holdings.timeout:.1f} s"
+                f"nobody asked for it for {self._holdings.timeout:.1f} s, or for longer than its receiver waits"
                 if held.ending == "expired"
                 else "it was given up"
             )
