@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import stat
@@ -12,12 +13,16 @@ from wavepp_worker.block_keys import SECRET_BYTES
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
+logger = logging.getLogger(__name__)
+
 SECRET_FILE = "keys.secret"
 """In ``disk_path``, readable by its owner alone."""
 
 
 def key_secret(config: EngineConfig) -> bytes:
     """``SECRET_BYTES`` random bytes. Where a disk tier survives a restart, they do as well.
+
+    One that the disk has damaged is replaced, with a warning: what was kept under it is computed again.
 
     Raises:
         ConfigError: the file beside the disk tier cannot be made or read, is another's, or open to others.
@@ -27,8 +32,13 @@ def key_secret(config: EngineConfig) -> bytes:
     path = config.disk_path / SECRET_FILE
     try:
         config.disk_path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            _create(path)
+        if path.exists():
+            secret = _read(path)
+            if len(secret) == SECRET_BYTES:
+                return secret
+            logger.warning("%s is damaged: the cache on disk begins anew; check the disk", path)
+            path.unlink()
+        _create(path)
         return _read(path)
     except OSError as error:
         raise ConfigError(
@@ -61,10 +71,5 @@ def _read(path: Path) -> bytes:
         raise ConfigError(
             f"disk_path: {path} is not a file that only this user can read, and who knows it can forge block keys; "
             "delete it, and the cache on disk begins anew"
-        )
-    if len(secret) != SECRET_BYTES:
-        raise ConfigError(
-            f"disk_path: {path} has {len(secret)} bytes instead of {SECRET_BYTES}; delete it, and the cache on disk "
-            "begins anew"
         )
     return secret
