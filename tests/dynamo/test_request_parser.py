@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,7 @@ def test_whatever_is_sent_is_understood_or_refused(data: st.DataObject, tokens: 
         small = st.integers(0, 5) | st.floats(0, 1) | JSON
         chosen = st.dictionaries(st.sampled_from(keys), small, max_size=2)
         request[group] = data.draw(JSON | chosen if data.draw(st.integers(0, 9)) == 0 else chosen)
-    try:
+    with contextlib.suppress(InvalidRequest):
         parsed = parse_request(request, LIMITS, SamplingParams())
         check_types(
             PrefillRequest(
@@ -256,5 +257,3 @@ def test_whatever_is_sent_is_understood_or_refused(data: st.DataObject, tokens: 
                 banned=parsed.banned_first,
             )
         )
-    except InvalidRequest as error:
-        assert str(error)
