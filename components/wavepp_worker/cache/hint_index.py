@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
 from wavepp_worker.errors import AuditError
 
 SHARDS = 16
@@ -68,15 +69,17 @@ class HintIndex:
         (or ``n`` is 0) and key ``n`` is not (or ``n`` is ``limit``).
         """
         shards = self._windows[window]
+        # A call for every key would take a third of the time.
+        packed = keys.packed if isinstance(keys, BlockKeys) else b"".join(keys)
         low, step = 0, 1
         while low < limit:
-            probe = min(step, limit)
-            key = keys[probe - 1]
+            probe = step if step < limit else limit
+            key = packed[KEY_BYTES * (probe - 1) : KEY_BYTES * probe]
             if key not in shards[key[0] % SHARDS].counts:
                 high = probe - 1
                 while low < high:
                     middle = (low + high + 1) // 2
-                    key = keys[middle - 1]
+                    key = packed[KEY_BYTES * (middle - 1) : KEY_BYTES * middle]
                     if key in shards[key[0] % SHARDS].counts:
                         low = middle
                     else:

@@ -31,22 +31,34 @@ class FullWindow(AttentionWindow):
         on_device = leading(present, lambda at: nodes[keys[at]].tier == Tier.DEVICE)
         return present if on_device - pinned <= pinnable else pinned + max(0, pinnable)
 
+    def lease(self, keys: Sequence[bytes], end: int) -> Share:
+        """From the last block up: a look-up of each key would cost more than all the rest."""
+        node = self.tree.nodes[keys[end - 1]] if end else None
+        pinned: list[Node] = []
+        while node is not None:
+            pinned.append(node)
+            node = node.parent
+        pinned.reverse()
+        self.tree.pin(pinned)
+        return Share(0, pinned)
+
     def below_device(self, share: Share) -> list[Node]:
         pinned = share.pinned
         return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]
 
     def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         nodes, pinned = self.tree.nodes, share.pinned
-        for at in range(share.published, min(computed // self.block_size, len(keys))):
+        complete = min(computed // self.block_size, len(keys))
+        for at, key in enumerate(keys[share.published : complete], share.published):
             parent = pinned[-1] if pinned else None
             if parent is not None and not parent.attached:
                 return
-            node = nodes.get(keys[at])
+            node = nodes.get(key)
             if node is not None and node.pins and node.tier == Tier.DEVICE:
                 # Our copy stays private. Its node is held all the same: our next block goes below it.
                 self._hold(share, node)
             else:
-                self._publish_block(share, node, keys[at], parent, at)
+                self._publish_block(share, node, key, parent, at)
             share.published = at + 1
 
 
