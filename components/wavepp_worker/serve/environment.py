@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,13 @@ def base_environment() -> dict[str, str]:
     # One port for all would let only the first worker start.
     inherited.pop("DYN_SYSTEM_PORT", None)
     return inherited
+
+
+def allow_descriptors() -> None:
+    """Let processes that are started from here open as many files as the user may: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:

@@ -17,6 +17,7 @@ from wavepp_worker.serve.environment import (
     LOOPBACK,
     QUIET,
     STORE_VARIABLE,
+    allow_descriptors,
     base_environment,
 )
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -65,6 +66,7 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> Non
     log = Log([process.label for process in plan.processes])
     for note in plan.notes:
         log.say(note, "yellow")
+    allow_descriptors()
     directory = RunDir(run_dir)
     broker = None
     try:
