@@ -91,7 +91,7 @@ SEVERAL_MODULES = {
     "runtime/trace/test_traced_runs.py": Together("the trace of real runs"),
     "serve/test_launch_plan.py": Together(
         "what a plan says before anything starts",
-        ("serve/environment.py", "serve/flag_check.py", "serve/http_address.py", "serve/model_choice.py"),
+        ("serve/flag_check.py", "serve/http_address.py", "serve/model_choice.py"),
     ),
     "serve/test_supervisor.py": Together(
         "launches of services that only pretend, and misbehave",
