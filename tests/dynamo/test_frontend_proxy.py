@@ -224,13 +224,14 @@ def test_a_body_that_is_too_long_or_does_not_come_is_refused(monkeypatch: pytest
         ("/busy_threshold", b"403"),
     ],
 )
-def test_a_path_is_passed_on_as_it_was_checked(target: str, status: bytes) -> None:
+@pytest.mark.parametrize("method", ["POST", "TRACE"])
+def test_a_path_is_passed_on_as_it_was_checked(method: str, target: str, status: bytes) -> None:
     """A client library would take ``..`` out of a path before sending it: this speaks HTTP itself."""
 
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        writer.write(f"{method} {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
         assert (await reader.read(12)).endswith(status)
         writer.close()
         assert [path for _, path, _, _ in upstream.requests] == [target] * (status == b"207")

@@ -20,6 +20,7 @@ FOUND = {
     "a body that is said to be compressed": _post(_COMPLETIONS, ("Content-Encoding", "deflate")),
     "a path that is rewritten on its way": _post(_COMPLETIONS, target="/x/../v1/completions", prompt=[10**6]),
     "an address for a path": _post(_COMPLETIONS, target="http://127.0.0.1:1/v1/completions"),
+    "a path spelled in another way": HttpRequest("TRACE", "/v1/complet%69ons", (), b"{}", "whole"),
     "a control character that hides what follows": HttpRequest(
         "POST", _COMPLETIONS, (), b'{"model":"model","user":"a\nb","prompt":[1000000]}', "whole"
     ),

@@ -135,7 +135,8 @@ async def _talk(port: Port, said: list[bytes], ending: str) -> None:
         reader, writer = await asyncio.open_connection(port.at.host, port.at.port)
     try:
         for message in said:
-            writer.write(message)
+            if not writer.is_closing():
+                writer.write(message)
         with contextlib.suppress(OSError):
             await writer.drain()
         if ending == "leave":

@@ -150,10 +150,12 @@ class FrontendProxy:
         """Raise ``InvalidRequest`` if something speaks against the request."""
         if not request.raw_path.startswith("/"):
             raise InvalidRequest(f"{request.raw_path!r} is no path; ask for one that begins with /")
-        if request.method != "POST" or request.path not in CHECKED_PATHS:
+        if request.path not in CHECKED_PATHS:
             return
         if request.raw_path.partition("?")[0] != request.path:
             raise InvalidRequest(f"write the path as it is: {request.path}")
+        if request.method != "POST":
+            return
         sentence = chosen_by_header(request.headers) or refusal(
             request.path, _decoded(body), self._vocab_size
         )
