@@ -48,6 +48,7 @@ SEVERAL_MODULES = {
             "handoff/prefill/socket_source.py",
         ),
     ),
+    "handoff/test_damaged_messages.py": Together("a decode worker whose prefill worker is broken or hostile"),
     "handoff/test_interleavings.py": Together("any order of events settles everything once"),
     "handoff/test_killed.py": Together("a decode worker killed during a transfer"),
     "handoff/connection/test_channel.py": Together(
