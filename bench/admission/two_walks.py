@@ -18,8 +18,8 @@ def first_walk(cache: RankCache, keys: Sequence[bytes], prompt_tokens: int) -> i
     with cache.windows() as windows:
         nodes = windows[0].tree.nodes
         parent = None
-        while depth < limit:
-            node = nodes.get(keys[depth])
+        for key in keys[:limit]:
+            node = nodes.get(key)
             if node is None or node.parent is not parent:
                 break
             parent = node
