@@ -28,7 +28,9 @@ SEVERAL_MODULES = {
     "cache/test_cache_machine.py": Together("random calls against a naive model"),
     "cache/test_ownership_scenarios.py": Together("numbered scenarios of who holds what"),
     "cache/test_reconciliation.py": Together("several ranks' caches agree on an endpoint"),
-    "cache/test_disk_store.py": Together("the file survives restarts and damage", ("cache/disk_format.py",)),
+    "runtime/tiers/test_disk_store.py": Together(
+        "the file survives restarts and damage", ("runtime/tiers/disk_format.py",)
+    ),
     "cache/windows/test_kinds.py": Together(
         "the same questions to every kind of window",
         ("cache/windows/attention.py", "cache/windows/recurrent.py", "cache/windows/window.py"),

@@ -18,7 +18,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
-from wavepp_worker.cache.disk_format import PAGE_BYTES, record_bytes
 from wavepp_worker.errors import (
     ConfigError,
     EngineDead,
@@ -29,6 +28,7 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.tiers.disk_format import PAGE_BYTES, record_bytes
 
 from tests.support.prompts import PromptMaker
 from tests.support.reference import Reference

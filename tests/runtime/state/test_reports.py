@@ -14,9 +14,9 @@ from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
-from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
+from wavepp_worker.runtime.tiers.block_origins import BlockOrigin, BlockOrigins
 
 from tests.support.cache_bench import key
 from tests.support.rank_books import BLOCK, Events, RankBooks

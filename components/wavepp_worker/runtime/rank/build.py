@@ -37,7 +37,7 @@ from wavepp_worker.runtime.rank.parts import RankParts, make_parts
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave, LeaderWave
 from wavepp_worker.runtime.state.reports import EventSink
-from wavepp_worker.runtime.state.tier_store import TierStore, open_tiers
+from wavepp_worker.runtime.tiers.tier_store import TierStore, open_tiers
 from wavepp_worker.runtime.trace.timeline import Timeline
 from wavepp_worker.step_bound import StepBound
 from wavepp_worker.watchdog import Watchdog, Watched

@@ -11,10 +11,10 @@ from wavepp_worker.runtime.admission.actions import LockstepActions, RoundAction
 from wavepp_worker.runtime.admission.ownership import ImmediateOwnership, LeaseOwnership, Ownership
 from wavepp_worker.runtime.admission.wave_gate import Gate
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
-from wavepp_worker.runtime.state.block_origins import BlockOrigins
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
 from wavepp_worker.runtime.state.reports import EventSink, RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
+from wavepp_worker.runtime.tiers.block_origins import BlockOrigins
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
 

@@ -1,1 +1,1 @@
-"""One rank's side of every request's life, and where its blocks' bytes are."""
+"""One rank's side of every request's life."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tiers(Protocol):
-    """Where block contents are; see ``state.tier_store``."""
+    """Where block contents are; see ``tiers.tier_store``."""
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         """Copy blocks between tiers, in order; returns those that the disk did not take."""

@@ -15,8 +15,8 @@ from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError, WaveppError
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
-from wavepp_worker.runtime.state.block_origins import BlockOrigin, BlockOrigins
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
+from wavepp_worker.runtime.tiers.block_origins import BlockOrigin, BlockOrigins
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.runtime.state.host_memory import HostMemory
+from wavepp_worker.runtime.tiers.host_memory import HostMemory
 
 CPU = torch.device("cpu")
 

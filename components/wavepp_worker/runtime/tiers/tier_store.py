@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from wavepp_worker.cache.disk_store import StoredSlot
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import CacheCorrupt
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
-from wavepp_worker.runtime.state.block_origins import BlockOrigins, origin_bytes
-from wavepp_worker.runtime.state.disk_tier import DiskTier
-from wavepp_worker.runtime.state.host_memory import HostMemory
-from wavepp_worker.runtime.state.move_batches import batches, runs
+from wavepp_worker.runtime.tiers.block_origins import BlockOrigins, origin_bytes
+from wavepp_worker.runtime.tiers.disk_store import StoredSlot
+from wavepp_worker.runtime.tiers.disk_tier import DiskTier
+from wavepp_worker.runtime.tiers.host_memory import HostMemory
+from wavepp_worker.runtime.tiers.move_batches import batches, runs
 
 STAGING_BYTES = 16 << 20
 """Most bytes gathered at once between two tiers (or one block): few copies, yet buffers the allocators reuse.

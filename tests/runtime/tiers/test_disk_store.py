@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from wavepp_worker.block_keys import KEY_BYTES
-from wavepp_worker.cache.disk_store import DiskStore
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+from wavepp_worker.runtime.tiers.disk_store import DiskStore
 
 BYTES = 5000
 SLOTS = 8
@@ -25,7 +25,7 @@ PRINT = "tiny, float32, layers 0 to 3, blocks of 16 tokens, rank 0 of 2"
 WRITER = """
 import random, sys
 from pathlib import Path
-from wavepp_worker.cache.disk_store import DiskStore
+from wavepp_worker.runtime.tiers.disk_store import DiskStore
 store = DiskStore(Path(sys.argv[1]), 4, 1 << 20, "killed")
 rng = random.Random(int(sys.argv[2]))
 for count in range(1, 1 << 40):

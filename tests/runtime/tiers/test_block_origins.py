@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker import token_ids
-from wavepp_worker.runtime.state.block_origins import TEXT_BYTES, BlockOrigin, BlockOrigins, origin_bytes
+from wavepp_worker.runtime.tiers.block_origins import TEXT_BYTES, BlockOrigin, BlockOrigins, origin_bytes
 
 from tests.support.cache_bench import key
 

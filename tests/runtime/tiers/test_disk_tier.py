@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.block_keys import BlockKeys
-from wavepp_worker.cache import disk_store
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 from wavepp_worker.runtime.protocol.events import CacheChanges
 from wavepp_worker.runtime.protocol.rounds import Admit
-from wavepp_worker.runtime.state.disk_tier import DiskTier
-from wavepp_worker.runtime.state.tier_store import TierStore, WindowTiers
+from wavepp_worker.runtime.tiers import disk_store
+from wavepp_worker.runtime.tiers.disk_tier import DiskTier
+from wavepp_worker.runtime.tiers.tier_store import TierStore, WindowTiers
 
 from tests.support.cache_bench import key
 from tests.support.rank_books import BLOCK, RankBooks

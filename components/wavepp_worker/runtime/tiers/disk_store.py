@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from wavepp_worker.cache.disk_format import (
+from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+from wavepp_worker.runtime.tiers.disk_format import (
     PAGE_BYTES,
     DiskRecord,
     describe_header,
@@ -30,7 +31,6 @@ from wavepp_worker.cache.disk_format import (
     record_bytes,
     unpack_record,
 )
-from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from wavepp_worker.cache.moves import Move, Tier
-from wavepp_worker.runtime.state.move_batches import batches, runs
+from wavepp_worker.runtime.tiers.move_batches import batches, runs
 
 places = st.tuples(st.sampled_from(Tier), st.integers(0, 3))
 moves = st.builds(lambda w, s, t: Move(w, 0, None, s, t), st.integers(0, 1), places, places).filter(

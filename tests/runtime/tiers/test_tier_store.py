@@ -16,9 +16,9 @@ from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
-from wavepp_worker.runtime.state import tier_store
-from wavepp_worker.runtime.state.disk_tier import DiskTier
-from wavepp_worker.runtime.state.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
+from wavepp_worker.runtime.tiers import tier_store
+from wavepp_worker.runtime.tiers.disk_tier import DiskTier
+from wavepp_worker.runtime.tiers.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
 
 from tests.support.cache_bench import key
 

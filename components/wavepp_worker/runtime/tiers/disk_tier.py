@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from wavepp_worker.cache.disk_store import DiskStore, StoredSlot
 from wavepp_worker.cache.moves import Copy
 from wavepp_worker.errors import CacheCorrupt
+from wavepp_worker.runtime.tiers.disk_store import DiskStore, StoredSlot
 
 logger = logging.getLogger(__name__)
 
