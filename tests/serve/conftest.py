@@ -27,8 +27,8 @@ def start_dummies(tmp_path: Path) -> Starter:
     (tmp_path / "dummies.py").write_text(_GRAPH)
     path = os.pathsep.join(filter(None, (str(_PROGRAMS), os.environ.get("PYTHONPATH"))))
 
-    def start(*words: str) -> AbstractContextManager[RunningGraph]:
-        return start_graph("dummies.py", *words, env={"PYTHONPATH": path}, cwd=tmp_path)
+    def start(*words: str, to: Path | None = None) -> AbstractContextManager[RunningGraph]:
+        return start_graph("dummies.py", *words, env={"PYTHONPATH": path}, cwd=tmp_path, to=to)
 
     return start
 

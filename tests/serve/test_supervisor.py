@@ -75,6 +75,32 @@ def test_what_a_killed_service_left_is_removed(start_dummies: Starter) -> None:
         assert graph.stop() == 0
 
 
+def test_without_room_for_its_own_files_everything_else_goes_on(start_dummies: Starter) -> None:
+    """A full temporary directory while a process is started again must not end the whole graph."""
+    with start_dummies() as graph:
+        graph.wait_ready()
+        scratch, gone = graph.run_dir / "tmp", graph.run_dir / "gone"
+        scratch.rename(gone)
+        (graph.run_dir / ".state.json").mkdir()
+        os.kill(graph.processes("Decode")[0]["pid"], signal.SIGKILL)
+        graph.wait_for(lambda: "Decode:0 cannot be started now" in graph.log())
+        assert "state.json cannot be written" in graph.log()
+        gone.rename(scratch)
+        graph.wait_for(lambda: "Decode:0 is up again" in graph.log())
+        (graph.run_dir / ".state.json").rmdir()
+        assert graph.stop() == 0
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(start_dummies: Starter) -> None:
+    """As where the disk that it is redirected to is full."""
+    with start_dummies("--Decode.say=hello", to=Path("/dev/full")) as graph:
+        graph.wait_for(lambda: graph.state().get("ready"))
+        os.kill(graph.processes("Decode")[0]["pid"], signal.SIGKILL)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
+        graph.stop()
+
+
 def test_service_that_fails_at_first_still_comes_up(start_dummies: Starter, tmp_path: Path) -> None:
     with start_dummies("--Prefill.exit_code=3", f"--Prefill.once={tmp_path / 'died'}") as graph:
         graph.wait_ready()

@@ -39,7 +39,7 @@ class RunningGraph:
 
     def log(self) -> str:
         """Everything the launcher printed, its errors included."""
-        return self.log_file.read_text(errors="replace")
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     @property
     def base_url(self) -> str:
@@ -100,14 +100,21 @@ Starter = Callable[..., contextlib.AbstractContextManager[RunningGraph]]
 
 @contextlib.contextmanager
 def start_graph(
-    graph: str, *words: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    graph: str,
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    to: Path | None = None,
 ) -> Iterator[RunningGraph]:
-    """``dynamo serve GRAPH WORDS...``, without waiting for it; whatever is left at the end is killed."""
+    """``dynamo serve GRAPH WORDS...``, without waiting for it; whatever is left at the end is killed.
+
+    ``to``: where its output goes, if ``RunningGraph.log`` is not asked for it.
+    """
     # Not pytest's directories: sockets need short paths.
     scratch = Path(tempfile.mkdtemp(prefix="gp-"))
     run_dir = scratch / "run"
     command = [*SERVE, graph, *words, "--run-dir", str(run_dir)]
-    with (scratch / "log").open("wb") as log:
+    with (to or scratch / "log").open("wb") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

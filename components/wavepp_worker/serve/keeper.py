@@ -137,7 +137,14 @@ class Keeper:
                 self.process.argv, self._environment, lambda line: self._log.line(label, line)
             )
         except OSError as error:
-            raise StartFailed(f"{label} cannot be started: {error}") from error
+            if not self._ever_ready:
+                raise StartFailed(f"{label} cannot be started: {error}") from error
+            # No room, descriptor or memory is left for now: what runs of the graph goes on meanwhile.
+            pause = self._backoff.after(0.0, time.monotonic())
+            self._log.say(
+                f"{label} cannot be started now ({error}), and is tried again in {pause:.0f} s", "red"
+            )
+            return pause
         self._child = child
         self._changed()
         if self._stopping.is_set():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -13,12 +16,29 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright
 _OWN = "dynamo serve"
 
 
+class _StandardOutput:
+    """Standard output, which loses what it cannot take, as on a full disk: nothing may end because of a line."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            sys.stdout.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+
+
 class Log:
     """Writes to standard output, in colour where that is a terminal."""
 
     def __init__(self, labels: Iterable[str], console: Console | None = None) -> None:
         """``labels`` are the names lines can come from."""
-        self._console = console or Console(highlight=False, markup=False, emoji=False)
+        output = cast("IO[str]", _StandardOutput())
+        self._console = console or Console(file=output, highlight=False, markup=False, emoji=False)
         self._styles = {label: _COLOURS[index % len(_COLOURS)] for index, label in enumerate(labels)}
         self._width = max(map(len, (*self._styles, _OWN)))
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -135,23 +136,28 @@ class Supervisor:
         self._log.say("stopped")
 
     def _write_state(self) -> None:
-        self._run_dir.write_state(
-            {
-                "graph": self._plan.graph,
-                "pid": os.getpid(),
-                "ready": self._is_ready,
-                "base_url": self._plan.base_url,
-                "model": self._model,
-                "processes": [
-                    {
-                        "service": keeper.process.service,
-                        "replica": keeper.process.replica,
-                        "pid": keeper.pid,
-                        "port": keeper.process.port,
-                        "ready": keeper.ready,
-                        "restarts": keeper.restarts,
-                    }
-                    for keeper in self._keepers
-                ],
-            }
-        )
+        """Tell others; that they cannot be told, as on a full disk, is no reason to end anything."""
+        try:
+            self._run_dir.write_state(self._state())
+        except OSError as error:
+            self._log.say(f"state.json cannot be written, and is out of date: {error}", "red")
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "graph": self._plan.graph,
+            "pid": os.getpid(),
+            "ready": self._is_ready,
+            "base_url": self._plan.base_url,
+            "model": self._model,
+            "processes": [
+                {
+                    "service": keeper.process.service,
+                    "replica": keeper.process.replica,
+                    "pid": keeper.pid,
+                    "port": keeper.process.port,
+                    "ready": keeper.ready,
+                    "restarts": keeper.restarts,
+                }
+                for keeper in self._keepers
+            ],
+        }
