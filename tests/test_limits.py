@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_banned, check_prompt, first_outside
+from wavepp_worker.limits import MOST_SALT_BYTES, check_banned, check_prompt, check_salt, first_outside
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,12 @@ def test_something_must_be_left_to_choose() -> None:
     check_banned([*range(99), 100, -1], 100)
     with pytest.raises(InvalidRequest, match="all 100 tokens of the vocabulary are banned"):
         check_banned(range(100), 100)
+
+
+def test_what_is_kept_beside_every_block_is_short() -> None:
+    check_salt("")
+    check_salt("ä" * (MOST_SALT_BYTES // 2))
+    with pytest.raises(InvalidRequest, match="cache_salt has 1025 bytes, this deployment takes at most 1024"):
+        check_salt("x" + "ä" * (MOST_SALT_BYTES // 2))
+    with pytest.raises(InvalidRequest, match="salt has"):
+        check_salt("\ud800" * MOST_SALT_BYTES, "salt")

@@ -1,6 +1,6 @@
 """What a prompt may be: the one place that refuses an empty one, one too long, or an id outside the vocabulary.
 
-And of what is banned, that something is left to choose.
+And of what is banned, that something is left to choose; and of what the cache keeps beside blocks, that it is short.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from collections.abc import Collection, Iterable
 
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
+
+MOST_SALT_BYTES = 1024
+"""UTF-8 bytes of a salt, or of an adapter's name. Both are kept and told to the router for as long as a block of the
+request is cached: a pool of short prompts under long ones would need many times its own memory."""
 
 
 def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
@@ -34,6 +38,24 @@ def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
     highest = int(ids.max())
     if highest >= vocab_size:
         raise InvalidRequest(outside_vocabulary(highest, vocab_size))
+
+
+def check_salt(text: str, name: str = "cache_salt") -> None:
+    """Refuse a salt that is too long to be kept beside every block.
+
+    Args:
+        text: the salt, or an adapter's name.
+        name: what it is called in the request.
+
+    Raises:
+        InvalidRequest: it has more than ``MOST_SALT_BYTES``.
+    """
+    # A code point that stands alone has no UTF-8; others refuse it.
+    count = len(text.encode(errors="surrogatepass"))
+    if count > MOST_SALT_BYTES:
+        raise InvalidRequest(
+            f"{name} has {count} bytes, this deployment takes at most {MOST_SALT_BYTES}; give a hash of it"
+        )
 
 
 def check_banned(banned: Collection[int], vocab_size: int) -> None:

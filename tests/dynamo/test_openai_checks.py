@@ -35,6 +35,8 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
         (COMPLETIONS, {"prompt": "x", "repetition_penalty": 1e-40}, "repetition_penalty"),
         (COMPLETIONS, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, "min_tokens=5"),
         (COMPLETIONS, {"prompt": "x", "stop": list("abcde")}, "5 stop strings"),
+        (COMPLETIONS, {"prompt": "x", "cache_salt": "s" * 1025}, "cache_salt has 1025 bytes"),
+        (CHAT, {**HELLO, "nvext": {"cache_salt": "s" * 1025}}, "cache_salt has 1025 bytes"),
         (RESPONSES, {"input": "x", "previous_response_id": ""}, "previous_response_id"),
         (RESPONSES, {"input": "x", "background": True}, "background"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),

@@ -92,6 +92,8 @@ def test_max_tokens_is_cut_to_the_room_left() -> None:
 
 def test_the_salt_comes_with_the_routing() -> None:
     assert read(routing={"cache_salt": "tenant"}).salt == "tenant"
+    with pytest.raises(InvalidRequest, match="cache_salt has 1025 bytes"):
+        read(routing={"cache_salt": "s" * 1025})
 
 
 def test_packed_token_ids_are_understood() -> None:

@@ -17,7 +17,8 @@ from wavepp_worker.dynamo.openai_ranges import (
     too_few_tokens,
 )
 from wavepp_worker.dynamo.worker_choice import chosen_by_body
-from wavepp_worker.limits import first_outside, outside_vocabulary
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.limits import check_salt, first_outside, outside_vocabulary
 
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 MOST_PROMPTS = 128
@@ -52,6 +53,7 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         _constrained,
         _prompt(vocab_size),
         _messages,
+        _salt,
         chosen_by_body,
         sampling_out_of_range,
         stop_out_of_range,
@@ -117,4 +119,14 @@ def _messages(body: Mapping[str, Any]) -> str | None:
                 kind = part.get("type") if isinstance(part, Mapping) else None
                 if kind not in _TEXT_PARTS:
                     return f"a message has content of type {kind!r}; this deployment takes text only"
+    return None
+
+
+def _salt(body: Mapping[str, Any]) -> str | None:
+    options = body.get("nvext")
+    for group in (body, options if isinstance(options, Mapping) else {}):
+        try:
+            check_salt(str(group.get("cache_salt") or ""))
+        except InvalidRequest as error:
+            return str(error)
     return None

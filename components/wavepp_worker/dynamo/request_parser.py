@@ -10,7 +10,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_banned, check_prompt
+from wavepp_worker.limits import check_banned, check_prompt, check_salt
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def parse_request(
     groups = read_option_groups(fields)
     tokens = _packed(fields.get("token_ids"))
     check_prompt(tokens, limits.max_model_len, limits.vocab_size)
+    salt = str(groups.routing.get("cache_salt", ""))
+    check_salt(salt)
     stop, context_left = groups.stop, max(1, limits.max_model_len - token_ids.count(tokens))
     max_tokens = _count(stop, "max_tokens", context_left)
     min_tokens = _count(stop, "min_tokens", 0)
@@ -105,7 +107,7 @@ def parse_request(
         check_banned((*hidden, *visible), limits.vocab_size)
     return ParsedRequest(
         tokens=tokens,
-        salt=str(groups.routing.get("cache_salt", "")),
+        salt=salt,
         sampling=sampling,
         max_tokens=min(max_tokens, context_left),
         min_tokens=min(min_tokens, context_left),

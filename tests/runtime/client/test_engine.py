@@ -185,6 +185,8 @@ def test_bad_requests_are_refused_with_a_sentence_and_hurt_nobody(engine: Prefil
             engine.prefill(token_ids)
     with pytest.raises(InvalidRequest, match="temperature"):
         engine.prefill([1], sampling=SamplingParams(temperature=-1.0))
+    with pytest.raises(InvalidRequest, match="salt has 1025 bytes"):
+        engine.prefill([1], salt="s" * 1025)
     engine.audit()
 
 

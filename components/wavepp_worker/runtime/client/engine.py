@@ -13,7 +13,7 @@ import msgspec
 from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.limits import check_banned, check_prompt
+from wavepp_worker.limits import check_banned, check_prompt, check_salt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
 from wavepp_worker.runtime.client.auditor import Auditor
@@ -160,6 +160,8 @@ class PrefillEngine:
         """
         check_types(request)
         check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
+        check_salt(request.salt, "salt")
+        check_salt(request.lora, "lora")
         check_sampling(request.sampling, self.config.top_logprobs)
         check_banned(request.banned, self.info.vocab_size)
         if request.handoff and self.config.handoff == "none":
