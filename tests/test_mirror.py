@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "components" / "wavepp_worker"
-PACKAGES = ("cache", "decode", "dynamo", "handoff", "model", "runtime", "serve")
+PACKAGES = ("cache", "decode", "dynamo", "handoff", "liveness", "model", "runtime", "serve")
 DECISIONS = (ast.If, ast.IfExp, ast.For, ast.While, ast.Try, ast.comprehension, ast.BoolOp)
 """A module without any of them in a function has no logic of its own."""
 

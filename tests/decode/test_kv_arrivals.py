@@ -16,8 +16,8 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.watchdog import Watched
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding

@@ -13,9 +13,9 @@ from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import EngineDead, WaveppError
+from wavepp_worker.liveness.step_bound import StepBound
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.stage import Chunk, StageOutput
-from wavepp_worker.step_bound import StepBound
-from wavepp_worker.watchdog import Watched
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding

@@ -15,7 +15,7 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
-from wavepp_worker.watchdog import Watched
+from wavepp_worker.liveness.watchdog import Watched
 
 TURN_SECONDS = 1.0
 """How often the thread's event loop shows that it turns."""

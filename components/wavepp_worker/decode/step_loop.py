@@ -10,10 +10,10 @@ import torch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError
+from wavepp_worker.liveness.step_bound import StepBound
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
-from wavepp_worker.step_bound import StepBound
-from wavepp_worker.watchdog import Watched
 
 _STEP_SIZE = 1.0
 """All steps cost much the same."""

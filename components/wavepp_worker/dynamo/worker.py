@@ -163,13 +163,13 @@ class WaveppWorker(LLMEngine):
         sys.stderr.write(f"FATAL: {reason}\n")
         sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
-        watchdog = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
-        watchdog.daemon = True
-        watchdog.start()
+        forced = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
+        forced.daemon = True
+        forced.start()
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._die(watchdog), self._loop)
+            asyncio.run_coroutine_threadsafe(self._die(forced), self._loop)
 
-    async def _die(self, watchdog: threading.Timer) -> None:
+    async def _die(self, forced: threading.Timer) -> None:
         if self._endpoint is not None:
             try:
                 await asyncio.wait_for(self._endpoint.unregister_endpoint_instance(), UNREGISTER_SECONDS)
@@ -177,7 +177,7 @@ class WaveppWorker(LLMEngine):
                 logger.exception("could not leave discovery; the frontend will notice by itself")
         await asyncio.sleep(LAST_ANSWERS_SECONDS)
         await self.cleanup()
-        watchdog.cancel()
+        forced.cancel()
         _leave()
 
     def _publish_snapshot(self) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from wavepp_worker.process_state import exit_reason, oom_kills
+from wavepp_worker.liveness.process_state import exit_reason, oom_kills
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import get

@@ -10,6 +10,7 @@ import pytest
 import torch
 from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch, RequestTimeout
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Failed, Finished
@@ -23,7 +24,6 @@ from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.watchdog import Watched
 
 from tests.support.waiting import wait_until
 

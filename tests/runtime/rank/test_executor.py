@@ -10,6 +10,8 @@ import pytest
 import torch
 from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.liveness.step_bound import StepBound
+from wavepp_worker.liveness.watchdog import Step, Watched
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.model.stage import Activations, Chunk, Completion, StageOutput
 from wavepp_worker.model.virtual_device import Ending
@@ -21,8 +23,6 @@ from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.step_bound import StepBound
-from wavepp_worker.watchdog import Step, Watched
 
 from tests.support.rank_books import RankBooks
 from tests.support.waiting import wait_until

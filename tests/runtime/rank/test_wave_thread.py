@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 from wavepp_worker.errors import EngineDead
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
@@ -26,7 +27,6 @@ from wavepp_worker.runtime.protocol.rounds import Plan, Tally
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
-from wavepp_worker.watchdog import Watched
 
 from tests.support.rank_books import RankBooks, submit
 from tests.support.waiting import wait_until

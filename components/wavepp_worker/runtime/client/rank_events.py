@@ -14,7 +14,8 @@ from wavepp_worker.errors import (
     RequestTimeout,
     WatchdogTimeout,
 )
-from wavepp_worker.process_state import process_state
+from wavepp_worker.liveness.awake_clock import AwakeClock
+from wavepp_worker.liveness.process_state import process_state
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
@@ -31,7 +32,6 @@ from wavepp_worker.runtime.protocol.events import (
     RankReady,
 )
 from wavepp_worker.runtime.protocol.requests import IndexDelta
-from wavepp_worker.watchdog import AwakeClock
 
 logger = logging.getLogger(__name__)
 

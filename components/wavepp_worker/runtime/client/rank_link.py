@@ -14,6 +14,7 @@ import zmq
 
 from wavepp_worker.block_keys import BlockKeyMaker
 from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.runtime.client.key_secret import key_secret
 from wavepp_worker.runtime.client.rank_configs import rank_configs
@@ -25,7 +26,6 @@ from wavepp_worker.runtime.protocol.events import Event
 from wavepp_worker.runtime.protocol.outbox import Outbox
 from wavepp_worker.runtime.trace.perfetto import write_timeline
 from wavepp_worker.runtime.trace.recording import read_recording
-from wavepp_worker.watchdog import Watchdog
 
 CLOSE_SECONDS = 10.0
 TICK_SECONDS = 0.1

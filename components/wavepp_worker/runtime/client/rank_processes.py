@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from wavepp_worker.process_state import exit_reason, oom_kills, process_state
+from wavepp_worker.liveness.process_state import exit_reason, oom_kills, process_state
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 POLL_SECONDS = 0.1

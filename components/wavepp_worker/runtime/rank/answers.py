@@ -11,6 +11,7 @@ import torch
 
 from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Completion
 from wavepp_worker.runtime.protocol.events import Finished
@@ -22,7 +23,6 @@ from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.watchdog import Watched
 
 
 @dataclass(frozen=True)

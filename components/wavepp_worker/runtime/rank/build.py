@@ -12,6 +12,8 @@ import zmq
 
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.liveness.step_bound import StepBound
+from wavepp_worker.liveness.watchdog import Watchdog, Watched
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
@@ -39,8 +41,6 @@ from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave
 from wavepp_worker.runtime.state.reports import EventSink
 from wavepp_worker.runtime.tiers.tier_store import TierStore, open_tiers
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.step_bound import StepBound
-from wavepp_worker.watchdog import Watchdog, Watched
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

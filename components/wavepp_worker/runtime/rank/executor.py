@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from wavepp_worker import token_ids
+from wavepp_worker.liveness.step_bound import StepBound
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
 from wavepp_worker.runtime.protocol.waves import Ending, Span, WaveHeader
@@ -18,8 +20,6 @@ from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.step_bound import StepBound
-from wavepp_worker.watchdog import Watched
 
 
 class Executor:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import zmq
 
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.stage import Activations
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.inbox import Inbox
@@ -23,7 +24,6 @@ from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
-from wavepp_worker.watchdog import Watched
 
 LONGEST_POLL_MS = 100
 """Milliseconds after which a loop looks whether it shall stop."""

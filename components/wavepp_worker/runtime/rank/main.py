@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.events import Alive, RankFailed, RankReady
 from wavepp_worker.runtime.protocol.outbox import Outbox
@@ -24,7 +25,6 @@ from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, ma
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.recording import Recording
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
-from wavepp_worker.watchdog import Watchdog
 
 GOODBYE_SECONDS = 2.0
 """How long a rank that failed may take to send off why."""

@@ -8,6 +8,7 @@ import time
 
 import zmq
 
+from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.inbox import Inbox
@@ -21,7 +22,6 @@ from wavepp_worker.runtime.protocol.rounds import Plan
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave, LeaderWaveEffects
 from wavepp_worker.runtime.state.reports import EventSink
 from wavepp_worker.runtime.trace.timeline import Timeline
-from wavepp_worker.watchdog import Watched
 
 
 class LeaderWaveThread:

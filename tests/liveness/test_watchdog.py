@@ -5,23 +5,11 @@ import time
 
 import pytest
 from wavepp_worker.errors import WatchdogTimeout
-from wavepp_worker.watchdog import AwakeClock, Watchdog
+from wavepp_worker.liveness.watchdog import Watchdog
 
 from tests.support.waiting import wait_until
 
 PERIOD = 0.01
-
-
-def test_time_in_which_the_process_did_not_run_does_not_count() -> None:
-    now = 100.0
-    clock = AwakeClock(lambda: now, longest=1.0)
-    assert clock.read() == 0.0
-    now += 0.5
-    assert clock.read() == 0.5
-    now += 3600.0
-    assert clock.read() == 1.5, "it was stopped, or its machine suspended"
-    now += 0.25
-    assert clock.read() == 1.75 == clock.seconds
 
 
 def test_a_thread_that_takes_too_long_is_named_once_with_where_it_hangs(
@@ -50,7 +38,7 @@ def test_a_thread_that_takes_too_long_is_named_once_with_where_it_hangs(
     time.sleep(10 * PERIOD)
     assert len(hangs) == 1
     assert str(hangs[0]).startswith("the LOOP thread has been busy with wave 7 for 0.")
-    assert str(hangs[0]).endswith("which may take 0.2 s")
+    assert str(hangs[0]).endswith("which may take 0.2 s; raise wave_timeout if it is only slow")
     assert "the_place_it_hangs_in" in capsys.readouterr().err
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from wavepp_worker.step_bound import DECAY_PER_STEP, STEP_MULTIPLE, StepBound
+from wavepp_worker.liveness.step_bound import DECAY_PER_STEP, STEP_MULTIPLE, StepBound
 
 
 def test_the_first_step_of_its_size_has_time_to_load_and_compile() -> None:

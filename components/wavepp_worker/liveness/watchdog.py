@@ -4,42 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.liveness.awake_clock import AwakeClock
 
 WATCH_SECONDS = 0.5
 """How often the watchdog looks."""
-LONGEST_NAP_SECONDS = 1.0
-"""Most seconds that count between two looks: in what goes beyond, the whole process was stopped or starved."""
-
-
-class AwakeClock:
-    """Seconds for which this process ran, as whoever reads it again and again sees it.
-
-    Where the process was stopped, or its machine suspended, its clock jumps: none of its threads, and nobody that it
-    waits for, is to blame for that time.
-    """
-
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, longest: float = LONGEST_NAP_SECONDS
-    ) -> None:
-        """``clock`` returns seconds; at most ``longest`` count between two readings."""
-        self._clock = clock
-        self._longest = longest
-        self._last = clock()
-        self.seconds = 0.0
-        """As of the last reading."""
-
-    def read(self) -> float:
-        """Read it again. By one thread only."""
-        now = self._clock()
-        self.seconds += min(now - self._last, self._longest)
-        self._last = now
-        return self.seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +93,7 @@ class Watchdog:
                 _print_stack(watched.name, step)
                 return WatchdogTimeout(
                     f"the {watched.name} thread has been busy with {step.what} for {now - since:.1f} s, "
-                    f"which may take {step.seconds:.1f} s"
+                    f"which may take {step.seconds:.1f} s; raise wave_timeout if it is only slow"
                 )
         return None
 

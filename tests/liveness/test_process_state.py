@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from wavepp_worker import process_state as module
-from wavepp_worker.process_state import exit_reason, oom_kills, process_state
+from wavepp_worker.liveness import process_state as module
+from wavepp_worker.liveness.process_state import exit_reason, oom_kills, process_state
 
 from tests.support.waiting import wait_until
 
