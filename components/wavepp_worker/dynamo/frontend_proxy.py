@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
@@ -55,12 +56,7 @@ class FrontendProxy:
         self._vocab_size = vocab_size
         self._session: aiohttp.ClientSession | None = None
         self._live = LiveRequests()
-        app = web.Application(client_max_size=MOST_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
-        self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0, auto_decompress=False
-        )
+        self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -73,6 +69,11 @@ class FrontendProxy:
             connector=aiohttp.TCPConnector(limit=0),
             auto_decompress=False,
         )
+        # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
+        server = BoundedHttpServer(
+            self._handle, MOST_BODY_BYTES, handler_cancellation=True, access_log=None, auto_decompress=False
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port).start()
@@ -83,18 +84,19 @@ class FrontendProxy:
 
     async def close(self) -> None:
         """Stop listening; idempotent, also if never started."""
-        await self._runner.cleanup()
+        if self._runner is not None:
+            await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._answer(request)
         except ConnectionResetError:
             # The client has left while it sent its body or took the answer: nothing to tell, and nothing to log.
             return web.Response(status=CLIENT_LEFT)
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             body = await _body(request)
             self._check(request, body)
@@ -117,7 +119,7 @@ class FrontendProxy:
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
 
-    async def _pass_on(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         assert self._session is not None
         headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP]
         try:
@@ -137,7 +139,7 @@ class FrontendProxy:
         except aiohttp.ClientConnectorError:
             return _refused(503, "Service Unavailable", "the frontend is not up yet; try again shortly")
 
-    def _chosen_id(self, request: web.Request) -> AbstractContextManager[None]:
+    def _chosen_id(self, request: web.BaseRequest) -> AbstractContextManager[None]:
         """Raises ``InvalidRequest`` on entry if a request that is being answered has the id that this one chose."""
         try:
             chosen = uuid.UUID(request.headers[ID_HEADER])
@@ -146,7 +148,7 @@ class FrontendProxy:
             return nullcontext()
         return self._live.entered(str(chosen), lambda: False)
 
-    def _check(self, request: web.Request, body: bytes) -> None:
+    def _check(self, request: web.BaseRequest, body: bytes) -> None:
         """Raise ``InvalidRequest`` if something speaks against the request."""
         if not request.raw_path.startswith("/"):
             raise InvalidRequest(f"{request.raw_path!r} is no path; ask for one that begins with /")
@@ -163,7 +165,7 @@ class FrontendProxy:
             raise InvalidRequest(sentence)
 
 
-async def _relay(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     first = await answer.content.readany() if answer.status == 404 else b""
     if answer.status == 404 and not first and request.path in CHECKED_PATHS:
         # A frontend that has just started has no such path until it has found a worker.
@@ -186,7 +188,7 @@ def _refused(status: int, kind: str, sentence: str) -> web.Response:
     return web.json_response({"message": sentence, "type": kind, "code": status}, status=status)
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.BaseRequest) -> bytes:
     """The body as it was sent; raises ``InvalidRequest`` if it cannot be had."""
     if "Content-Encoding" in request.headers:
         raise InvalidRequest("compressed bodies are not taken; send it without Content-Encoding")

@@ -1,0 +1,80 @@
+"""An HTTP server that connections without a request cannot fill."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+MAX_CONNECTIONS = 4096
+"""Connections at a time, or fewer where the process may open less than ``DESCRIPTORS_PER_CONNECTION`` as many files."""
+DESCRIPTORS_PER_CONNECTION = 3
+"""A request that is answered has a second connection, and there is more in a process than connections."""
+FIRST_REQUEST_SECONDS = 10.0
+"""How long a client may take to send the head of its first request."""
+IDLE_SECONDS = 75.0
+"""How long a connection is kept for a further request."""
+
+
+class BoundedHttpServer(web.Server):
+    """Hands each request to ``handle``; connections that have none being answered are *silent*.
+
+    A silent connection is closed after a while, and the longest silent one at once where there are too many
+    connections. Where all are being answered, a new one is closed.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        max_body_bytes: int,
+        max_connections: int | None = None,
+        **options: Any,
+    ) -> None:
+        """To be made in a running loop; ``options`` are of ``web.Server``."""
+        super().__init__(self._answer, request_factory=self._request, **options)
+        self._handle = handle
+        self._max_body_bytes = max_body_bytes
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = max_connections or max(1, min(MAX_CONNECTIONS, files // DESCRIPTORS_PER_CONNECTION))
+        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._await_request(handler, FIRST_REQUEST_SECONDS)
+        if len(self.connections) > self._most:
+            # The first is the longest silent; where all others are being answered, it is the new one.
+            self._drop(next(iter(self._silent)))
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        self._forget(handler)
+        super().connection_lost(handler, exc)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        handler = request.protocol
+        self._forget(handler)
+        try:
+            return await self._handle(request)
+        finally:
+            if handler.transport is not None:
+                self._await_request(handler, IDLE_SECONDS)
+
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes
+        )
+
+    def _await_request(self, handler: web.RequestHandler, seconds: float) -> None:
+        self._silent[handler] = asyncio.get_running_loop().call_later(seconds, self._drop, handler)
+
+    def _forget(self, handler: web.RequestHandler) -> None:
+        timer = self._silent.pop(handler, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _drop(self, handler: web.RequestHandler) -> None:
+        self._forget(handler)
+        handler.force_close()
