@@ -29,16 +29,16 @@ class Pull(PullMessage, frozen=True):
 
     Attributes:
         wait: seconds it will wait for all of it.
-        room: whether it has room for it; else it will say ``SendKv`` when it has.
+        ready: whether it has blocks for it; else it will say ``SendKv`` when it has.
     """
 
     secret: Secret
     wait: float
-    room: bool = True
+    ready: bool = True
 
 
 class SendKv(PullMessage, frozen=True):
-    """Decode: now there is room for it."""
+    """Decode: now I have blocks for it."""
 
 
 class StillPulling(PullMessage, frozen=True):

@@ -114,10 +114,10 @@ class Puller:
         unwanted, asking = False, None
         try:
             wait = max(0.0, latest - time.monotonic())
-            name, room = offer.request_id, table.done()
-            await channel.send(Pull(request_id=name, secret=offer.secret, wait=wait, room=room))
+            name, ready = offer.request_id, table.done()
+            await channel.send(Pull(request_id=name, secret=offer.secret, wait=wait, ready=ready))
             asking = asyncio.create_task(self._keep_asking(channel, offer, rank))
-            if not room:
+            if not ready:
                 await asyncio.wait({table})
                 await channel.send(SendKv(request_id=name))
             await self._take_all(channel, offer, rank, table.result())

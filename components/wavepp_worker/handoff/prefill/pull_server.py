@@ -39,10 +39,10 @@ REFUSE_SECONDS = 1.0
 
 
 @dataclass
-class ReceiverRoom:
-    """Whether a receiver has room for what it asks for; before that nothing is sent."""
+class ReceiverState:
+    """``ready``: the receiver has blocks for what it asks for; before that nothing is sent."""
 
-    there: bool
+    ready: bool
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ServedPull:
 
     held: HeldKv
     task: asyncio.Task[None]
-    room: ReceiverRoom
+    receiver: ReceiverState
     reading: bool = False
 
 
@@ -93,14 +93,14 @@ class PullServer:
             await channel.say_last(refusal, REFUSE_SECONDS)
             raise HandoffError(f"{channel.peer} pulled with a name and secret that do not belong together")
         channel.welcome()
-        room = ReceiverRoom(hello.room)
-        listening = asyncio.create_task(self._listen(channel, hello.request_id, room))
+        receiver = ReceiverState(hello.ready)
+        listening = asyncio.create_task(self._listen(channel, hello.request_id, receiver))
         tasks: list[asyncio.Task[Any]] = [listening]
         pull: ServedPull | None = None
         try:
             me = asyncio.current_task()
             assert me is not None
-            attaching = asyncio.create_task(self._attach(hello, room, me))
+            attaching = asyncio.create_task(self._attach(hello, receiver, me))
             tasks.append(attaching)
             await asyncio.wait({listening, attaching}, return_when=asyncio.FIRST_COMPLETED)
             if not attaching.done():
@@ -129,7 +129,9 @@ class PullServer:
             if pull is not None:
                 self._detach(pull)
 
-    async def _attach(self, hello: Pull, room: ReceiverRoom, task: asyncio.Task[None]) -> ServedPull | None:
+    async def _attach(
+        self, hello: Pull, receiver: ReceiverState, task: asyncio.Task[None]
+    ) -> ServedPull | None:
         """Wait until the request is offered and take over from an earlier connection; None if it is not."""
         name, holdings = hello.request_id, self._holdings
         latest = time.monotonic() + deadline.bounded(hello.wait)
@@ -146,7 +148,7 @@ class PullServer:
         if held is None:
             return None
         held.start_pull(time.monotonic(), latest - time.monotonic())
-        pull = ServedPull(held, task, room)
+        pull = ServedPull(held, task, receiver)
         self._pulls[hello.request_id] = pull
         return pull
 
@@ -161,7 +163,7 @@ class PullServer:
             pull.held.stop_pull(time.monotonic())
 
     async def _listen(
-        self, channel: Channel, request_id: str, room: ReceiverRoom
+        self, channel: Channel, request_id: str, receiver: ReceiverState
     ) -> PullReceived | CancelPull | None:
         """What the receiver says at the end; None if its connection ends first."""
         while True:
@@ -176,7 +178,7 @@ class PullServer:
             if isinstance(message, StillPulling):
                 continue
             if isinstance(message, SendKv):
-                room.there = True
+                receiver.ready = True
                 self._holdings.changed.fire()
             elif isinstance(message, RegionsRead):
                 self._read(message)
@@ -201,7 +203,7 @@ class PullServer:
         """Feed, then wait for the request to end, and tell the receiver if it ended badly."""
         held = pull.held
         try:
-            await self._holdings.changed.wait_for(lambda: held.ending or pull.room.there)
+            await self._holdings.changed.wait_for(lambda: held.ending or pull.receiver.ready)
             await self._feed(channel, pull)
             if held.ending is None:
                 size = self._bytes_per_token * held.prompt_tokens
