@@ -37,10 +37,10 @@ class NoTiers:
         assert not moves
         return ()
 
-    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         return ()
 
-    def unstage(self, request_id: str) -> None:
+    def drop_prefetched(self, request_id: str) -> None:
         return None
 
     def switched_off(self) -> Sequence[int]:

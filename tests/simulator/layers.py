@@ -32,7 +32,7 @@ class Contents:
     def __init__(self, windows: int, draw: random.Random) -> None:
         self._draw = draw
         self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
-        self._staged: dict[str, set[Copy]] = {}
+        self._prefetched: dict[str, set[Copy]] = {}
         self._off: list[int] = []
 
     def device(self, window: int) -> dict[int, Any]:
@@ -46,7 +46,7 @@ class Contents:
             found = tiers[move.source[0]].get(move.source[1])
             if move.source[0] == Tier.DISK:
                 copy = Copy(move.window, move.key, *move.source)
-                assert any(copy in staged for staged in self._staged.values()), f"{move} may find nothing"
+                assert any(copy in those for those in self._prefetched.values()), f"{move} may find nothing"
                 found = move.key
             assert found == move.key, f"{move} copies {found}"
             if move.target[0] == Tier.DISK:
@@ -56,28 +56,28 @@ class Contents:
             tiers[move.target[0]][move.target[1]] = found
         return lost
 
-    def stage(self, request_id: str, copies: Sequence[Copy]) -> list[Copy]:
+    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> list[Copy]:
         lost = []
         for copy in copies:
-            staged = any(copy in staged for staged in self._staged.values())
+            prefetched = any(copy in those for those in self._prefetched.values())
             disk = self._windows[copy.window][copy.tier]
-            if staged or (copy.window not in self._off and disk.get(copy.slot) == copy.key):
-                self._staged.setdefault(request_id, set()).add(copy)
+            if prefetched or (copy.window not in self._off and disk.get(copy.slot) == copy.key):
+                self._prefetched.setdefault(request_id, set()).add(copy)
                 if self._draw.random() < DAMAGED:
                     disk[copy.slot] = _lost(copy.key)
             else:
                 lost.append(copy)
         return lost
 
-    def unstage(self, request_id: str) -> None:
-        self._staged.pop(request_id, None)
+    def drop_prefetched(self, request_id: str) -> None:
+        self._prefetched.pop(request_id, None)
 
     def switched_off(self) -> list[int]:
         return self._off
 
     def check(self, cache: RankCache) -> None:
         """With no move under way: whatever the cache would let others reuse is there, or is missed in time."""
-        assert not self._staged, f"{list(self._staged)} have taken or given up their blocks"
+        assert not self._prefetched, f"{list(self._prefetched)} have taken or given up their blocks"
         for number, window in enumerate(cache._windows):
             for node in window.tree.nodes.values():
                 found = self._windows[number][node.tier].get(node.slot)

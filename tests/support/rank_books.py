@@ -65,7 +65,7 @@ class NotedTiers:
 
     moves: list[Move] = field(default_factory=list)
     lost: list[Copy] = field(default_factory=list)
-    staged: dict[str, list[Copy]] = field(default_factory=dict)
+    prefetched: dict[str, list[Copy]] = field(default_factory=dict)
     off: list[int] = field(default_factory=list)
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
@@ -73,12 +73,12 @@ class NotedTiers:
         targets = [Copy(move.window, move.key, *move.target) for move in moves]
         return [copy for copy in targets if copy.tier == Tier.DISK and copy.window in self.off]
 
-    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
-        self.staged[request_id] = list(copies)
+    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        self.prefetched[request_id] = list(copies)
         return [copy for copy in copies if copy in self.lost]
 
-    def unstage(self, request_id: str) -> None:
-        self.staged.pop(request_id, None)
+    def drop_prefetched(self, request_id: str) -> None:
+        self.prefetched.pop(request_id, None)
 
     def switched_off(self) -> Sequence[int]:
         return self.off

@@ -114,7 +114,7 @@ class RankOnDisk:
 
     def close(self) -> None:
         self.books.at_rest()
-        assert self.tiers.staged() == 0
+        assert self.tiers.prefetched() == 0
         self.tiers.run(self.books.cache.flush())
         self.tiers.close()
 
@@ -189,7 +189,7 @@ def test_what_was_promised_is_there_though_the_disk_loses_it_before_it_is_taken(
     rank = RankOnDisk(path, leases)
     assert rank.prepare("again", [2] * 8 * BLOCK) >= 4 * BLOCK
     if leases:
-        assert rank.tiers.staged() >= 4
+        assert rank.tiers.prefetched() >= 4
     os.truncate(path, 0)
     before = rank.reused
     rank.books.lifecycle.materialise("again")
@@ -250,7 +250,7 @@ def test_who_leases_what_is_on_its_way_to_disk_waits_until_it_is_there_or_lost(
         rank.books.lifecycle.let_go(name)
     assert committed == [not fails]
     rank.books.at_rest()
-    assert rank.tiers.staged() == 0
+    assert rank.tiers.prefetched() == 0
 
 
 def test_the_router_is_told_at_once_what_a_failed_disk_held(
@@ -276,19 +276,19 @@ def test_requests_that_share_what_is_staged_share_its_memory(tmp_path: Path) -> 
     for slot in range(3):
         assert tier.write(slot, key(slot + 7), None, bytes([slot]) * 10)
     copies = [Copy(0, key(slot + 7), Tier.DISK, slot) for slot in range(3)]
-    assert tier.stage("a", copies) == []
-    assert tier.stage("b", copies[:2]) == []
-    assert tier.staged == 3
-    tier.unstage("a")
-    tier.unstage("a")
-    assert tier.staged == 2
+    assert tier.prefetch("a", copies) == []
+    assert tier.prefetch("b", copies[:2]) == []
+    assert tier.prefetched == 3
+    tier.drop_prefetched("a")
+    tier.drop_prefetched("a")
+    assert tier.prefetched == 2
     out = bytearray(10)
     assert tier.read_into(0, key(7), out)
-    assert tier.staged == 1
-    assert tier.stage("c", [Copy(0, key(99), Tier.DISK, 2)]) == [Copy(0, key(99), Tier.DISK, 2)]
+    assert tier.prefetched == 1
+    assert tier.prefetch("c", [Copy(0, key(99), Tier.DISK, 2)]) == [Copy(0, key(99), Tier.DISK, 2)]
     for name in "bc":
-        tier.unstage(name)
-    assert tier.staged == 0
+        tier.drop_prefetched(name)
+    assert tier.prefetched == 0
     assert (tier._holders, tier._held) == ({}, {})
     tier.check()
     tier.close()

@@ -225,13 +225,13 @@ def test_what_was_staged_is_not_lost_whatever_the_disk_does() -> None:
         spill = [move(0, x, (Tier.DEVICE, slot), (Tier.DISK, slot)) for slot, x in enumerate((a, b))]
         assert made.store.run(spill) == []
         on_disk = [Copy(0, each.key, *each.target) for each in spill]
-        assert made.store.stage("r", on_disk) == []
+        assert made.store.prefetch("r", on_disk) == []
         os.truncate(made.folder / "0", 0)
         load = [move(0, x, (Tier.DISK, slot), (Tier.DEVICE, slot + 3)) for slot, x in enumerate((a, b))]
         assert made.store.run(load) == []
         assert [made.device_bytes(0, slot) for slot in (3, 4)] == [a, b]
         assert made.store.switched_off() == []
-        assert made.store.stage("s", on_disk) == on_disk, "used up"
+        assert made.store.prefetch("s", on_disk) == on_disk, "used up"
         assert made.store.switched_off() == [0]
         c = made.contents[1, Tier.DEVICE, 0]
         other = move(1, c, (Tier.DEVICE, 0), (Tier.DISK, 3))

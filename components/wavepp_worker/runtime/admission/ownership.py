@@ -51,7 +51,7 @@ class LeaseOwnership:
         claims: list[Claim] = []
         for admit in wanted:
             prepared = self._prepare(admit, headroom)
-            while prepared is not None and self._lifecycle.forget_damaged(admit.request_id):
+            while prepared is not None and not self._lifecycle.prefetch(admit.request_id):
                 prepared = self._prepare(admit, headroom)
             if prepared is None:
                 break
@@ -61,7 +61,7 @@ class LeaseOwnership:
     def reconcile(self, admit: Admit) -> Claim:
         prepared: Prepared | None = self._cache.commit(admit.request_id, admit.endpoint)
         # At a lower endpoint, a window that slides holds other blocks.
-        while prepared is not None and self._lifecycle.forget_damaged(admit.request_id):
+        while prepared is not None and not self._lifecycle.prefetch(admit.request_id):
             prepared = self._prepare(admit, 0)
         return Claim(prepared.endpoint, prepared.committed) if prepared is not None else NO_ROOM
 
@@ -119,7 +119,7 @@ class ImmediateOwnership:
     def _lease(self, admit: Admit, local: LocalRequest) -> int:
         lease = partial(self._cache.lease, admit.request_id, local.keys, local.request.prompt_tokens)
         endpoint = lease(admit.endpoint)
-        while self._lifecycle.forget_damaged(admit.request_id):
+        while not self._lifecycle.prefetch(admit.request_id):
             endpoint = lease(admit.endpoint)
         return endpoint
 

@@ -28,11 +28,11 @@ class Tiers(Protocol):
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         """Copy blocks between tiers, in order; returns those that the disk did not take."""
 
-    def stage(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         """Read copies on disk into memory, where ``run`` finds them whatever happens; returns the damaged ones."""
 
-    def unstage(self, request_id: str) -> None:
-        """A request needs nothing of what was staged for it any more."""
+    def drop_prefetched(self, request_id: str) -> None:
+        """A request needs nothing of what was prefetched for it any more."""
 
     def switched_off(self) -> Sequence[int]:
         """The windows whose disk has failed: it holds nothing."""
@@ -78,27 +78,27 @@ class RequestLifecycle:
         if self.source is not None and arrival.secret is not None:
             self.source.expect(arrival.request_id, arrival.secret)
 
-    def forget_damaged(self, request_id: str) -> bool:
+    def prefetch(self, request_id: str) -> bool:
         """Read what a request leases on disk into memory, before this rank promises it to the others.
 
-        Returns whether some of it is damaged: it is forgotten then, and the request holds nothing any more.
+        Returns False if some of it is damaged: it is forgotten then, and the request holds nothing any more.
         """
         on_disk = self._cache.on_disk(request_id)
         if not on_disk:
-            return False
+            return True
         with self._moving:
             # Some of it may only have been on its way to disk when it was leased.
             pass
-        damaged = self._tiers.stage(request_id, on_disk)
+        damaged = self._tiers.prefetch(request_id, on_disk)
         if not damaged:
-            return False
+            return True
         if not self._tiers.switched_off():
             logger.warning(
                 "%d blocks on disk are damaged and will be computed again; check the disk", len(damaged)
             )
         self._lose(damaged)
         self.release(request_id)
-        return True
+        return False
 
     def take_blocks(self, local: LocalRequest) -> None:
         """Take a request's reserved blocks, copy what other tiers hold or shall hold, and keep its table."""
@@ -111,13 +111,13 @@ class RequestLifecycle:
             lost = self._tiers.run(claimed.moves)
             if lost:
                 self._lose(lost)
-        self._tiers.unstage(request_id)
+        self._tiers.drop_prefetched(request_id)
         local.materialised = claimed
 
     def release(self, request_id: str) -> None:
         """Give back all blocks that a request holds, in any state."""
         self._cache.release(request_id)
-        self._tiers.unstage(request_id)
+        self._tiers.drop_prefetched(request_id)
 
     def install(self, local: LocalRequest, endpoint: int) -> None:
         """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV."""

@@ -21,12 +21,12 @@ _Place = tuple[int, bytes]
 class DiskTier:
     """Blocks in a ``DiskStore``, and copies in memory of those that requests lease.
 
-    What a rank promises to the others cannot be lost on disk any more: it is *staged*, which means read and verified
-    before, and kept in memory until the request's own blocks are filled with it. That is never more than the device
-    holds, because every block that is leased on disk has its room on the device reserved.
+    What a rank promises to the others cannot be lost on disk any more: it is *prefetched*, which means read and
+    verified before, and kept in memory until the request's own blocks are filled with it. That is never more than the
+    device holds, because every block that is leased on disk has its room on the device reserved.
 
     The first error of the disk itself switches the tier off, with one warning: from then on it takes nothing and gives
-    nothing, beside what is staged. The WAVE thread stages, the thread that copies writes and reads; thread-safe.
+    nothing, beside what is prefetched. WAVE prefetches; the thread that copies writes and reads. Thread-safe.
 
     Args:
         path, slots, block_bytes, fingerprint, origin_bytes: see ``DiskStore``.
@@ -42,7 +42,7 @@ class DiskTier:
         self._path = path
         self._block_bytes = block_bytes
         self._lock = threading.Lock()
-        self._staged: dict[_Place, bytearray] = {}
+        self._prefetched: dict[_Place, bytearray] = {}
         self._holders: dict[_Place, set[str]] = {}
         self._held: dict[str, list[_Place]] = {}
         self._off = False
@@ -58,9 +58,9 @@ class DiskTier:
         return self._off
 
     @property
-    def staged(self) -> int:
+    def prefetched(self) -> int:
         """Blocks that are kept in memory for requests."""
-        return len(self._staged)
+        return len(self._prefetched)
 
     def restore(self) -> list[StoredSlot]:
         """What an earlier process left; see ``DiskStore.records``."""
@@ -84,19 +84,19 @@ class DiskTier:
         return True
 
     def read_into(self, slot: int, key: bytes, out: Any) -> bool:
-        """Copy a block to ``out``, from memory if it is staged, and let go of the staged copy.
+        """Copy a block to ``out``, from memory if it is prefetched, and let go of the prefetched copy.
 
-        Returns False if it is not staged and the disk has lost it.
+        Returns False if it is not prefetched and the disk has lost it.
         """
         with self._lock:
-            staged = self._staged.pop((slot, key), None)
+            prefetched = self._prefetched.pop((slot, key), None)
             self._holders.pop((slot, key), None)
-        if staged is None:
+        if prefetched is None:
             return self._read(slot, key, out, drop=True)
-        memoryview(out).cast("B")[:] = staged
+        memoryview(out).cast("B")[:] = prefetched
         return True
 
-    def stage(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
+    def prefetch(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
         """Read blocks into memory for a request; returns those that are not there intact.
 
         No write to these slots is under way, and none begins while the request leases them.
@@ -111,19 +111,19 @@ class DiskTier:
                 lost.append(copy)
                 continue
             with self._lock:
-                self._staged[place] = content
+                self._prefetched[place] = content
                 self._holders[place] = set()
             self._hold(place, request_id)
         return lost
 
-    def unstage(self, request_id: str) -> None:
+    def drop_prefetched(self, request_id: str) -> None:
         """A request has its blocks, or holds none any more: forget what only it needed."""
         with self._lock:
             for place in self._held.pop(request_id, []):
                 holders = self._holders.get(place, set())
                 holders.discard(request_id)
                 if not holders:
-                    self._staged.pop(place, None)
+                    self._prefetched.pop(place, None)
                     self._holders.pop(place, None)
 
     def check(self) -> None:
@@ -138,7 +138,7 @@ class DiskTier:
 
     def _hold(self, place: _Place, request_id: str) -> bool:
         with self._lock:
-            if place not in self._staged:
+            if place not in self._prefetched:
                 return False
             self._holders[place].add(request_id)
             self._held.setdefault(request_id, []).append(place)

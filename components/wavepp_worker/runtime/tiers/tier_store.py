@@ -25,9 +25,9 @@ On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped ane
 
 
 class BlocksLost(CacheCorrupt):
-    """Some moves had no good bytes to copy, though nobody should have asked for them unless they were staged.
+    """Moves off the disk had no good bytes to copy. Who prefetches first, as all have to, cannot meet it.
 
-    All others were executed.
+    All other moves were executed.
 
     Attributes:
         moves: those whose targets above the disk now hold nothing of use, in order.
@@ -72,7 +72,8 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
 class TierStore:
     """The bytes of one rank's blocks on all tiers; owns the disk tiers given.
 
-    For the thread that materialises (LOOP; WAVE with ``ownership=none``), but for what stages, which WAVE calls.
+    For the thread that materialises (LOOP; WAVE with ``ownership=none``); others may call only ``prefetch`` and
+    ``drop_prefetched``.
     On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
     there; the host waits for them only where it touches the same memory itself.
 
@@ -101,7 +102,7 @@ class TierStore:
         Returns those of the targets on disk that hold nothing of use, because the disk failed.
 
         Raises:
-            BlocksLost: the disk has lost blocks that were not staged; what does not depend on them was copied.
+            BlocksLost: the disk has lost blocks that were not prefetched; what does not depend on them was copied.
             ValueError: a move names a slot that does not exist, or stays on its tier; nothing was copied.
         """
         for move in moves:
@@ -123,7 +124,7 @@ class TierStore:
             )
         return [Copy(move.window, move.key, *move.target) for move in lost.values()]
 
-    def stage(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
+    def prefetch(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
         """Read what a request leases on disk into memory, see ``DiskTier``; returns what is not there intact."""
         by_window: dict[int, list[Copy]] = {}
         for copy in copies:
@@ -131,13 +132,13 @@ class TierStore:
         return [
             lost
             for window, those in by_window.items()
-            for lost in self._disk(window).stage(request_id, those)
+            for lost in self._disk(window).prefetch(request_id, those)
         ]
 
-    def unstage(self, request_id: str) -> None:
+    def drop_prefetched(self, request_id: str) -> None:
         """The request needs no block on disk any more."""
         for disk in self._disks:
-            disk.unstage(request_id)
+            disk.drop_prefetched(request_id)
 
     def switched_off(self) -> list[int]:
         """The windows whose disk has failed."""
@@ -147,9 +148,9 @@ class TierStore:
             if window.disk is not None and window.disk.off
         ]
 
-    def staged(self) -> int:
+    def prefetched(self) -> int:
         """Blocks kept in memory for requests."""
-        return sum(disk.staged for disk in self._disks)
+        return sum(disk.prefetched for disk in self._disks)
 
     def restore(self, window: int) -> list[StoredSlot]:
         """What the disk tier of ``window`` kept, see ``DiskStore.records``; where origins are kept, with its origin."""
