@@ -29,7 +29,8 @@ SEVERAL_MODULES = {
     "cache/test_ownership_scenarios.py": Together("numbered scenarios of who holds what"),
     "cache/test_reconciliation.py": Together("several ranks' caches agree on an endpoint"),
     "runtime/tiers/test_disk_store.py": Together(
-        "the file survives restarts and damage", ("runtime/tiers/disk_format.py",)
+        "the file survives restarts and damage",
+        ("runtime/tiers/disk_file.py", "runtime/tiers/disk_format.py"),
     ),
     "cache/windows/test_kinds.py": Together(
         "the same questions to every kind of window",

@@ -11,8 +11,6 @@ cut off, is an error here, where it would kill a process that mapped it.
 from __future__ import annotations
 
 import errno
-import fcntl
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,19 +18,16 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+from wavepp_worker.errors import AuditError, CacheCorrupt
+from wavepp_worker.runtime.tiers.disk_file import open_file, unusable, write_all
 from wavepp_worker.runtime.tiers.disk_format import (
     PAGE_BYTES,
     DiskRecord,
-    describe_header,
-    is_ours,
     pack_header,
     pack_record,
     record_bytes,
     unpack_record,
 )
-
-logger = logging.getLogger(__name__)
 
 TABLE_READ_BYTES = 1 << 20
 """How much of the table of records is read at once, about."""
@@ -80,25 +75,14 @@ class DiskStore:
         self._record_bytes = record_bytes(origin_bytes)
         self._data = -(-(PAGE_BYTES + slots * self._record_bytes) // PAGE_BYTES) * PAGE_BYTES
         header = pack_header(slots, block_bytes, origin_bytes, fingerprint)
+        self._file = open_file(path, header, self._data + slots * block_bytes)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno == errno.EIO:
-                raise
-            raise _unusable(path, error) from error
-        try:
-            self._lock()
-            self._create_or_verify(header)
             self._generation = max((record.generation for _, record in self._valid()), default=0)
         except OSError as error:
             os.close(self._file)
             if error.errno == errno.EIO:
                 raise
-            raise _unusable(path, error) from error
-        except ConfigError:
-            os.close(self._file)
-            raise
+            raise unusable(path, error) from error
         self._open = True
 
     def records(self) -> list[StoredSlot]:
@@ -130,9 +114,9 @@ class DiskStore:
         record = DiskRecord(key, parent, self._generation + 1, xxhash.xxh3_64_intdigest(source), origin)
         packed = pack_record(slot, record, self._origin_bytes)
         self.drop(slot)
-        self._write(source, self._block_at(slot))
+        write_all(self._file, source, self._block_at(slot))
         self._generation += 1
-        self._write(memoryview(packed), self._record_at(slot))
+        write_all(self._file, memoryview(packed), self._record_at(slot))
 
     def read_into(self, slot: int, key: bytes, out: Any) -> None:
         """Copy the block of ``key`` from ``slot`` to ``out``, a writable buffer of ``block_bytes`` bytes.
@@ -162,7 +146,7 @@ class DiskStore:
 
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. OSError if the file cannot be written, ValueError if there is no such slot."""
-        self._write(memoryview(bytes(self._record_bytes)), self._record_at(slot))
+        write_all(self._file, memoryview(bytes(self._record_bytes)), self._record_at(slot))
 
     def check(self) -> None:
         """Raise AuditError unless every recorded block matches its checksum. Reads all of them."""
@@ -178,60 +162,6 @@ class DiskStore:
         if self._open:
             self._open = False
             os.close(self._file)
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"disk_path: {self.path} is in use by another process; each rank of each replica needs its "
-                "own, so give this replica another disk_path or stop the other one"
-            ) from error
-
-    def _create_or_verify(self, header: bytes) -> None:
-        size = self._data + self.slots * self.block_bytes
-        found, found_size = os.pread(self._file, PAGE_BYTES, 0), os.fstat(self._file).st_size
-        if found == header:
-            if found_size != size:
-                logger.warning(
-                    "%s has %d bytes instead of %d: what is missing is computed again",
-                    self.path,
-                    found_size,
-                    size,
-                )
-                self._allocate(size)
-            return
-        # All zeros: allocated by a process that died before it wrote the header.
-        if any(found):
-            if not is_ours(found):
-                raise ConfigError(
-                    f"disk_path: {self.path} is not a disk cache; delete the file or give another disk_path"
-                )
-            made_for = describe_header(found) or "another version, or is damaged"
-            logger.warning(
-                "%s begins anew: it was made for %s, this rank needs %s",
-                self.path,
-                made_for,
-                describe_header(header),
-            )
-        os.ftruncate(self._file, 0)
-        os.fchmod(self._file, 0o600)
-        self._allocate(size)
-        self._write(memoryview(header), 0)
-
-    def _allocate(self, size: int) -> None:
-        free = os.fstatvfs(self._file)
-        missing = size - os.fstat(self._file).st_blocks * 512
-        if missing > free.f_bavail * free.f_frsize:
-            raise OSError(
-                errno.ENOSPC, f"{missing} bytes are needed, {free.f_bavail * free.f_frsize} are free"
-            )
-        try:
-            os.posix_fallocate(self._file, 0, size)
-            os.ftruncate(self._file, size)
-        except OSError:
-            os.ftruncate(self._file, 0)
-            raise
 
     def _valid(self) -> Iterator[tuple[int, DiskRecord]]:
         width = self._record_bytes
@@ -252,11 +182,6 @@ class DiskStore:
     def _block_at(self, slot: int) -> int:
         return self._data + slot * self.block_bytes
 
-    def _write(self, source: memoryview, start: int) -> None:
-        while source:
-            count = os.pwrite(self._file, source, start)
-            source, start = source[count:], start + count
-
     def _buffer(self, buffer: Any) -> memoryview:
         view = memoryview(buffer).cast("B")
         if view.nbytes != self.block_bytes:
@@ -272,12 +197,3 @@ class DiskStore:
 
 def _cut_off() -> OSError:
     return OSError(errno.EIO, "the file was cut off")
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    hint = {
-        errno.ENOSPC: "lower disk_kv_tokens or give a disk_path with more space",
-        errno.EDQUOT: "lower disk_kv_tokens or give a disk_path with more space",
-        errno.EFBIG: "lower disk_kv_tokens or give a disk_path that allows larger files",
-    }.get(error.errno or 0, "give a disk_path this process can create files in")
-    return ConfigError(f"disk_path: cannot use {path} as disk cache: {error.strerror}; {hint}")
