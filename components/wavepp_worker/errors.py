@@ -7,6 +7,11 @@ class WaveppError(Exception):
     """Base of every error this package raises on purpose."""
 
 
+def error_text(error: BaseException) -> str:
+    """What an error says, to be quoted in another sentence: of one of ours its own sentence, else its type, too."""
+    return str(error) if isinstance(error, WaveppError) else f"{type(error).__name__}: {error}"
+
+
 class ConfigError(WaveppError):
     """The configuration cannot work; the message names the key to change. Raised before anything starts."""
 

@@ -12,7 +12,7 @@ import torch
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError
+from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError, error_text
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.liveness.watchdog import Watched
@@ -143,7 +143,7 @@ class KvArrivals:
         except Exception as error:
             logger.exception("request %s could not be continued", decoding.request_id)
             text = f"request {decoding.request_id} could not be continued from its first token"
-            self._scheduler.fail(decoding, RequestFailed(f"{text}: {type(error).__name__}: {error}"))
+            self._scheduler.fail(decoding, RequestFailed(f"{text}: {error_text(error)}"))
 
     def _pass_on(self, decoding: DecodingRequest, received: Received) -> None:
         self.bytes_received += received.bytes_received
@@ -170,9 +170,7 @@ class KvArrivals:
             return error
         name = decoding.request_id
         logger.error("receiving request %s failed", name, exc_info=error)
-        return HandoffError(
-            f"the KV of request {name} could not be received: {type(error).__name__}: {error}"
-        )
+        return HandoffError(f"the KV of request {name} could not be received: {error_text(error)}")
 
     def _call(self, function: Callable[[], object]) -> None:
         """Run ``function`` in the thread; silently not after the thread has stopped."""

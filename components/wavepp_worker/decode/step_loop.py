@@ -9,7 +9,7 @@ import torch
 
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError
+from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
@@ -91,12 +91,11 @@ class StepLoop:
     def _fail(self, decoding: DecodingRequest, error: Exception) -> None:
         """One request cannot go on; the others of its step do."""
         name = decoding.request_id
-        if isinstance(error, WaveppError):
-            reason = str(error)
-        else:
+        if not isinstance(error, WaveppError):
             logger.error("request %s failed", name, exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
-        self._scheduler.fail(decoding, RequestFailed(f"request {name} failed while decoding: {reason}"))
+        self._scheduler.fail(
+            decoding, RequestFailed(f"request {name} failed while decoding: {error_text(error)}")
+        )
 
     def _sample_next(self, decoding: DecodingRequest, logits: torch.Tensor) -> None:
         sequence, params = decoding.sequence, decoding.request.sampling

@@ -21,7 +21,7 @@ from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.output_processor import OutputProcessor
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
-from wavepp_worker.errors import EngineDead, HandoffError, RequestFailed, WaveppError
+from wavepp_worker.errors import EngineDead, HandoffError, RequestFailed, WaveppError, error_text
 from wavepp_worker.handoff.offer import BootstrapAddress
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class DecodeHandler:
         Raises:
             InvalidRequest: the decode engine or the prefill worker refuses the request.
             HandoffError: the KV did not arrive.
-            RequestFailed: a token could not be sampled, or not be put into words.
+            RequestFailed: a token could not be sampled or detokenized.
             EngineDead: the engine died.
         """
         loop = asyncio.get_running_loop()
@@ -135,8 +135,8 @@ class DecodeHandler:
         except Exception as error:
             logger.exception("request %s failed", request_id)
             outcome = RequestFailed.__name__
-            text = f"the answer of request {request_id} could not be put into words"
-            raise RequestFailed(f"{text}: {type(error).__name__}: {error}") from error
+            text = f"the answer of request {request_id} could not be detokenized"
+            raise RequestFailed(f"{text}: {error_text(error)}") from error
         finally:
             # If it was refused, the id may be another request's.
             if submitted:

@@ -1,4 +1,4 @@
-"""Which requests a worker is answering, by Dynamo's id: a client can choose it, and choose one twice."""
+"""Which requests a worker, or the proxy before the frontend, is answering, by the id that a client may choose."""
 
 from __future__ import annotations
 

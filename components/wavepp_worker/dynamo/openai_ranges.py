@@ -58,7 +58,7 @@ def too_few_tokens(body: Mapping[str, Any]) -> str | None:
     key = next((limit for limit in limits if _is_number(body.get(limit), whole=True)), None)
     if key is None or least <= body[key]:
         return None
-    return f"min_tokens={least} is more than {key}={body[key]}"
+    return f"min_tokens={least} is more than {key}={body[key]}; lower the one or raise the other"
 
 
 def nothing_left(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:

@@ -98,7 +98,9 @@ def parse_request(
         raise InvalidRequest("max_tokens=0 leaves nothing to generate; ask for at least 1")
     # The room cuts both: the frontend writes it where a request names no most.
     if min(min_tokens, context_left) > max_tokens and not first_only:
-        raise InvalidRequest(f"min_tokens={min_tokens} is more than max_tokens={max_tokens}")
+        raise InvalidRequest(
+            f"min_tokens={min_tokens} is more than max_tokens={max_tokens}; lower the one or raise the other"
+        )
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
     sampling = sampling_params(groups.sampling, logprobs, defaults)
     check_sampling(sampling, limits.top_logprobs)

@@ -218,7 +218,7 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
     Leaves with a sentence if it cannot start: code 2 if the configuration is to blame, else 1.
     """
 
-    # What native code breaks has last words too.
+    # A fault in native code prints where every thread was.
     faulthandler.enable()
 
     async def main() -> None:

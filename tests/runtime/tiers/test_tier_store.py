@@ -296,7 +296,7 @@ def rank_config(disk_path: Path, **changes: object) -> RankConfig:
         "layers": (3, 5),
         "dtype": "float32",
         "block_size": 4,
-        "secret_id": "a",
+        "key_secret_id": "a",
     }
     fields |= {"host_blocks": 2, "disk_blocks": 3, "disk_path": str(disk_path)}
     return RankConfig(**(fields | changes))  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
         {"dtype": "float16"},
         {"layers": (4, 6)},
         {"ranks": 3},
-        {"secret_id": "b"},
+        {"key_secret_id": "b"},
     ):
         changed = open_tiers(rank_config(tmp_path, **change), kv_memory())
         assert changed.restore(0) == []

@@ -1,4 +1,4 @@
-"""Connections that have not said yet what they want: a bounded number, the most patient crowd goes first."""
+"""Connections whose peers have not identified themselves yet: bounded, shared fairly among addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Strangers:
     """Who came in and is not known yet, by address and in the order of their coming. Pure.
 
     Whoever opens many connections and says nothing pushes out its own oldest ones: a peer that speaks at once
-    is served, however many others are silent.
+    is served, however many others are silent. ``Channel.welcome`` ends a connection's time as a stranger.
 
     Args:
         limit: most of them at a time.

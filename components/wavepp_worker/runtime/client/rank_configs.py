@@ -24,11 +24,11 @@ WAVE_TIMEOUTS_PER_WAIT = 2
 
 
 def rank_configs(
-    config: EngineConfig, info: ModelInfo, run_dir: Path, secret_id: str = ""
+    config: EngineConfig, info: ModelInfo, run_dir: Path, key_secret_id: str = ""
 ) -> list[RankConfig]:
     """The ranks' configurations, with their sockets under ``run_dir``.
 
-    ``secret_id``: which secret the keys of their blocks are made with.
+    ``key_secret_id``: see ``RankConfig``.
 
     Raises:
         ConfigError: the partition, the hand-off or the timeline cannot work.
@@ -59,7 +59,7 @@ def rank_configs(
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],
             disk_path=str(config.disk_path or ""),
-            secret_id=secret_id,
+            key_secret_id=key_secret_id,
             admission=config.admission,
             ownership=ownership,
             headroom_blocks=headroom_blocks(config, blocks[rank]),

@@ -13,6 +13,7 @@ from wavepp_worker.errors import (
     RequestFailed,
     RequestTimeout,
     WatchdogTimeout,
+    error_text,
 )
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
@@ -114,7 +115,7 @@ class RankEvents:
 
     def on_failure(self, error: Exception) -> None:
         """An event could not be read or handled."""
-        self._state.die(EngineDead(f"a rank's event could not be handled: {type(error).__name__}: {error}"))
+        self._state.die(EngineDead(f"a rank's event could not be handled: {error_text(error)}"))
 
     def _progress(self, event: Progress) -> None:
         with self._state.lock:
@@ -123,11 +124,9 @@ class RankEvents:
             try:
                 follows.on_admitted()
             except Exception as error:
-                logger.exception(
-                    "request %s fails, as what was to follow its admission did", event.request_id
-                )
+                logger.exception("request %s fails: its on_admitted raised", event.request_id)
                 text = f"what was to follow the admission of request {event.request_id} failed"
-                self._state.abort(event.request_id, RequestFailed(f"{text}: {type(error).__name__}: {error}"))
+                self._state.abort(event.request_id, RequestFailed(f"{text}: {error_text(error)}"))
         if follows.future is not None and follows.answer is not None:
             follows.future.set_result(follows.answer)
         if follows.unwanted is not None:

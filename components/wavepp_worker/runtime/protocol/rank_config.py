@@ -14,7 +14,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         host_blocks: blocks of its host-memory tier; 0 for none.
         disk_blocks: blocks of its disk tier; 0 for none.
         disk_path: directory of the disk tier.
-        secret_id: which secret the keys of blocks are made with; a disk tier filled under another one is of no use.
+        key_secret_id: tells secrets of block keys apart; a disk tier filled under another one is of no use.
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
         headroom_blocks: blocks that preparing a request must leave to others.
@@ -45,7 +45,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     host_blocks: int
     disk_blocks: int
     disk_path: str
-    secret_id: str
+    key_secret_id: str
     admission: str
     ownership: str
     headroom_blocks: int

@@ -114,7 +114,7 @@ def _die_with_parent() -> None:
 
 def main() -> None:
     """Entry point of the process: a ``RankConfig`` as one JSON line on standard input."""
-    # What native code breaks has last words too.
+    # A fault in native code prints where every thread was.
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import StoredBlock
-from wavepp_worker.errors import AuditError, WaveppError
+from wavepp_worker.errors import AuditError, WaveppError, error_text
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
@@ -70,17 +70,14 @@ class RankReports:
 
         An error that is not of ours is a defect, and logged as such.
         """
-        if isinstance(error, WaveppError):
-            reason = str(error)
-        else:
+        if not isinstance(error, WaveppError):
             logger.error("request %s failed", request_id, exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
         self.send(
             Failed(
                 rank=self.rank,
                 request_id=request_id,
                 # What an exception quotes need be no text that can be sent.
-                reason=f"request {request_id} failed on rank {self.rank}: {reason}".encode(
+                reason=f"request {request_id} failed on rank {self.rank}: {error_text(error)}".encode(
                     errors="backslashreplace"
                 ).decode(),
             )

@@ -61,7 +61,7 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
         fingerprint = (
             f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
             f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}, "
-            f"keys {config.secret_id}"
+            f"keys {config.key_secret_id}"
         )
         path = Path(config.disk_path) / f"rank{config.rank}.blocks"
         room = origin_bytes(config.block_size) if config.first else 0
