@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
+from rich.console import Console
+
 from tests.chaos.explain import Health
 from tests.chaos.faults import Fault, Injected, Kind, Role
 from tests.chaos.judge import Reply, Verdict
 from tests.chaos.leaks import Left
+from tests.chaos.picture import draw
 from tests.chaos.record import Outcome, Record
 from tests.chaos.summary import summarise
+from tests.chaos.tables import print_summary
 from tests.chaos.workload import Manner
 
 KILL = Fault(10.0, Kind.KILL, Role.RANK, 0.5)
@@ -47,3 +54,15 @@ def test_what_must_not_happen_fails() -> None:
     assert found.leaks == ["shared memory x"]
     assert found.longest_recovery is None
     assert len(found.failures) == 4
+
+
+def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
+    run = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.RIGHT))
+    console = Console(file=io.StringIO(), width=120)
+    print_summary(console, summarise(run, "abc1234", "2026-11-22"))
+    text = console.file.getvalue()
+    assert "seed 5" in text
+    assert "SIGKILL, rank" in text
+    assert "failed: WRONG ANSWER" in text
+    draw(run, tmp_path / "timeline.png")
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
