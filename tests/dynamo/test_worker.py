@@ -88,7 +88,7 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(worker_module, "_leave", lambda: loop.call_soon_threadsafe(left.set))
+        monkeypatch.setattr(worker_module, "_leave", lambda code: loop.call_soon_threadsafe(left.set))
         worker = await started("prefill", text_model)
         endpoint = Endpoint()
         await worker.on_endpoint_ready(endpoint)
@@ -107,6 +107,26 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
 
     run(check())
     assert "FATAL: the engine died: rank 1 was ended by SIGKILL" in capsys.readouterr().err
+
+
+def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
+    from wavepp_worker.dynamo import worker as worker_module
+
+    class Stopped:
+        def __init__(self, *_: object) -> None: ...
+
+        async def run(self) -> None: ...
+
+    async def make() -> tuple[object, object]:
+        return object(), object()
+
+    codes: list[int] = []
+    monkeypatch.setattr(worker_module, "Worker", Stopped)
+    monkeypatch.setattr(worker_module, "_leave", codes.append)
+    monkeypatch.setattr(worker_module.faulthandler, "enable", lambda: None)
+    worker_module.run_worker(make)
+    assert codes == [0]
 
 
 def test_controls(kind: str, text_model: Path) -> None:

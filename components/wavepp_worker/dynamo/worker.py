@@ -163,7 +163,8 @@ class WaveppWorker(LLMEngine):
         sys.stderr.write(f"FATAL: {reason}\n")
         sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
-        forced = threading.Timer(UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS, _leave)
+        limit = UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS
+        forced = threading.Timer(limit, _leave, (EXIT_ENGINE_DIED,))
         forced.daemon = True
         forced.start()
         if self._loop is not None:
@@ -178,18 +179,18 @@ class WaveppWorker(LLMEngine):
         await asyncio.sleep(LAST_ANSWERS_SECONDS)
         await self.cleanup()
         forced.cancel()
-        _leave()
+        _leave(EXIT_ENGINE_DIED)
 
     def _publish_snapshot(self) -> None:
         if self._snapshot_publisher is not None:
             self._snapshot_publisher.publish(0, self.snapshot())
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
     sys.stderr.flush()
     sys.stdout.flush()
-    # Dynamo's own shutdown would wait for its grace period and then report success.
-    os._exit(EXIT_ENGINE_DIED)
+    # After an engine's death, Dynamo's own shutdown would wait for its grace period and then report success.
+    os._exit(code)
 
 
 def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) -> WorkerConfig:
@@ -235,3 +236,5 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
     except WaveppError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1) from error
+    # Dynamo's threads may still call into Python, and abort the process if the interpreter ends under them.
+    _leave(0)
