@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
@@ -86,7 +89,7 @@ class Campaign:
                 if not mounted:
                     self._schedule = [each for each in self._schedule if each.kind is not Kind.DISK_FULL]
                 self._watch.phase(f"starting {self._setting.name}")
-                words = self._setting.command(self._model, disk_path)
+                words = (*self._setting.command(self._model, disk_path), f"--port={_free_port()}")
                 with start_graph(
                     self._setting.graph, *words, env=broker.environment, cwd=REPOSITORY
                 ) as graph:
@@ -156,3 +159,11 @@ class Campaign:
         else:
             if code != 0:
                 self.record.broken.append(f"dynamo serve ended with exit code {code}")
+
+
+def _free_port() -> int:
+    """One that no outgoing connection is given while the frontend is down, nor another graph by default."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
