@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,26 +19,35 @@ STOPPED_SECONDS = 16.0
 """Longer than the ten seconds for which an entry in discovery lives, and the time until others look."""
 
 
-def test_a_worker_that_was_stopped_for_long_serves_again(
-    start: Callable[..., ServedGraph], ascii_model: Path
-) -> None:
-    graph = start(
+@pytest.fixture(scope="module")
+def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
+    return start(
         "graphs:disagg_wavepp",
         f"--Common.model={ascii_model}",
         "--Common.dtype=float32",
         "--PrefillWorker.pp=1",
         "--PrefillWorker.ServiceArgs.workers=1",
     )
-    assert graph.complete([1, 2, 3], max_tokens=2)
-    (victim,) = graph.workers("PrefillWorker")
+
+
+def stop_for_long(victim: dict[str, Any]) -> None:
     os.kill(victim["pid"], signal.SIGSTOP)
     try:
         time.sleep(STOPPED_SECONDS)
     finally:
         os.kill(victim["pid"], signal.SIGCONT)
 
+
+def served_within(graph: ServedGraph, seconds: float) -> None:
     def served() -> bool:
         return graph.post("/v1/completions", prompt=[1, 2, 3], max_tokens=2).status_code == 200
 
-    graph.running.wait_for(served, 60)
+    graph.running.wait_for(served, seconds)
     graph.audit()
+
+
+def test_a_worker_that_was_stopped_for_long_serves_again(graph: ServedGraph) -> None:
+    assert graph.complete([1, 2, 3], max_tokens=2)
+    (victim,) = graph.workers("PrefillWorker")
+    stop_for_long(victim)
+    served_within(graph, 60)

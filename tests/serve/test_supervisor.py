@@ -101,6 +101,18 @@ def test_a_log_that_cannot_be_written_ends_nothing(start_dummies: Starter) -> No
         graph.stop()
 
 
+def test_a_frontend_that_finds_nobody_is_started_anew(start_dummies: Starter, tmp_path: Path) -> None:
+    mark = tmp_path / "nobody"
+    with start_dummies(f"--Front.finds_nobody={mark}") as graph:
+        graph.wait_ready()
+        mark.touch()
+        graph.wait_for(lambda: graph.processes("Front")[0]["restarts"] == 1, 60)
+        assert "Front finds no worker, though all are there, and is killed" in graph.log().replace(":0", "")
+        graph.wait_for(lambda: graph.processes("Front")[0]["ready"])
+        assert all(entry["restarts"] == 0 for entry in graph.processes("Prefill"))
+        assert graph.stop() == 0
+
+
 def test_service_that_fails_at_first_still_comes_up(start_dummies: Starter, tmp_path: Path) -> None:
     with start_dummies("--Prefill.exit_code=3", f"--Prefill.once={tmp_path / 'died'}") as graph:
         graph.wait_ready()

@@ -123,6 +123,12 @@ class Keeper:
         if self._child is not None:
             self._child.signal_group(signal.SIGKILL)
 
+    def renew(self, why: str) -> None:
+        """End it, to be started again."""
+        if self._child is not None:
+            self._log.say(f"{self.process.label} {why} and is killed", "red")
+            self._child.signal_group(signal.SIGKILL)
+
     def no_restart(self) -> None:
         """From now on it may end."""
         self._stopping.set()

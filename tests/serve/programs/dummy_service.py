@@ -26,6 +26,7 @@ parser.add_argument("--sick-after", type=float, default=1e9)
 parser.add_argument("--sick-if", help="be so from the start if this file exists")
 parser.add_argument("--stop-log", help="append the role when told to stop")
 parser.add_argument("--grandchild", action="store_true", help="start a process that leaves the session")
+parser.add_argument("--finds-nobody", help="as a frontend, while this file exists; removed at the start")
 parser.add_argument("--role", default="dummy")
 args = parser.parse_args()
 
@@ -38,7 +39,8 @@ class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         sick = time.monotonic() - began > args.sick_after
         if self.path == "/v1/models":
-            body = {"data": [{"id": "dummy-model"}]}
+            alone = args.finds_nobody and Path(args.finds_nobody).exists()
+            body = {"data": [] if alone else [{"id": "dummy-model"}]}
         else:
             instances = [{"instance_id": n, "endpoint": "generate"} for n in range(args.workers_known)]
             body = {"instances": instances, "role": args.role, "environment": dict(os.environ)}
@@ -59,6 +61,8 @@ def on_term(*_: object) -> None:
 
 
 signal.signal(signal.SIGTERM, on_term)
+if args.finds_nobody:
+    Path(args.finds_nobody).unlink(missing_ok=True)
 if args.say:
     print(args.say, flush=True)
 if args.grandchild:
