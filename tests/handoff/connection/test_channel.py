@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import socket
 import struct
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import ClaimRoom, check_room
@@ -108,6 +112,33 @@ def test_the_last_message_arrives_though_input_is_unread() -> None:
         assert b"last" in received
 
     talk(conversation)
+
+
+@pytest.mark.parametrize("ending", ["while it sends", "while it receives"])
+def test_of_a_peer_that_is_lost_nothing_is_kept(ending: str) -> None:
+    """Ranks never look for garbage that is old: a circle of errors would keep the KV that was on its way for ever."""
+    buffer = np.zeros(16 << 20, np.uint8)
+    kept = weakref.ref(buffer)
+
+    async def conversation(channel: Channel, peer: socket.socket) -> None:
+        nonlocal buffer
+        view = memoryview(buffer)
+        del buffer
+
+        def hang_up() -> None:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+
+        asyncio.get_running_loop().call_later(0.05, hang_up)
+        with contextlib.suppress(PeerLost):
+            await (channel.send_raw(view) if ending == "while it sends" else channel.receive_into(view))
+
+    gc.disable()
+    try:
+        talk(conversation)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_nobody_listens() -> None:

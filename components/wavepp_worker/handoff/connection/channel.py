@@ -105,7 +105,7 @@ class Channel:
         try:
             await asyncio.get_running_loop().sock_sendall(self._sock, data)
         except OSError as error:
-            raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
+            raise self._broke(error) from error
 
     async def receive(self, decoder: msgspec.msgpack.Decoder[T], limit: int = FRAME_LIMIT_BYTES) -> T:
         """The next message, of ``limit`` bytes at most.
@@ -161,7 +161,7 @@ class Channel:
             try:
                 count = await loop.sock_recv_into(self._sock, view[filled:])
             except OSError as error:
-                raise PeerLost(f"the connection to {self.peer} broke: {error}") from error
+                raise self._broke(error) from error
             if not count:
                 raise PeerLost(f"{self.peer} closed the connection")
             filled += count
@@ -179,8 +179,8 @@ class Channel:
             async with deadline.timeout(timeout):
                 while await loop.sock_recv_into(self._sock, scratch):
                     continue
-        except (OSError, asyncio.TimeoutError):
-            return
+        except (OSError, asyncio.TimeoutError) as error:
+            forget_frames(error)
         finally:
             self.close()
 
@@ -196,3 +196,16 @@ class Channel:
     def close(self) -> None:
         """Close at once; idempotent. No task may be sending or receiving."""
         self._sock.close()
+
+    def _broke(self, error: OSError) -> PeerLost:
+        forget_frames(error)
+        return PeerLost(f"the connection to {self.peer} broke: {error}")
+
+
+def forget_frames(error: BaseException) -> None:
+    """To be called with what a socket call of the event loop raised, once it is caught.
+
+    The call's future has the error, whose traceback has the call's frame, which has the future: a circle that keeps
+    the buffer of the call, too, until the collector finds it, and ranks never have old objects collected.
+    """
+    error.__traceback__ = None

@@ -16,7 +16,7 @@ from typing import Any
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.change_signal import ChangeSignal
-from wavepp_worker.handoff.connection.channel import Channel
+from wavepp_worker.handoff.connection.channel import Channel, forget_frames
 from wavepp_worker.handoff.connection.strangers import Strangers
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ class Listener:
             try:
                 connection, address = await self._loop.sock_accept(self._sock)
             except OSError as error:
+                forget_frames(error)
                 if error.errno in _PEER_GAVE_UP:
                     continue
                 # Most likely no descriptor is left. The peer waits in the backlog meanwhile.
