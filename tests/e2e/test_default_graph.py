@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -55,6 +56,14 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
+
+
+def test_no_secret_of_a_hand_off_is_logged(graph: ServedGraph) -> None:
+    """Dynamo would log what a prefill worker registers: the key of its rooms before its host."""
+    graph.complete("Hello there", max_tokens=2)
+    log = graph.running.log()
+    assert "PrefillWorker:1 is up" in log
+    assert not re.search(r"[0-9a-f]{64}@", log)
 
 
 def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None:

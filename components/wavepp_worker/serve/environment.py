@@ -37,7 +37,9 @@ QUIET = {
     "TRANSFORMERS_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
     # Health checks and the comings and goings of connections would drown the rest.
-    "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn",
+    # And a worker would say what it registers, in which is the key of a prefill worker's rooms.
+    "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn,"
+    "dynamo_backend_common::worker=warn",
     # A worker's discovery entry is gone before it stops, and what it runs is drained after this grace.
     "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
 }
