@@ -14,14 +14,14 @@ import typer
 from rich.console import Console
 
 from bench.common.origin import origin_now
-from tests.chaos.book import make_book
 from tests.chaos.campaign import Campaign
+from tests.chaos.display import Display
+from tests.chaos.known_answers import known_answers
 from tests.chaos.picture import draw
 from tests.chaos.schedule import draw_schedule
 from tests.chaos.settings import SETTINGS
 from tests.chaos.summary import summarise
 from tests.chaos.tables import print_summary
-from tests.chaos.watch import Watch
 from tests.support.ascii_model import make_ascii_model
 from tests.support.graph_process import REPOSITORY
 
@@ -51,10 +51,10 @@ def main(
     # Threads that wait for each other by spinning are slow beside other work.
     torch.set_num_threads(1)
     failed = False
-    with tempfile.TemporaryDirectory(prefix="chaos-model-") as scratch, Watch(console) as watch:
-        watch.phase("answers as transformers gives them", CASES)
+    with tempfile.TemporaryDirectory(prefix="chaos-model-") as scratch, Display(console) as display:
+        display.phase("answers as transformers gives them", CASES)
         model = make_ascii_model(Path(scratch) / "tiny-ascii")
-        cases = make_book(model, seed, CASES, LONGEST_PROMPT, watch.step)
+        cases = known_answers(model, seed, CASES, LONGEST_PROMPT, display.step)
         for name in names:
             setting, seconds = SETTINGS[name], 60.0 * minutes / len(names)
             campaign = Campaign(
@@ -66,7 +66,7 @@ def main(
                 seconds=seconds,
                 rate=rate,
                 checks=CHECKS,
-                watch=watch,
+                display=display,
             )
             kept = out / f"{seed}-{name}"
             kept.mkdir(parents=True, exist_ok=True)

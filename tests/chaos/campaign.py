@@ -16,6 +16,7 @@ import httpx
 
 from tests.chaos.broker_process import BrokerProcess
 from tests.chaos.client import Client
+from tests.chaos.display import Display
 from tests.chaos.explain import troubled
 from tests.chaos.faults import Fault, Injected, Kind
 from tests.chaos.injectors.disk import small_disk
@@ -26,7 +27,6 @@ from tests.chaos.monitor import files_of, monitored, ready_again, shared_memory
 from tests.chaos.processes import holdings
 from tests.chaos.record import Record
 from tests.chaos.settings import DISK_MEBIBYTES, Setting
-from tests.chaos.watch import Watch
 from tests.chaos.workload import Case, draw_asks
 from tests.support.graph_process import REPOSITORY, RunningGraph, start_graph
 from tests.support.served_graph import ServedGraph
@@ -52,7 +52,7 @@ class Campaign:
         seconds: float,
         rate: float,
         checks: int,
-        watch: Watch,
+        display: Display,
     ) -> None:
         """
         Args:
@@ -61,7 +61,7 @@ class Campaign:
             seconds: of load.
             rate: requests a second.
             checks: how many cases have to be answered rightly before the first fault and after the last.
-            watch: shows how it goes.
+            display: shows how it goes.
         """
         self.record = Record(setting.name, seed, seconds)
         self.log = ""
@@ -72,7 +72,7 @@ class Campaign:
         self._schedule = list(schedule)
         self._rate = rate
         self._checks = checks
-        self._watch = watch
+        self._display = display
         self._zero = 0.0
         self._stuck: list[int] = []
 
@@ -88,7 +88,7 @@ class Campaign:
             with small_disk(disk_path, DISK_MEBIBYTES) as mounted, BrokerProcess() as broker:
                 if not mounted:
                     self._schedule = [each for each in self._schedule if each.kind is not Kind.DISK_FULL]
-                self._watch.phase(f"starting {self._setting.name}")
+                self._display.phase(f"starting {self._setting.name}")
                 words = (*self._setting.command(self._model, disk_path), f"--port={_free_port()}")
                 with start_graph(
                     self._setting.graph, *words, env=broker.environment, cwd=REPOSITORY
@@ -108,27 +108,27 @@ class Campaign:
         return time.monotonic() - self._zero
 
     async def _hurt(self, graph: RunningGraph, injector: Injector) -> None:
-        record, watch, checked = self.record, self._watch, self._cases[: self._checks]
+        record, display, checked = self.record, self._display, self._cases[: self._checks]
         async with Client(graph.base_url, graph.model, self._now) as client:
-            load = Load(client, record, watch, self._now)
-            watch.phase("warming up")
+            load = Load(client, record, display, self._now)
+            display.phase("warming up")
             await load.all_right(checked, "before any fault")
             await asyncio.sleep(REST_SECONDS)
             record.first, files = holdings(graph, 0.0), files_of(graph)
             self._zero = time.monotonic()
-            watch.phase("load and faults", record.seconds)
+            display.phase("load and faults", record.seconds)
             asks = draw_asks(record.seed, self._rate, self._cases)
-            async with monitored(graph, record, watch, self._now):
+            async with monitored(graph, record, display, self._now):
                 faults = [asyncio.create_task(self._fault(injector, fault)) for fault in self._schedule]
                 await asyncio.gather(load.run(asks, record.seconds), *faults)
-                watch.phase("recovering")
+                display.phase("recovering")
                 if not await ready_again(graph, RECOVERY_SECONDS):
                     record.broken.append(f"not all is ready {RECOVERY_SECONDS:.0f} s after the last fault")
             ends = [end for _, end in troubled(record.injected, record.health)]
             await asyncio.sleep(max(ends, default=0.0) - self._now())
             await load.all_right(checked, "after the last fault")
         await asyncio.sleep(REST_SECONDS)
-        watch.phase("looking what is left")
+        display.phase("looking what is left")
         record.last = holdings(graph, self._now())
         more = files_of(graph) - files
         if len(files_of(graph)) > len(files):
@@ -137,10 +137,10 @@ class Campaign:
 
     async def _fault(self, injector: Injector, fault: Fault) -> Injected:
         await asyncio.sleep(max(0.0, fault.at - self._now()))
-        self._watch.fault(fault)
+        self._display.fault(fault)
         injected = await injector.inject(fault)
         self.record.injected.append(injected)
-        self._watch.injected(injected)
+        self._display.injected(injected)
         return injected
 
     def _audit(self, graph: RunningGraph) -> None:

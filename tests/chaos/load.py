@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.chaos.client import Client
+from tests.chaos.display import Display
 from tests.chaos.judge import Verdict, judge
 from tests.chaos.record import Outcome, Record
-from tests.chaos.watch import Watch
 from tests.chaos.workload import Ask, Case, Manner
 
 MOST_AT_ONCE = 48
@@ -18,10 +18,10 @@ MOST_AT_ONCE = 48
 class Load:
     """Asks one graph and notes outcomes in a record."""
 
-    def __init__(self, client: Client, record: Record, watch: Watch, now: Callable[[], float]) -> None:
+    def __init__(self, client: Client, record: Record, display: Display, now: Callable[[], float]) -> None:
         self._client = client
         self._record = record
-        self._watch = watch
+        self._display = display
         self._now = now
 
     async def run(self, asks: Iterable[Ask], until: float) -> None:
@@ -35,7 +35,7 @@ class Load:
             finally:
                 slots.release()
             self._record.outcomes.append(outcome)
-            self._watch.outcome(outcome.verdict, outcome.reply)
+            self._display.outcome(outcome.verdict, outcome.reply)
 
         for ask in asks:
             await slots.acquire()

@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from tests.chaos.display import Display
 from tests.chaos.explain import Health
 from tests.chaos.processes import holdings, roles_down
 from tests.chaos.record import Record
-from tests.chaos.watch import Watch
 from tests.support.graph_process import RunningGraph
 
 SAMPLE_SECONDS, HEALTH_SECONDS = 3.0, 0.5
@@ -19,10 +19,10 @@ SAMPLE_SECONDS, HEALTH_SECONDS = 3.0, 0.5
 
 @contextlib.asynccontextmanager
 async def monitored(
-    graph: RunningGraph, record: Record, watch: Watch, now: Callable[[], float]
+    graph: RunningGraph, record: Record, display: Display, now: Callable[[], float]
 ) -> AsyncIterator[None]:
     """Fills ``record.health`` and ``record.samples`` inside the context."""
-    task = asyncio.create_task(_monitor(graph, record, watch, now))
+    task = asyncio.create_task(_monitor(graph, record, display, now))
     try:
         yield
     finally:
@@ -31,11 +31,11 @@ async def monitored(
             await task
 
 
-async def _monitor(graph: RunningGraph, record: Record, watch: Watch, now: Callable[[], float]) -> None:
+async def _monitor(graph: RunningGraph, record: Record, display: Display, now: Callable[[], float]) -> None:
     next_sample = 0.0
     while True:
         at = now()
-        watch.advance(at)
+        display.advance(at)
         record.health.append(Health(round(at, 2), roles_down(graph)))
         if at >= next_sample:
             record.samples += await asyncio.to_thread(holdings, graph, at)

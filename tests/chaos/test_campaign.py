@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.chaos.book import make_book
 from tests.chaos.campaign import Campaign
+from tests.chaos.display import Display
 from tests.chaos.faults import Fault, Kind, Role
+from tests.chaos.known_answers import known_answers
 from tests.chaos.settings import Setting
 from tests.chaos.summary import summarise
-from tests.chaos.watch import Watch
 from tests.support.ascii_model import make_ascii_model
 
 pytestmark = pytest.mark.e2e
@@ -35,17 +35,17 @@ SCHEDULE = (
 def test_a_minute_of_chaos(tmp_path: Path) -> None:
     """Every request gets one right answer or one clear error, and nothing is left over."""
     model = make_ascii_model(tmp_path / "tiny-ascii")
-    with Watch(Console(log_path=False)) as watch:
+    with Display(Console(log_path=False)) as display:
         campaign = Campaign(
             SETTING,
             model,
-            make_book(model, seed=3, count=24, longest=1500),
+            known_answers(model, seed=3, count=24, longest=1500),
             SCHEDULE,
             seed=3,
             seconds=SECONDS,
             rate=4.0,
             checks=8,
-            watch=watch,
+            display=display,
         )
         summary = summarise(campaign.run(), "", "")
     assert summary.failures == [], campaign.log[-6000:]

@@ -12,7 +12,7 @@ from tests.chaos.faults import Fault, Injected
 from tests.chaos.judge import FAILURES, Reply, Verdict
 
 
-class Watch:
+class Display:
     """A bar with counts, and a line for each fault and each failure; a context manager."""
 
     def __init__(self, console: Console) -> None:
@@ -28,7 +28,7 @@ class Watch:
         )
         self._task = self._progress.add_task("starting", total=None, counts="")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Display:
         self._progress.start()
         return self
 

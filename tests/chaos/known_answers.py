@@ -13,7 +13,7 @@ CLEAR_LOGITS = 0.02
 """The best token leads the second by at least so much, a hundred times more than the order of sums can change."""
 
 
-def make_book(
+def known_answers(
     model: Path, seed: int, count: int, longest: int, advance: Callable[[], None] = lambda: None
 ) -> list[Case]:
     """Cases of up to ``longest`` tokens; at most ``count``, as prompts whose answer is close to another are left out.
