@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import MOST_SALT_BYTES, check_banned, check_prompt, check_salt, first_outside
+from wavepp_worker.request_checks import (
+    MOST_SALT_BYTES,
+    check_banned,
+    check_prompt,
+    check_salt,
+    first_outside,
+)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,11 @@ class RequestAborted(WaveppError):
 
 
 class RequestTimeout(WaveppError):
-    """A bounded wait ran out; the message says which and how long it was."""
+    """A request, or its KV, took longer than it may; the message says which limit that is."""
 
 
-class WatchdogTimeout(WaveppError):
-    """A thread takes longer for a step than it may; the message says which, what it does, and the bound."""
+class StepTimeout(WaveppError):
+    """A thread takes longer for a step, or what it waits for does, than it may; the message says what it does."""
 
 
 class RequestFailed(WaveppError):

@@ -1,7 +1,4 @@
-"""What a prompt may be: the one place that refuses an empty one, one too long, or an id outside the vocabulary.
-
-And of what is banned, that something is left to choose; and of what the cache keeps beside blocks, that it is short.
-"""
+"""Checks of a request that every way in makes: its prompt, its salt, and that something is left to choose."""
 
 from __future__ import annotations
 

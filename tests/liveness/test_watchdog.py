@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.errors import StepTimeout
 from wavepp_worker.liveness.watchdog import Watchdog
 
 from tests.support.waiting import wait_until
@@ -15,7 +15,7 @@ PERIOD = 0.01
 def test_a_thread_that_takes_too_long_is_named_once_with_where_it_hangs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    hangs: list[WatchdogTimeout] = []
+    hangs: list[StepTimeout] = []
     looks: list[float] = []
     dog = Watchdog(hangs.append, lambda: looks.append(time.monotonic()), PERIOD)
     well, ill, release = dog.watch("well"), dog.watch("LOOP"), threading.Event()
@@ -43,7 +43,7 @@ def test_a_thread_that_takes_too_long_is_named_once_with_where_it_hangs(
 
 
 def test_a_thread_that_waits_for_work_may_wait_for_ever() -> None:
-    hangs: list[WatchdogTimeout] = []
+    hangs: list[StepTimeout] = []
     looks: list[None] = []
     dog = Watchdog(hangs.append, lambda: looks.append(None), PERIOD)
     watched = dog.watch("LOOP")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.errors import StepTimeout
 from wavepp_worker.model.virtual_device import Ending, Queue
 
 
@@ -12,7 +12,7 @@ def test_waiting_for_the_device_is_exact_and_bounded() -> None:
     Ending(at).wait(1.0)
     assert time.thread_time() - busy < 0.01
     assert 0 <= time.monotonic_ns() - at < 20_000_000
-    with pytest.raises(RequestTimeout, match=r"busy for another (9.9|10.0) s, more than the 1 s"):
+    with pytest.raises(StepTimeout, match=r"busy for another (9.9|10.0) s, more than the 1 s"):
         Ending(time.monotonic_ns() + 10_000_000_000).wait(1.0)
 
 

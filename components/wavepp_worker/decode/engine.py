@@ -20,13 +20,13 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
-from wavepp_worker.limits import check_banned, check_prompt
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
+from wavepp_worker.request_checks import check_banned, check_prompt
 
 CLOSE_SECONDS = 10.0
 FIRST_STEP_SECONDS = 300.0

@@ -18,7 +18,7 @@ from wavepp_worker.dynamo.openai_ranges import (
 )
 from wavepp_worker.dynamo.worker_choice import chosen_by_body
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_salt, first_outside, outside_vocabulary
+from wavepp_worker.request_checks import check_salt, first_outside, outside_vocabulary
 
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 MOST_PROMPTS = 128

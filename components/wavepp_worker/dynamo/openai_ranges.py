@@ -11,8 +11,8 @@ from typing import Any
 
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_banned
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
+from wavepp_worker.request_checks import check_banned
 
 MOST_LOGPROBS = 20
 MOST_STOPS = 4

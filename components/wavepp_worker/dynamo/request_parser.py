@@ -10,8 +10,8 @@ from wavepp_worker import token_ids
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.limits import check_banned, check_prompt, check_salt
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
+from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
 
 if TYPE_CHECKING:
     from dynamo.common.backend.engine import GenerateRequest

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.errors import StepTimeout
 from wavepp_worker.liveness.awake_clock import AwakeClock
 
 WATCH_SECONDS = 0.5
@@ -45,7 +45,7 @@ class Watchdog:
 
     def __init__(
         self,
-        on_hang: Callable[[WatchdogTimeout], None],
+        on_hang: Callable[[StepTimeout], None],
         on_look: Callable[[], None] | None = None,
         period: float = WATCH_SECONDS,
     ) -> None:
@@ -81,7 +81,7 @@ class Watchdog:
             if self._on_look is not None:
                 self._on_look()
 
-    def _hung(self, now: float) -> WatchdogTimeout | None:
+    def _hung(self, now: float) -> StepTimeout | None:
         for watched in self._threads:
             step = watched.step
             if step is None:
@@ -91,7 +91,7 @@ class Watchdog:
                 self._seen[watched] = (step, now)
             elif now - since > step.seconds:
                 _print_stack(watched.name, step)
-                return WatchdogTimeout(
+                return StepTimeout(
                     f"the {watched.name} thread has been busy with {step.what} for {now - since:.1f} s, "
                     f"which may take {step.seconds:.1f} s; raise wave_timeout if it is only slow"
                 )

@@ -35,7 +35,7 @@ class Completion(Protocol):
         """Return once the device is done with the wave and everything queued before it.
 
         Raises:
-            RequestTimeout: it takes longer than ``timeout`` seconds.
+            StepTimeout: it takes longer than ``timeout`` seconds.
         """
 
 

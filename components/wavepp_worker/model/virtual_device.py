@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.errors import StepTimeout
 
 Clock = Callable[[], int]
 
@@ -38,7 +38,7 @@ class Ending:
     def wait(self, timeout: float) -> None:
         left = (self.at - time.monotonic_ns()) / 1e9
         if left > timeout:
-            raise RequestTimeout(
+            raise StepTimeout(
                 f"the virtual device is busy for another {left:.1f} s, more than the {timeout:.0f} s that a "
                 "wave may take; raise speed in timed.json or lower max_num_batched_tokens"
             )

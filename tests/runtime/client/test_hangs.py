@@ -40,32 +40,32 @@ def config(model: Path, **changes: object) -> EngineConfig:
         (
             0,
             "forward",
-            r"rank 0 failed: WatchdogTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
+            r"rank 0 failed: StepTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
         ),
         (
             1,
             "forward",
-            r"rank 1 failed: WatchdogTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
+            r"rank 1 failed: StepTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
         ),
         (
             2,
             "forward",
-            r"rank 2 failed: WatchdogTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
+            r"rank 2 failed: StepTimeout: the LOOP thread has been busy with wave \d+ \(\d+ tokens",
         ),
         (
             2,
             "device",
-            r"rank 2 failed: WatchdogTimeout: the answers thread has been busy with the device's end of",
+            r"rank 2 failed: StepTimeout: the answers thread has been busy with the device's end of",
         ),
         (
             0,
             "vote",
-            r"rank 0 failed: WatchdogTimeout: the WAVE thread has been busy with its vote on round \d+",
+            r"rank 0 failed: StepTimeout: the WAVE thread has been busy with its vote on round \d+",
         ),
         (
             1,
             "vote",
-            r"rank 1 failed: WatchdogTimeout: the WAVE thread has been busy with its part of a round",
+            r"rank 1 failed: StepTimeout: the WAVE thread has been busy with its part of a round",
         ),
     ],
     ids=lambda value: str(value)[:8],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker import token_ids
-from wavepp_worker.errors import PositionMismatch, RequestTimeout
+from wavepp_worker.errors import PositionMismatch, StepTimeout
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 from wavepp_worker.model.virtual_device import Ending
@@ -42,7 +42,7 @@ class Device:
     def wait(self, timeout: float) -> None:
         self.waited.append(timeout)
         if not self.ended.wait(60):
-            raise RequestTimeout("the test never ended it")
+            raise StepTimeout("the test never ended it")
 
 
 class Bench:
@@ -184,7 +184,7 @@ def test_a_wave_that_cannot_be_completed_ends_the_rank(bench: Bench) -> None:
 
     class Stuck:
         def wait(self, timeout: float) -> None:
-            raise RequestTimeout("the device is stuck")
+            raise StepTimeout("the device is stuck")
 
     bench.answers.take(wave(0, request("a"), logits=best(5), done=Stuck()))
     bench.answers.take(wave(1, done=Ending(0)))

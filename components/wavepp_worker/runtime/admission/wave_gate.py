@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from wavepp_worker.errors import RequestTimeout
+from wavepp_worker.errors import StepTimeout
 
 
 class Gate(Protocol):
@@ -38,13 +38,11 @@ class WaveGate:
         """Held by the LOOP thread while a wave runs; waits while the rank is parked.
 
         Raises:
-            RequestTimeout: admission has not let go in time.
+            StepTimeout: admission has not let go in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: not self._park_requests, self._timeout):
-                raise RequestTimeout(
-                    f"admission still holds the gate between waves after {self._timeout:g} s"
-                )
+                raise StepTimeout(f"admission still holds the gate between waves after {self._timeout:g} s")
             self._executing = True
         try:
             yield
@@ -57,14 +55,14 @@ class WaveGate:
         """Return once no wave runs; none starts until ``resume``.
 
         Raises:
-            RequestTimeout: the running wave did not end in time.
+            StepTimeout: the running wave did not end in time.
         """
         with self._changed:
             self._park_requests += 1
             if not self._changed.wait_for(lambda: not self._executing, self._timeout):
                 self._park_requests -= 1
                 self._changed.notify_all()
-                raise RequestTimeout(
+                raise StepTimeout(
                     f"a wave is still executing {self._timeout:g} s after admission asked to park"
                 )
 

@@ -13,9 +13,9 @@ import msgspec
 from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.limits import check_banned, check_prompt, check_salt
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
+from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks

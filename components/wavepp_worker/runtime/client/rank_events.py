@@ -12,7 +12,7 @@ from wavepp_worker.errors import (
     HandoffError,
     RequestFailed,
     RequestTimeout,
-    WatchdogTimeout,
+    StepTimeout,
     error_text,
 )
 from wavepp_worker.liveness.awake_clock import AwakeClock
@@ -109,7 +109,7 @@ class RankEvents:
         """A rank's process ended unasked."""
         self._state.die(EngineDead(f"rank {rank} {reason}"))
 
-    def on_hang(self, error: WatchdogTimeout) -> None:
+    def on_hang(self, error: StepTimeout) -> None:
         """The link's thread does not get on."""
         self._state.die(EngineDead(str(error)))
 

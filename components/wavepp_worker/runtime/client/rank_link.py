@@ -13,7 +13,7 @@ from typing import Protocol
 import zmq
 
 from wavepp_worker.block_keys import BlockKeyMaker
-from wavepp_worker.errors import WatchdogTimeout
+from wavepp_worker.errors import StepTimeout
 from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.runtime.client.key_secret import key_secret
@@ -45,7 +45,7 @@ class RankListener(Protocol):
     def on_exit(self, rank: int, reason: str) -> None:
         """The first rank has exited unasked, for ``reason``; comes once, from the thread that watches processes."""
 
-    def on_hang(self, error: WatchdogTimeout) -> None:
+    def on_hang(self, error: StepTimeout) -> None:
         """The link's thread does not get on; comes once, from the watchdog's thread."""
 
     def on_failure(self, error: Exception) -> None:
