@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,18 @@ def test_a_file_that_others_can_read_is_refused_and_one_that_is_damaged_replaced
     (tmp_path / "elsewhere").write_bytes(bytes(32))
     with pytest.raises(ConfigError, match=r"disk_path: cannot use"):
         key_secret(config(tmp_path))
+
+
+def test_a_pipe_in_its_place_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / SECRET_FILE, 0o600)
+    began = time.monotonic()
+    # So that one who waits is let go of.
+    rescue = threading.Timer(5.0, lambda: os.close(os.open(tmp_path / SECRET_FILE, os.O_RDWR)))
+    rescue.start()
+    with pytest.raises(ConfigError, match=r"disk_path: .* only this user can read.*delete it"):
+        key_secret(config(tmp_path))
+    rescue.cancel()
+    assert time.monotonic() - began < 4
 
 
 def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:

@@ -315,6 +315,32 @@ def test_nobody_else_may_read_what_tenants_asked(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_a_file_that_somebody_else_put_there_is_left_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner could read all KV and write some under the keys in it; behind a link, another file would be lost."""
+    make(path).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(
+            ConfigError, match=r"disk_path: .* is not a file of this user, .*; delete it, or give"
+        ):
+            make(path)
+    for put in (lambda: path.symlink_to(path.with_name("victim")), lambda: os.mkfifo(path)):
+        path.unlink()
+        put()
+        with pytest.raises(ConfigError, match="disk_path"):
+            make(path)
+    assert not path.with_name("victim").exists()
+
+
+def test_what_others_may_read_they_may_not_any_more(path: Path) -> None:
+    make(path).close()
+    path.chmod(0o666)
+    make(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_killed_before_the_header_was_written(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(bytes(9000))

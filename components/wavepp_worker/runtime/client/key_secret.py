@@ -62,7 +62,8 @@ def _create(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    # Not waiting for somebody to write: it might be a pipe that another user has put there.
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status, secret = os.fstat(file), os.read(file, SECRET_BYTES + 1)
     finally:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
@@ -20,13 +21,14 @@ def open_file(path: Path, header: bytes, size: int) -> int:
     A file that was cut off is made whole again. One with another header begins anew, with a warning that says so.
 
     Raises:
-        ConfigError: the file is no disk tier at all, in use, or cannot be created with this size.
+        ConfigError: the file is no disk tier at all, in use, another user's, or cannot be created with this size.
         OSError: the disk cannot read or write (EIO).
     """
     file = None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        _check_owner(path, file)
         _lock(path, file)
         _create_or_verify(path, file, header, size)
     except (OSError, ConfigError) as error:
@@ -53,6 +55,17 @@ def unusable(path: Path, error: OSError) -> ConfigError:
         errno.EFBIG: "lower disk_kv_tokens or give a disk_path that allows larger files",
     }.get(error.errno or 0, "give a disk_path this process can create files in")
     return ConfigError(f"disk_path: cannot use {path} as disk cache: {error.strerror}; {hint}")
+
+
+def _check_owner(path: Path, file: int) -> None:
+    """Refuse what somebody else has put there: its owner reads all KV, and can write any under the keys it finds."""
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        raise ConfigError(
+            f"disk_path: {path} is not a file of this user, and whose it is can read and change what is cached; "
+            "delete it, or give a disk_path that only this user can write to"
+        )
+    os.fchmod(file, 0o600)
 
 
 def _lock(path: Path, file: int) -> None:
@@ -91,7 +104,6 @@ def _create_or_verify(path: Path, file: int, header: bytes, size: int) -> None:
             describe_header(header),
         )
     os.ftruncate(file, 0)
-    os.fchmod(file, 0o600)
     _allocate(file, size)
     write_all(file, memoryview(header), 0)
 
