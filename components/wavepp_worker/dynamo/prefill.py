@@ -79,7 +79,8 @@ class PrefillWorker(WaveppWorker):
         return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
 
     async def is_quiescent(self) -> bool | None:
-        return self._handler.is_quiescent()
+        # Rooms that nobody claimed do not count: their requests were refused, or their KV has been let go.
+        return self._handler.engine.idle()
 
     async def generate(
         self, request: GenerateRequest, context: Context

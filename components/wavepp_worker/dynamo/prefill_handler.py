@@ -194,14 +194,6 @@ class PrefillHandler:
         await self._canary.prove(prefill_request("", parsed, handoff=False))
         return probe_chunk(parsed.prompt_tokens)
 
-    def is_quiescent(self) -> bool:
-        """Whether nothing is queued, running, or held for a decode worker.
-
-        Rooms that nobody claimed do not count: their requests were refused or their KV has been let go.
-        """
-        stats = self.engine.stats()
-        return stats.queued + stats.running + stats.holding == 0
-
     def close(self) -> None:
         """Stop both; idempotent, also if never started."""
         if self.bootstrap is not None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from wavepp_worker.serve.front_door import FrontDoor
+from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper, StartFailed
@@ -22,7 +22,7 @@ STOP_SECONDS = 30.0
 """How long a service has to finish what it is doing before it is killed."""
 
 _POLL_SECONDS = 0.1
-_FRONT_DOOR_SECONDS = 5.0
+_FRONTEND_SECONDS = 5.0
 
 
 class Supervisor:
@@ -101,18 +101,18 @@ class Supervisor:
         running = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in replicas.items())
         self._log.ready(time.monotonic() - self._began, self._plan.base_url, self._model, running)
 
-        await self._watch_front_door()
+        await self._watch_frontend()
 
-    async def _watch_front_door(self) -> None:
+    async def _watch_frontend(self) -> None:
         frontend = next((each for each in self._keepers if each.process.kind == "frontend"), None)
         if frontend is None or self._model is None:
             return
-        door = FrontDoor()
+        watch = FrontendWatch()
         while True:
-            await asyncio.sleep(_FRONT_DOOR_SECONDS)
+            await asyncio.sleep(_FRONTEND_SECONDS)
             ready = all(keeper.ready for keeper in self._keepers)
             listed = ready and self._model in await listed_models(frontend.process.url)
-            if door.shut(ready, listed, time.monotonic()):
+            if watch.blind(ready, listed, time.monotonic()):
                 frontend.renew("finds no worker, though all are there,")
 
     async def _missing(self) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-CLOSED_SECONDS = 20.0
+BLIND_SECONDS = 20.0
 """Longer than a worker that has just come up, or has just gone, takes to be seen by the frontend."""
 
 
-class FrontDoor:
+class FrontendWatch:
     """Judges whether a frontend lists its model, which it does while it has workers for it.
 
     A frontend that did not run, or could open no files, for ten seconds has lost its own entries in discovery. Dynamo's
@@ -16,9 +16,9 @@ class FrontDoor:
     """
 
     def __init__(self) -> None:
-        self._closed_since = math.inf
+        self._blind_since = math.inf
 
-    def shut(self, all_ready: bool, listed: bool, now: float) -> bool:
+    def blind(self, all_ready: bool, listed: bool, now: float) -> bool:
         """Whether the frontend has to be started anew: it finds nobody, though everybody has been there for long.
 
         Args:
@@ -27,10 +27,10 @@ class FrontDoor:
             now: monotonic seconds.
         """
         if listed or not all_ready:
-            self._closed_since = math.inf
+            self._blind_since = math.inf
             return False
-        self._closed_since = min(self._closed_since, now)
-        if now - self._closed_since < CLOSED_SECONDS:
+        self._blind_since = min(self._blind_since, now)
+        if now - self._blind_since < BLIND_SECONDS:
             return False
-        self._closed_since = math.inf
+        self._blind_since = math.inf
         return True
