@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.worker_choice import chosen_by_body, chosen_by_header
+from wavepp_worker.dynamo.worker_choice import refused_header, refused_nvext
 
 
 @pytest.mark.parametrize("name", ["x-worker-instance-id", "x-dynamo-prefill-instance-id", "x-dp-rank"])
 def test_headers_that_choose_a_worker_are_refused(name: str) -> None:
-    assert name in (chosen_by_header({name: "5"}) or "")
-    assert chosen_by_header({"x-request-id": "5"}) is None
+    assert name in (refused_header({name: "5"}) or "")
+    assert refused_header({"x-request-id": "5"}) is None
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_headers_that_choose_a_worker_are_refused(name: str) -> None:
 )
 def test_what_a_client_does_not_decide_is_refused_by_name(nvext: dict[str, Any]) -> None:
     (field,) = nvext
-    assert f"nvext.{field}" in (chosen_by_body({"nvext": nvext}) or "")
+    assert f"nvext.{field}" in (refused_nvext({"nvext": nvext}) or "")
 
 
 @pytest.mark.parametrize(
     "nvext", [None, {}, 1, {"backend_instance_id": None}, {"extra_fields": ["worker_id"], "cache_salt": "a"}]
 )
 def test_everything_else_passes(nvext: Any) -> None:
-    assert chosen_by_body({"nvext": nvext}) is None
+    assert refused_nvext({"nvext": nvext}) is None

@@ -21,7 +21,7 @@ from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
-from wavepp_worker.dynamo.worker_choice import chosen_by_header
+from wavepp_worker.dynamo.worker_choice import refused_header
 from wavepp_worker.errors import ConfigError, InvalidRequest
 
 MOST_BODY_BYTES = 16 << 20
@@ -158,9 +158,7 @@ class FrontendProxy:
             raise InvalidRequest(f"write the path as it is: {request.path}")
         if request.method != "POST":
             return
-        sentence = chosen_by_header(request.headers) or refusal(
-            request.path, _decoded(body), self._vocab_size
-        )
+        sentence = refused_header(request.headers) or refusal(request.path, _decoded(body), self._vocab_size)
         if sentence is not None:
             raise InvalidRequest(sentence)
 

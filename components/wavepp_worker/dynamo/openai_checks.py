@@ -16,7 +16,7 @@ from wavepp_worker.dynamo.openai_ranges import (
     stop_out_of_range,
     too_few_tokens,
 )
-from wavepp_worker.dynamo.worker_choice import chosen_by_body
+from wavepp_worker.dynamo.worker_choice import refused_nvext
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import check_salt, first_outside, outside_vocabulary
 
@@ -54,7 +54,7 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         _prompt(vocab_size),
         _messages,
         _salt,
-        chosen_by_body,
+        refused_nvext,
         sampling_out_of_range,
         stop_out_of_range,
         too_few_tokens,

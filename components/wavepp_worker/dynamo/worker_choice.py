@@ -33,12 +33,12 @@ _FIELDS = (
 _ROUTER_DECIDES = "is not supported: the router chooses who answers; leave it out"
 
 
-def chosen_by_header(headers: Mapping[str, str]) -> str | None:
+def refused_header(headers: Mapping[str, str]) -> str | None:
     """Why a request with these headers is refused; None if it is not. Names are in whatever case."""
     return next((f"the header {name} {_ROUTER_DECIDES}" for name in _HEADERS if name in headers), None)
 
 
-def chosen_by_body(body: Mapping[str, Any]) -> str | None:
+def refused_nvext(body: Mapping[str, Any]) -> str | None:
     """Why a request with this body is refused; None if it is not."""
     nvext = body.get("nvext")
     if not isinstance(nvext, Mapping):

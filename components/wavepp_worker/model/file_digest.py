@@ -66,7 +66,9 @@ def file_digests(files: Sequence[Path]) -> list[str]:
                 found |= _read([file for file, digest in found.items() if digest is None])
     except OSError as error:
         names = error.filename or ", ".join(str(file) for file in files)
-        raise ConfigError(f"model: {names} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"model: {names} cannot be read ({error.strerror}); let this user read it, or give another model"
+        ) from error
     return [digest for file in files if (digest := found[file]) is not None]
 
 

@@ -188,7 +188,7 @@ class KVReceiver:
         self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]], latest: float
     ) -> int:
         """Pull from all ranks at once, as soon as there are blocks; returns the KV bytes that came."""
-        table = asyncio.ensure_future(self._room(offer, allocate))
+        table = asyncio.ensure_future(self._blocks(offer, allocate))
         pulls = [asyncio.create_task(self._puller.pull(offer, rank, table, latest)) for rank in offer.ranks]
         try:
             await asyncio.wait({table, *pulls}, return_when=asyncio.FIRST_EXCEPTION)
@@ -197,7 +197,9 @@ class KVReceiver:
         _, *sizes = results(table, *pulls)
         return sum(sizes)
 
-    async def _room(self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]]) -> torch.Tensor:
+    async def _blocks(
+        self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]]
+    ) -> torch.Tensor:
         table = await allocate(offer)
         if len(table) * self._kv.block_size < offer.prompt_tokens:
             raise HandoffError(

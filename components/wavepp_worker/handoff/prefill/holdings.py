@@ -141,8 +141,8 @@ class Holdings:
         for held in list(self._held.values()):
             if held.overdue(now, self.timeout):
                 logger.warning(
-                    "the KV of request %s expired: nobody asked for it for %.1f s, or for longer than its "
-                    "receiver waits",
+                    "the KV of request %s expired: nobody asked for it for %.1f s (handoff_timeout of the prefill "
+                    "worker), or for longer than its receiver waits (that of the decode worker)",
                     held.request_id,
                     self.timeout,
                 )
