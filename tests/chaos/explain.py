@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import msgspec
 
-from tests.chaos.faults import Injected, Role
+from tests.chaos.faults import Injected, Kind, Role
 from tests.chaos.judge import TROUBLE, Reply, Verdict
 
 ANYBODY = frozenset(Role)
 AFTERMATH_SECONDS = 12.0
 """How long a dead process stays in Dynamo's discovery, and clients are sent to it."""
+
+DRAIN_SECONDS = 31.0
+"""How long a process that is told to stop, and takes no requests any more, may still say that it is ready."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -35,7 +38,11 @@ def troubled(
     Returns:
         Begin and end of each stretch, in seconds after the load began; they may overlap.
     """
-    spans = [(each.began, each.ended) for each in injected if each.victim and each.fault.role in roles]
+    spans = [
+        (each.began, each.ended + (DRAIN_SECONDS if each.fault.kind is Kind.TERMINATE else 0.0))
+        for each in injected
+        if each.victim and each.fault.role in roles
+    ]
     for before, after in pairwise(health):
         if roles & set(before.down):
             spans.append((before.at, after.at))

@@ -35,6 +35,12 @@ def test_an_error_is_explained_by_a_fault_in_its_life_or_just_before(
     assert (found == []) is explained
 
 
+def test_what_is_told_to_stop_has_left_before_it_ends() -> None:
+    told = Injected(Fault(10, Kind.TERMINATE, Role.PREFILL, 0.0), 10, 10, "somebody")
+    assert not unexplained([error(50, 51)], [told], WELL)
+    assert unexplained([error(54, 55)], [told], WELL)
+
+
 def test_a_fault_that_hit_nobody_explains_nothing() -> None:
     assert unexplained([error(12, 13)], [hit(Role.RANK, 10, 20, victim="")], WELL)
 
