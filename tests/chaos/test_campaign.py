@@ -11,7 +11,7 @@ from tests.chaos.campaign import Campaign
 from tests.chaos.display import Display
 from tests.chaos.faults import Fault, Kind, Role
 from tests.chaos.known_answers import known_answers
-from tests.chaos.settings import Setting
+from tests.chaos.settings import TIERS, Setting
 from tests.chaos.summary import summarise
 from tests.support.ascii_model import make_ascii_model
 
@@ -29,6 +29,35 @@ SCHEDULE = (
     Fault(9.0, Kind.STOP, Role.RANK, 0.0, 1.5),
     Fault(11.0, Kind.KILL, Role.FRONTEND, 0.0),
 )
+
+
+DISKS = (
+    Fault(8.0, Kind.DISK_FLIP, Role.RANK, 0.1),
+    Fault(14.0, Kind.DISK_FLIP, Role.RANK, 0.6),
+    Fault(20.0, Kind.DISK_TRUNCATE, Role.RANK, 0.3),
+    Fault(27.0, Kind.DISK_FULL, Role.RANK, 0.9, 10.0),
+    Fault(42.0, Kind.DISK_FLIP, Role.RANK, 0.8),
+    Fault(48.0, Kind.DISK_TRUNCATE, Role.RANK, 0.0),
+    Fault(56.0, Kind.DISK_FULL, Role.RANK, 0.4, 8.0),
+)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_disks_that_fail_cost_no_request(tmp_path: Path) -> None:
+    """Blocks that are damaged are computed again, and a disk that fails is switched off: nobody notices."""
+    model = make_ascii_model(tmp_path / "tiny-ascii")
+    cases = known_answers(model, seed=5, count=70, longest=2000)
+    with Display(Console(log_path=False)) as display:
+        campaign = Campaign(
+            TIERS, model, cases, DISKS, seed=5, seconds=85.0, rate=5.0, checks=16, display=display
+        )
+        summary = summarise(campaign.run(), "", "")
+    assert summary.failures == [], campaign.log[-6000:]
+    assert set(summary.outcomes) <= {"right answer", "refused, as it is invalid", "client left"}
+    assert sum(figures.injected for figures in summary.faults.values()) >= 5, (
+        "a full disk takes root's rights"
+    )
 
 
 @pytest.mark.timeout(400)
