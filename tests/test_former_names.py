@@ -194,3 +194,22 @@ def test_common_configs_and_prefixed_keys_take_former_names(tmp_path: Path) -> N
     assert "--decode-max-num-seqs=2" in worker
     assert "--decode-block-size=4" in worker
     assert "--max-num-seqs=3" not in worker
+
+
+@pytest.mark.parametrize("config", [EngineConfig, DecodeConfig])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("wave_timeout", 0.5),
+        ("wave_timeout", float("inf")),
+        ("request_timeout", 1e300),
+        ("handoff_timeout", 2e6),
+    ],
+)
+def test_a_limit_of_time_is_one_that_ranks_can_keep(
+    config: type[EngineConfig] | type[DecodeConfig], key: str, value: float
+) -> None:
+    """Longer ones overflowed where a socket or a thread waits; and ranks say twice a second that they live."""
+    with pytest.raises(pydantic.ValidationError, match=key):
+        config.model_validate({"model": Path("/m"), key: value})
+    config.model_validate({"model": Path("/m"), key: former_names.LONGEST_SECONDS})

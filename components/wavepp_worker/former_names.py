@@ -21,6 +21,8 @@ FORMER_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Former name to present name."""
+LONGEST_SECONDS = 1e6
+"""The most that a limit of time can be set to, eleven days: sockets count twice as many milliseconds in 31 bits."""
 
 _told: set[str] = set()
 

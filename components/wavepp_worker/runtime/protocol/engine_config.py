@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from wavepp_worker.former_names import Settings
+from wavepp_worker.former_names import LONGEST_SECONDS, Settings
 
 
 class EngineConfig(Settings):
@@ -49,7 +49,7 @@ class EngineConfig(Settings):
     ownership: Literal["auto", "none", "lease"] = "auto"
     """``lease`` pins and reserves until a request runs, the default with ``wave``; ``none`` allocates at
     admission (for comparison)."""
-    round_delay: float = Field(default=0.0, ge=0)
+    round_delay: float = Field(default=0.0, ge=0, le=LONGEST_SECONDS)
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
     planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"
     """``mpu`` sizes waves by time, so that every stage has work. For comparison: ``mpu-paper`` does it by tokens,
@@ -70,12 +70,12 @@ class EngineConfig(Settings):
     """Address the hand-off listens on and is advertised by."""
     handoff: Literal["none", "socket", "nixl", "auto"] = "none"
     """Transport of KV to decode; ``auto`` is NIXL where installed, else the socket transport."""
-    handoff_timeout: float = Field(default=60.0, gt=0)
+    handoff_timeout: float = Field(default=60.0, gt=0, le=LONGEST_SECONDS)
     """Seconds after which KV returns to the pool that no decode worker asks for, or whose decode worker is silent."""
-    request_timeout: float = Field(default=600.0, gt=0)
+    request_timeout: float = Field(default=600.0, gt=0, le=LONGEST_SECONDS)
     """Seconds after which a request that has not finished fails."""
-    start_timeout: float = Field(default=300.0, gt=0)
+    start_timeout: float = Field(default=300.0, gt=0, le=LONGEST_SECONDS)
     """Seconds the ranks have to load and connect, and any wave has of which none of its size ran before."""
-    wave_timeout: float = Field(default=60.0, gt=0)
+    wave_timeout: float = Field(default=60.0, ge=1, le=LONGEST_SECONDS)
     """Seconds a wave may take on a rank before the replica counts as hung, fails and is started again; ten times
     what the slowest wave of its size lately took, if that is more. Also how long a rank's process may be silent."""
