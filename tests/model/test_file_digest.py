@@ -182,3 +182,28 @@ def test_progress_of_large_files_is_shown(
     monkeypatch.setattr(file_digest, "SHOWN_BYTES", SIZE)
     file_digests([weights])
     assert "Identifying the weights (once)" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_what_is_remembered_is_not_waited_for(reads: list[int], weights: Path) -> None:
+    """A directory that several users share is no reason to hang at the start."""
+    (digest,) = file_digests([weights])
+    entry = file_digest._entry_file(weights)
+    entry.unlink(missing_ok=True)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(entry)
+    done = threading.Event()
+
+    def rescue() -> None:
+        """Let go of one who waits."""
+        while not done.wait(2.0):
+            os.close(os.open(entry, os.O_RDWR))
+
+    thread = threading.Thread(target=rescue)
+    thread.start()
+    began = time.monotonic()
+    try:
+        assert file_digests([weights]) == [digest]
+    finally:
+        done.set()
+        thread.join()
+    assert time.monotonic() - began < 1.5

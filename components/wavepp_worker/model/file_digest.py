@@ -132,7 +132,9 @@ def _remembered(file: Path) -> str | None:
     """The digest of a file that is as it was; None if it is not known, or others may have written it."""
     identity = _identity(file, file.stat())
     try:
-        with _entry_file(file).open("rb") as stream:
+        # Not waiting for somebody to write: where the directory is others', they may have put a pipe there.
+        entry_file = os.open(_entry_file(file), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(entry_file, "rb") as stream:
             status = os.fstat(stream.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
