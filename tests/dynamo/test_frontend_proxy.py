@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -297,3 +299,32 @@ def test_a_frontend_that_is_not_up_is_503_and_a_taken_port_is_named() -> None:
             await second.close()
 
     asyncio.run(main())
+
+
+def test_bodies_that_take_long_to_judge_let_others_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher ends a frontend that does not say in time that it lives."""
+    monkeypatch.setattr(frontend_proxy, "LARGE_BODY_BYTES", 10)
+    judge = FrontendProxy._check
+
+    def slowly(self: FrontendProxy, request: web.BaseRequest, body: bytes) -> None:
+        if body:
+            time.sleep(0.1)
+        judge(self, request, body)
+
+    monkeypatch.setattr(FrontendProxy, "_check", slowly)
+
+    async def check(base: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        answered: list[str] = []
+
+        async def ask(name: str, method: str, path: str, **options: Any) -> None:
+            async with session.request(method, base + path, **options) as answer:
+                await answer.read()
+            answered.append(name)
+
+        large = [asyncio.create_task(ask("large", "POST", COMPLETIONS, json=HELLO)) for _ in range(12)]
+        await asyncio.sleep(0.25)
+        await ask("live", "GET", "/live")
+        await asyncio.gather(*large)
+        assert answered.index("live") < 6
+
+    through_the_proxy(check)

@@ -97,12 +97,12 @@ def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]
         prompt = body.get("prompt")
         if not isinstance(prompt, list):
             return None
-        if len(prompt) > MOST_PROMPTS and isinstance(prompt[0], list | str):
+        if len(prompt) > MOST_PROMPTS and any(isinstance(part, list | str) for part in prompt):
             return f"{len(prompt)} prompts in one request; send at most {MOST_PROMPTS} at a time"
         if vocab_size is None:
             return None
-        for part in prompt:
-            bad = first_outside(part if isinstance(part, list) else [part], vocab_size)
+        for ids in (prompt, *(part for part in prompt if isinstance(part, list))):
+            bad = first_outside(ids, vocab_size)
             if bad is not None:
                 return outside_vocabulary(bad, vocab_size)
         return None
