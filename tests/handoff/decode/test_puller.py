@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -471,6 +472,29 @@ def test_a_nixl_read_that_breaks_is_tried_again(reader: Any) -> None:
     assert size == rank.size
     assert (len(tries), rank.connections, len(reader.made)) == (2, 2, 1)
     assert reader.made[0].forgotten == 1, "a rank that was lost may never come back"
+
+
+def test_what_fails_after_it_was_cancelled_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    started = threading.Event()
+
+    def fail() -> None:
+        started.set()
+        time.sleep(0.1)
+        raise HandoffError("the rank is gone")
+
+    async def cancelled() -> None:
+        puller = Puller(FakeKV(range(2), 16, 3), HOST)
+        running = asyncio.create_task(puller._in_thread(fail, None))
+        while not started.is_set():
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        puller.close()
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_cancelling_stops_the_nixl_read_before_the_rank_is_told(reader: Any) -> None:

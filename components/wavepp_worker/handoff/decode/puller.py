@@ -240,6 +240,8 @@ class Puller:
             if stop is not None:
                 stop.set()
             await all_done(running)
+            # Nobody waits for what became of it, and asyncio would log an error that nobody has looked at.
+            running.exception()
             raise
 
     def _reader(self) -> NixlReader:
