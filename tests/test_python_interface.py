@@ -13,8 +13,8 @@ from wavepp_worker import errors
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
-INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt"}
-"""Errors of a rank that no caller sees: one ends the rank, of the other only a copy is lost."""
+INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt", "StepTimeout"}
+"""Errors that no caller sees: the first and the last end a rank, of the other only a copy is lost."""
 
 
 def examples(page: str) -> list[tuple[int, str]]:

@@ -86,15 +86,19 @@ def test_a_stopped_rank_costs_what_is_in_flight_and_a_restart(graph: ServedGraph
     (worker,) = graph.workers("PrefillWorker")
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(ask, graph, 100 + n, 3000, stream=n % 2 == 0) for n in range(4)]
-        time.sleep(0.5)
+        time.sleep(0.2)
         os.kill(ranks_of(worker["pid"])[1], signal.SIGSTOP)
         stopped = time.monotonic()
         answers = [future.result(60) for future in asked]
         took = time.monotonic() - stopped
     # Why, Dynamo's frontend keeps to itself and to the log.
+    broken = 0
     for number, answer in enumerate(answers):
-        assert answer.status_code in ((200,) if number % 2 == 0 else (500, 503))
-        assert '"code":500' in answer.text or '"code":503' in answer.text
+        failed = '"code":500' in answer.text or '"code":503' in answer.text
+        # A stream has begun with 200 when it breaks; what was over before the rank was stopped is whole.
+        assert answer.status_code in ((500, 503) if failed and number % 2 else (200,)), answer.text
+        broken += failed
+    assert broken, "nothing was in flight on the stopped rank"
     assert took < BOUND + 8
 
     def restarted() -> bool:

@@ -19,7 +19,6 @@ import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
-from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
 
 
@@ -78,6 +77,9 @@ def vocabulary(model: Path | None) -> int | None:
 
 async def _serve(args: FrontendArgs) -> None:
     from dynamo.frontend.main import async_main
+
+    # Imported late, as the launcher checks flags here, and loads no tensor library for that.
+    from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 
     port = _free_port()
     template = ChatTemplate.read(args.model) if args.model is not None else None

@@ -405,6 +405,8 @@ def test_without_its_secret_nobody_learns_anything_of_a_room(rooms: Any, state: 
             assert isinstance(await told(own), Offered)
         if state == "over":
             assert isinstance(await told(own), Prefilled)
+            while worker.server.pending():
+                await asyncio.sleep(0.01)
         before = worker.server.pending()
         for secret in (Secret.fresh(), worker.server.secret(2), worker.server.key):
             channel = await Channel.connect(HOST, worker.server.port, HOST, 2.0)

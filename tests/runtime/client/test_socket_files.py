@@ -58,7 +58,8 @@ def test_what_is_no_message_ends_the_replica_with_a_sentence(model: Path, name: 
     with PrefillEngine(config) as engine:
         run_dir = directory(engine)
         assert stat.S_IMODE(run_dir.stat().st_mode) == 0o700
-        # A socket that only one may connect to takes nothing from a second.
+        # A socket that only one may connect to takes nothing from a second, once the first is there.
+        assert engine.prefill([1, 2, 3]).prompt_tokens == 3
         say(run_dir / "rounds-1", zmq.PAIR)
         assert engine.prefill([1, 2, 3]).prompt_tokens == 3
         say(run_dir / name, zmq.PUSH)
