@@ -17,6 +17,7 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.runtime.rank.parts import make_parts
 
 from bench.admission.long_prompts import LongPrompts
+from bench.common.no_disk import NoDisk
 
 MODEL = "bench"
 CHURN_BLOCKS = 64
@@ -30,20 +31,11 @@ def key_maker(traffic: LongPrompts) -> BlockKeyMaker:
     return BlockKeyMaker(bytes(SECRET_BYTES), MODEL, traffic.block_size)
 
 
-class NoTiers:
+class NoTiers(NoDisk):
     """Implements ``Tiers`` for a cache that is on the device alone."""
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         assert not moves
-        return ()
-
-    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
-        return ()
-
-    def drop_prefetched(self, request_id: str) -> None:
-        return None
-
-    def switched_off(self) -> Sequence[int]:
         return ()
 
 

@@ -19,6 +19,7 @@ from wavepp_worker.runtime.rank.parts import make_parts
 from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
+from bench.common.no_disk import NoDisk
 from bench.virtual.host import Events, Host
 
 CAUSES = ("no_work", "admission", "upstream", "local")
@@ -53,7 +54,7 @@ class VirtualGate:
         self.on_resume()
 
 
-class VirtualTiers:
+class VirtualTiers(NoDisk):
     """Implements ``Tiers``: copies take time on their own engines and move nothing."""
 
     def __init__(self, model: TimedModel, layers: int, block: int, events: Events) -> None:
@@ -72,15 +73,6 @@ class VirtualTiers:
                 ends = queue.launch(self._model.copy_time(link, self._layers, blocks * self._block))
                 if target == Tier.DEVICE:
                     self.ready_at = ends
-        return ()
-
-    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
-        return ()
-
-    def drop_prefetched(self, request_id: str) -> None:
-        return None
-
-    def switched_off(self) -> Sequence[int]:
         return ()
 
 

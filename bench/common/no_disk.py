@@ -1,0 +1,20 @@
+"""What a rank without a disk tier says of it, for benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wavepp_worker.cache.moves import Copy
+
+
+class NoDisk:
+    """The part of ``Tiers`` that is about a disk; a subclass adds ``run``."""
+
+    def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
+        return ()
+
+    def drop_prefetched(self, request_id: str) -> None:
+        return None
+
+    def switched_off(self) -> Sequence[int]:
+        return ()
