@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
@@ -77,8 +78,10 @@ def check_banned(banned: Collection[int], vocab_size: int) -> None:
 def first_outside(ids: Sequence[object], vocab_size: int) -> int | None:
     """The first integer that is no token id of this vocabulary; what is no integer is passed over."""
     # Millions of ids, nearly always good ones, would hold up everybody else if they were looked at one by one.
-    if set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:  # type: ignore[type-var, operator]
-        return None
+    if set(map(type, ids)) == {int}:
+        integers = cast("Sequence[int]", ids)
+        if min(integers) >= 0 and max(integers) < vocab_size:
+            return None
     return next((token for token in ids if isinstance(token, int) and not 0 <= token < vocab_size), None)
 
 
