@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wavepp_worker.dynamo.sampling_options import sampling_params
+from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS, sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
 from wavepp_worker.request_checks import check_banned
@@ -18,22 +18,12 @@ MOST_LOGPROBS = 20
 MOST_STOPS = 4
 """As OpenAI's. The frontend takes more in one place and fails in another."""
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
 _WHOLE = frozenset({"top_k", "seed"})
 
 
 def sampling_out_of_range(body: Mapping[str, Any]) -> str | None:
     """The first sampling parameter that no worker takes, and its range."""
-    options = {key: body[key] for key in _SAMPLING if _is_number(body.get(key), whole=key in _WHOLE)}
+    options = {key: body[key] for key in SAMPLING_KEYS if _is_number(body.get(key), whole=key in _WHOLE)}
     try:
         check_sampling(sampling_params(options, None, SamplingParams()), MOST_LOGPROBS)
     except InvalidRequest as error:

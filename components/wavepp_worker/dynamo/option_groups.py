@@ -6,25 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS
 from wavepp_worker.errors import InvalidRequest
 
 _HONOURED = {
-    "sampling_options": frozenset(
-        {
-            "n",
-            "best_of",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "seed",
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-            "length_penalty",
-            "include_stop_str_in_output",
-        }
-    ),
+    "sampling_options": SAMPLING_KEYS | {"n", "best_of", "length_penalty", "include_stop_str_in_output"},
     "stop_conditions": frozenset(
         {
             "max_tokens",

@@ -12,6 +12,8 @@ import msgspec
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams
 
+SAMPLING_KEYS = frozenset(SamplingParams.__struct_fields__) - {"logprobs"}
+"""The keys of ``sampling_options`` that ``sampling_params`` reads: it names them as they are named there."""
 _TOP_K_OF_GENERATION_CONFIG = 50
 """What transformers takes for ``top_k`` where a sampling model's ``generation_config.json`` has none."""
 
