@@ -82,10 +82,10 @@ class Prefill:
 
         threading.Thread(target=compute, daemon=True).start()
 
-    def _cancel(self, request_id: str) -> None:
-        self.cancelled.append(request_id)
+    def _cancel(self, offer: Offer) -> None:
+        self.cancelled.append(offer.request_id)
         for source in self.sources:
-            source.withdraw(request_id)
+            source.withdraw(offer.request_id)
 
     def close(self) -> None:
         for source in self.sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Admitted, CacheChanges, Event, Finished, Heartbeat, Released
@@ -29,6 +30,7 @@ class SimulatedClient:
         self.stored: set[int] = set()
         self._ranks = ranks
         self._ledger = RequestLedger(len(ranks))
+        self._own_ids: dict[str, str] = {}
         self._feed = IndexFeed(len(ranks), block_size, MODEL_ID)
         self._reports_blocks = all(rank.keeps_prefixes for rank in ranks)
         self._unwanted: set[str] = set()
@@ -36,11 +38,13 @@ class SimulatedClient:
 
     @property
     def live(self) -> list[str]:
-        return self._ledger.live_ids()
+        return self._ledger.names()
 
     def submit(self, request: PrefillRequest, now: float) -> None:
+        """Note a request, which the ranks are told under the name that scripts know."""
         self.requests[request.request_id] = request
-        self._ledger.accept(request, now, math.inf)
+        live = self._ledger.accept(request, now, math.inf)
+        self._own_ids[live.name] = live.request.request_id
 
     def abort(self, request_id: str) -> None:
         """Note an abort, which the ranks are told in any case."""
@@ -68,7 +72,8 @@ class SimulatedClient:
                     assert event.request_id in self._unwanted, (
                         f"{event.request_id} was let go of, and nobody asked"
                     )
-                if self._ledger.progress(event, now).answer is not None:
+                own = msgspec.structs.replace(event, request_id=self._own_ids[event.request_id])
+                if self._ledger.progress(own, now).answer is not None:
                     self.answered.append(now)
             case _:
                 raise AssertionError(f"unexpected: {event}")

@@ -71,6 +71,9 @@ class FakePrefillEngine:
         self.aborted.append(request_id)
         self._end(request_id, RequestAborted(f"request {request_id} was aborted"))
 
+    def withdraw(self, offer: Offer) -> None:
+        self.abort(offer.request_id)
+
     def die(self, reason: str) -> None:
         self.dead = reason
         for request_id in list(self.live):
@@ -134,7 +137,7 @@ class FakeBootstrap:
 
     key = KEY
 
-    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[str], None], keep: float) -> None:
+    def __init__(self, host: str, port: int = 0, *, on_cancel: Callable[[Offer], None], keep: float) -> None:
         self.host, self.port, self.on_cancel = host, port or 4242, on_cancel
         self.closed = 0
 

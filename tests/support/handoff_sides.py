@@ -163,10 +163,10 @@ class Prefill:
     def how(self, name: str) -> list[str]:
         return [how for _, settled, how in self.settled if settled == name]
 
-    def _cancel(self, name: str) -> None:
-        self.cancelled.append(name)
+    def _cancel(self, offer: Offer) -> None:
+        self.cancelled.append(offer.request_id)
         for source in self.sources:
-            source.withdraw(name)
+            source.withdraw(offer.request_id)
 
     def close(self) -> None:
         for source in self.sources:

@@ -74,7 +74,7 @@ class PrefillHandler:
         """
         try:
             self.bootstrap = BootstrapServer(
-                self._config.host, self._port, on_cancel=self.engine.abort, keep=CLAIM_SECONDS
+                self._config.host, self._port, on_cancel=self.engine.withdraw, keep=CLAIM_SECONDS
             )
         except HandoffError as error:
             raise ConfigError(f"--bootstrap-port and --host: {error}") from error

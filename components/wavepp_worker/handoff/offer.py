@@ -56,7 +56,11 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """The prefill worker's answer to a claim: pull ``request_id`` from each of ``ranks``, with ``secret``."""
+    """The prefill worker's answer to a claim: pull ``request_id`` from each of ``ranks``, with ``secret``.
+
+    Attributes:
+        request_id: as the ranks know the request, and never again another one.
+    """
 
     request_id: str
     secret: Secret

@@ -109,6 +109,20 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
     engine.audit()
 
 
+def test_who_gives_up_an_earlier_offer_leaves_the_next_request_of_that_id_alone(
+    engine: PrefillEngine,
+) -> None:
+    engine.submit(request("again", 40)).result(10)
+    earlier = engine.offer("again")
+    engine.withdraw(earlier)
+    engine.audit()
+    future = engine.submit(request("again", 400))
+    engine.withdraw(earlier)
+    assert future.result(10).request_id == "again"
+    engine.withdraw(engine.offer("again"))
+    engine.audit()
+
+
 def test_offers_need_a_live_request_that_asked_for_one(engine: PrefillEngine) -> None:
     with pytest.raises(HandoffError, match="not live"):
         engine.offer("nobody")

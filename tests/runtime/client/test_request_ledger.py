@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import pytest
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SampledToken
@@ -12,28 +14,61 @@ def test_an_id_is_free_again_only_when_the_ranks_were_told_to_let_go_of_it() -> 
     """S38: a quick second request of the same id would be let go of in place of the first."""
     ledger = RequestLedger(ranks=2)
     request = PrefillRequest(request_id="r", tokens=b"\0" * 64, handoff=True)
-    ledger.accept(request, now=0.0, deadline=9.0)
-    ledger.progress(Admitted(request_id="r", endpoint=0, queued=0.0, admission=0.0), 1.0)
-    assert ledger.abort("r")[0]
+    known = ledger.accept(request, now=0.0, deadline=9.0).request.request_id
+    ledger.progress(Admitted(request_id=known, endpoint=0, queued=0.0, admission=0.0), 1.0)
+    assert ledger.abort("r") == (known, ANY)
     for rank in range(2):
-        ledger.progress(HandoffSettled(rank=rank, request_id="r", outcome="withdrawn"), 2.0)
+        ledger.progress(HandoffSettled(rank=rank, request_id=known, outcome="withdrawn"), 2.0)
     with pytest.raises(InvalidRequest, match="in use"):
         ledger.accept(request, now=3.0, deadline=9.0)
-    ledger.progress(Released(request_id="r"), 4.0)
+    ledger.progress(Released(request_id=known), 4.0)
     ledger.accept(request, now=5.0, deadline=9.0)
+
+
+def test_what_a_rank_says_late_of_an_aborted_request_is_not_of_the_next_one_of_its_id() -> None:
+    """The last rank says that a prompt is done, rank 0 that it is let go of; either may be heard first."""
+    ledger = RequestLedger(ranks=2)
+    request = PrefillRequest(request_id="r", tokens=b"\0" * 64)
+    first = ledger.accept(request, now=0.0, deadline=9.0).request.request_id
+    ledger.progress(Admitted(request_id=first, endpoint=0, queued=0.0, admission=0.0), 1.0)
+    ledger.abort("r")
+    ledger.progress(Released(request_id=first), 2.0)
+    second = ledger.accept(request, now=3.0, deadline=9.0)
+    known = second.request.request_id
+    assert known != first
+    ledger.progress(Admitted(request_id=known, endpoint=0, queued=0.0, admission=0.0), 4.0)
+    assert ledger.progress(Finished(request_id=first, first=SampledToken(7), stages=()), 5.0).answer is None
+    with pytest.raises(InvalidRequest, match="in use"):
+        ledger.accept(request, now=6.0, deadline=9.0)
+    answer = ledger.progress(Finished(request_id=known, first=SampledToken(8), stages=()), 7.0).answer
+    assert answer is not None
+    assert (answer.request_id, answer.first_token) == ("r", 8)
+    assert ledger.names() == []
+
+
+def test_no_two_requests_are_known_by_one_id_to_the_ranks_whatever_their_callers_call_them() -> None:
+    ledger = RequestLedger(ranks=1)
+    names = ["a", "a-1", "a-1-1", "a-0", "-", "", "1", "a-2-1"]
+    known = [
+        ledger.accept(PrefillRequest(request_id=name, tokens=b"\0" * 4), 0.0, 9.0).request.request_id
+        for name in names
+    ]
+    assert len(set(known)) == len(names)
+    assert [ledger.name(each) for each in known] == names
 
 
 def test_a_probe_is_in_no_statistics() -> None:
     ledger = RequestLedger(ranks=1)
     for number in range(2):
         name = f"canary-{number}"
-        future = ledger.accept(
+        live = ledger.accept(
             PrefillRequest(request_id=name, tokens=b"\0" * 4, probe=True), now=0.0, deadline=9.0
         )
+        known = live.request.request_id
         assert ledger.unanswered() == 0
         if number:
             ledger.abort(name)
-        ledger.progress(Admitted(request_id=name, endpoint=0, queued=0.0, admission=0.0), 1.0)
-        follows = ledger.progress(Finished(request_id=name, first=SampledToken(1), stages=()), 2.0)
-        assert follows.future is (future if not number else None)
+        ledger.progress(Admitted(request_id=known, endpoint=0, queued=0.0, admission=0.0), 1.0)
+        follows = ledger.progress(Finished(request_id=known, first=SampledToken(1), stages=()), 2.0)
+        assert follows.future is (live.future if not number else None)
     assert (ledger.finished, ledger.failed, ledger.prompt_tokens, ledger.reused_tokens) == (0, 0, 0, 0)

@@ -226,7 +226,6 @@ def test_who_cannot_be_answered_fails_alone(
     assert "the model's logits are not numbers" in reasons["nan"]
     assert "no token is left to choose" in reasons["banned"]
     assert "TypeError" in reasons["defective"]
-    assert reasons["nan"].startswith("request nan failed on rank 1: ")
     assert len(reasons) == 3
     assert bench.failures == []
 

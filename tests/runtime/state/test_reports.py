@@ -236,7 +236,7 @@ def test_why_a_request_failed_can_be_sent_whatever_it_quotes(monkeypatch: pytest
     books.parts.reports.failed("r", HandoffError("the source is closed"))
     reasons = [Codec.event.decode(encode(each)).reason for each in books.events.of(Failed)]
     assert reasons == [
-        "request r failed on rank 2: ValueError: no \\ud800 here",
-        "request r failed on rank 2: the source is closed",
+        "ValueError: no \\ud800 here",
+        "the source is closed",
     ]
     assert len(logged) == 1, "what is not ours is a defect"

@@ -49,7 +49,7 @@ class BootstrapServer:
         host: str,
         port: int = 0,
         *,
-        on_cancel: Callable[[str], None],
+        on_cancel: Callable[[Offer], None],
         claim_wait: float = 30.0,
         keep: float = 60.0,
     ) -> None:
@@ -57,7 +57,7 @@ class BootstrapServer:
 
         Args:
             port: 0 takes a free one.
-            on_cancel: told the request id, from the server's thread and once at most, when nobody waits for
+            on_cancel: told the offer of a room, from the server's thread and once at most, when nobody waits for
                 its first token any more, nobody came for it, or its claimant gave the KV up after the first
                 token. It must not block.
             claim_wait: seconds a claim waits for its room to be registered.
@@ -213,7 +213,7 @@ class BootstrapServer:
 
     def _cancel(self, offer: Offer) -> None:
         try:
-            self._on_cancel(offer.request_id)
+            self._on_cancel(offer)
         except Exception:
             logger.exception("cancelling request %s failed in its owner", offer.request_id)
 

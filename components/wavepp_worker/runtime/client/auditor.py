@@ -44,7 +44,7 @@ class Auditor:
             reports = self._gather(max(1.0, deadline - time.monotonic()))
             require_sound(reports)
             with self._state.lock:
-                live = self._state.ledger.live_ids()
+                live = self._state.ledger.names()
             held = still_held(reports, live)
             if not held:
                 return summary(reports)

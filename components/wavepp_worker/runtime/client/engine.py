@@ -181,9 +181,9 @@ class PrefillEngine:
         now = time.monotonic()
         with self._state.lock:
             link = self._state.running_link()
-            future = self._state.ledger.accept(request, now, now + self.config.request_timeout, on_admitted)
-            link.send(Submit(request=request, keys=keys))
-        return future
+            live = self._state.ledger.accept(request, now, now + self.config.request_timeout, on_admitted)
+            link.send(Submit(request=live.request, keys=keys))
+        return live.future
 
     def abort(self, request_id: str) -> None:
         """Let go of a request in whatever state it is; unknown ids are ignored."""
@@ -203,12 +203,19 @@ class PrefillEngine:
         if len(addresses) != self.config.pp:
             raise HandoffError(f"this engine hands nothing off (handoff={self.config.handoff})")
         return Offer(
-            request_id=request_id,
+            request_id=live.request.request_id,
             secret=live.request.secret,
             prompt_tokens=live.request.prompt_tokens,
             model_id=self.info.model_id,
             ranks=addresses,
         )
+
+    def withdraw(self, offer: Offer) -> None:
+        """Let go of the request that ``offer`` is of, as nobody comes for its KV; ignored if it is over."""
+        with self._state.lock:
+            name = self._state.ledger.name(offer.request_id)
+        if name is not None:
+            self.abort(name)
 
     def idle(self) -> bool:
         """Whether no request is queued, running, or held for a decode worker."""

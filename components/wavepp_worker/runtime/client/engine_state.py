@@ -71,11 +71,11 @@ class EngineState:
             raise EngineDead("the engine is not running; call start() first")
         return self.link
 
-    def abort(self, request_id: str, error: Exception) -> None:
-        """Fail a request with ``error``, and tell the ranks to let go of it; unknown ids are ignored."""
+    def abort(self, name: str, error: Exception) -> None:
+        """Fail a request with ``error``, and tell the ranks to let go of it; unknown names are ignored."""
         with self.lock:
-            known, future = self.ledger.abort(request_id)
-            if known and self.link is not None and not self._closed:
+            request_id, future = self.ledger.abort(name)
+            if request_id is not None and self.link is not None and not self._closed:
                 self.link.send(Abort(request_id=request_id))
         if future is not None:
             future.set_exception(error)

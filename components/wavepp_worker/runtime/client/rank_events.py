@@ -80,7 +80,7 @@ class RankEvents:
                     if self._on_index is not None:
                         self._on_index(delta)
             case Failed():
-                state.abort(event.request_id, RequestFailed(event.reason))
+                self._failed(event)
             case AuditReport():
                 self._auditor.add(event)
             case _:
@@ -117,16 +117,26 @@ class RankEvents:
         """An event could not be read or handled."""
         self._state.die(EngineDead(f"a rank's event could not be handled: {error_text(error)}"))
 
+    def _failed(self, event: Failed) -> None:
+        with self._state.lock:
+            name = self._state.ledger.name(event.request_id)
+        if name is not None:
+            text = f"request {name} failed on rank {event.rank}: {event.reason}"
+            self._state.abort(name, RequestFailed(text))
+
     def _progress(self, event: Progress) -> None:
         with self._state.lock:
+            name = self._state.ledger.name(event.request_id)
             follows = self._state.ledger.progress(event, time.monotonic())
+        if name is None:
+            return
         if follows.on_admitted is not None:
             try:
                 follows.on_admitted()
             except Exception as error:
-                logger.exception("request %s fails: its on_admitted raised", event.request_id)
-                text = f"what was to follow the admission of request {event.request_id} failed"
-                self._state.abort(event.request_id, RequestFailed(f"{text}: {error_text(error)}"))
+                logger.exception("request %s fails: its on_admitted raised", name)
+                text = f"what was to follow the admission of request {name} failed"
+                self._state.abort(name, RequestFailed(f"{text}: {error_text(error)}"))
         if follows.future is not None and follows.answer is not None:
             follows.future.set_result(follows.answer)
         if follows.unwanted is not None:

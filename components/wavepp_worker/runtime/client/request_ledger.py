@@ -6,9 +6,12 @@ it under its lock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+
+import msgspec
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
@@ -22,6 +25,8 @@ class LiveRequest:
     """One request, from submission until no rank holds anything for it.
 
     Attributes:
+        name: the id its caller gave it.
+        request: as the ranks know it, under an id of its own.
         submitted: monotonic seconds.
         deadline: monotonic seconds after which it fails.
         on_admitted: called once all ranks have admitted it.
@@ -32,6 +37,7 @@ class LiveRequest:
         settled: ranks whose hand-off is over.
     """
 
+    name: str
     request: PrefillRequest
     future: Future[PrefillResult]
     submitted: float
@@ -51,7 +57,7 @@ class LiveRequest:
             return None
         total = self.answered - self.submitted
         return PrefillResult(
-            request_id=self.request.request_id,
+            request_id=self.name,
             first=self.finished.first,
             prompt_tokens=self.request.prompt_tokens,
             reused_tokens=self.admitted.endpoint,
@@ -67,7 +73,7 @@ class LiveRequest:
     def over(self, ranks: int) -> bool:
         """Whether no rank holds anything for it any more, as far as the engine has heard."""
         if self.aborted and not self.released:
-            # The ranks will yet be told to let go of this id: nobody else may have it before.
+            # Some rank may still hold blocks for it: to give its name to another would hide that.
             return False
         if self.request.handoff and self.admitted is not None:
             return self.closed and len(self.settled) == ranks
@@ -85,11 +91,17 @@ class Consequence:
 
 
 class RequestLedger:
-    """Live requests by id, and how many ended how."""
+    """Live requests by their callers' ids, and how many ended how.
+
+    Callers may use an id again once it is free. Ranks never see one twice: each reports over a connection of its
+    own, so that what one says of a request may come after all of them have let go of it.
+    """
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._live: dict[str, LiveRequest] = {}
+        self._names: dict[str, str] = {}
+        self._numbers = itertools.count()
         self.prompt_tokens = 0
         self.reused_tokens = 0
         self.finished = 0
@@ -101,25 +113,32 @@ class RequestLedger:
         now: float,
         deadline: float,
         on_admitted: Callable[[], None] | None = None,
-    ) -> Future[PrefillResult]:
-        """Enter a request.
+    ) -> LiveRequest:
+        """Enter a request, and give it the id under which the ranks are to know it.
 
         Raises:
             InvalidRequest: its id is in use.
         """
-        if request.request_id in self._live:
-            raise InvalidRequest(
-                f"request id {request.request_id} is in use; ids are unique among live requests"
-            )
+        name = request.request_id
+        if name in self._live:
+            raise InvalidRequest(f"request id {name} is in use; ids are unique among live requests")
         future: Future[PrefillResult] = Future()
         future.set_running_or_notify_cancel()
-        self._live[request.request_id] = LiveRequest(request, future, now, deadline, on_admitted)
-        return future
+        request = msgspec.structs.replace(request, request_id=f"{name}-{next(self._numbers)}")
+        live = self._live[name] = LiveRequest(name, request, future, now, deadline, on_admitted)
+        self._names[request.request_id] = name
+        return live
 
-    def get(self, request_id: str) -> LiveRequest | None:
-        return self._live.get(request_id)
+    def get(self, name: str) -> LiveRequest | None:
+        """The live request of this name."""
+        return self._live.get(name)
 
-    def live_ids(self) -> list[str]:
+    def name(self, request_id: str) -> str | None:
+        """The name of the live request that ranks know under ``request_id``."""
+        return self._names.get(request_id)
+
+    def names(self) -> list[str]:
+        """Of all live requests."""
         return sorted(self._live)
 
     def unanswered(self) -> int:
@@ -133,27 +152,28 @@ class RequestLedger:
         """Requests past their deadline."""
         return [name for name, live in self._live.items() if now > live.deadline and not live.closed]
 
-    def abort(self, request_id: str) -> tuple[bool, Future[PrefillResult] | None]:
+    def abort(self, name: str) -> tuple[str | None, Future[PrefillResult] | None]:
         """Mark a request as aborted.
 
         Returns:
-            Whether the ranks must be told, and its future if that has to fail.
+            The id under which the ranks must be told, if they must, and its future if that has to fail.
         """
-        live = self._live.get(request_id)
+        live = self._live.get(name)
         if live is None or live.aborted:
-            return False, None
+            return None, None
         live.aborted = True
         if live.closed:
-            return True, None
+            return live.request.request_id, None
         live.closed = True
         self.failed += not live.request.probe
-        return True, live.future
+        return live.request.request_id, live.future
 
     def progress(self, event: Progress, now: float) -> Consequence:
         """Account for what a rank reported of a request; reports on unknown requests are ignored."""
-        live = self._live.get(event.request_id)
-        if live is None:
+        name = self._names.get(event.request_id)
+        if name is None:
             return Consequence()
+        live = self._live[name]
         unwanted = on_admitted = None
         match event:
             case Admitted():
@@ -167,7 +187,7 @@ class RequestLedger:
             case HandoffSettled():
                 live.settled.add(event.rank)
                 if event.outcome in ("expired", "failed") and not live.closed:
-                    unwanted = event.request_id
+                    unwanted = name
         answer = None if live.closed else live.result()
         if answer is not None:
             live.closed = True
@@ -176,12 +196,13 @@ class RequestLedger:
                 self.prompt_tokens += answer.prompt_tokens
                 self.reused_tokens += answer.reused_tokens
         if live.over(self._ranks):
-            del self._live[event.request_id]
+            del self._live[name], self._names[event.request_id]
         return Consequence(on_admitted, live.future if answer is not None else None, answer, unwanted)
 
     def drop_all(self) -> list[Future[PrefillResult]]:
         """Forget everything; returns the futures that have to fail."""
         futures = [live.future for live in self._live.values() if not live.closed]
         self._live.clear()
+        self._names.clear()
         self.failed += len(futures)
         return futures

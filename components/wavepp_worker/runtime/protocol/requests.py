@@ -16,7 +16,8 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt to prefill; ``PrefillRequest.of`` makes one of a list of token ids.
 
     Attributes:
-        request_id: unique among live requests; a duplicate is refused.
+        request_id: of the caller, unique among live requests; a duplicate is refused. On its way to the ranks
+            the engine replaces it by an id that it never uses again.
         tokens: packed token ids, see ``token_ids``.
         salt: cache isolation key (``cache_salt``); requests share KV only under equal salts.
         lora: LoRA adapter name, part of the cache key; empty for none.

@@ -77,9 +77,7 @@ class RankReports:
                 rank=self.rank,
                 request_id=request_id,
                 # What an exception quotes need be no text that can be sent.
-                reason=f"request {request_id} failed on rank {self.rank}: {error_text(error)}".encode(
-                    errors="backslashreplace"
-                ).decode(),
+                reason=error_text(error).encode(errors="backslashreplace").decode(),
             )
         )
 
