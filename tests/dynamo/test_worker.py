@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
-from wavepp_worker.dynamo import decode_handler
+from wavepp_worker.dynamo import decode_handler, presence
+from wavepp_worker.dynamo import worker as worker_module
+from wavepp_worker.dynamo.prefill import PrefillWorker
 from wavepp_worker.errors import HandoffError
 
 from tests.support import fake_engines as fakes
@@ -23,6 +28,27 @@ from tests.support.dynamo_workers import (
 )
 
 pytestmark = pytest.mark.usefixtures("fake_engines")
+
+
+class Endpoint:
+    """Dynamo's, of a worker whose entry in discovery is there while ``entered``."""
+
+    entered = True
+    looks = 0
+    unregistered = 0
+
+    async def client(self) -> Endpoint:
+        return self
+
+    def connection_id(self) -> int:
+        return 7
+
+    def instance_ids(self) -> list[int]:
+        self.looks += 1
+        return [7] if self.entered else []
+
+    async def unregister_endpoint_instance(self) -> None:
+        self.unregistered += 1
 
 
 def test_probes_need_no_other_worker(kind: str, text_model: Path) -> None:
@@ -66,25 +92,8 @@ def test_a_client_that_goes_away_takes_its_request_along(
 def test_a_dying_engine_ends_requests_and_then_the_process(
     text_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from wavepp_worker.dynamo import worker as worker_module
-
     monkeypatch.setattr(fakes.FakePrefillEngine, "delay", 10.0)
     left = asyncio.Event()
-
-    class Endpoint:
-        unregistered = 0
-
-        async def client(self) -> Endpoint:
-            return self
-
-        def connection_id(self) -> int:
-            return 7
-
-        def instance_ids(self) -> list[int]:
-            return [7]
-
-        async def unregister_endpoint_instance(self) -> None:
-            self.unregistered += 1
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
@@ -109,24 +118,107 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
     assert "FATAL: the engine died: rank 1 was ended by SIGKILL" in capsys.readouterr().err
 
 
-def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
-    from wavepp_worker.dynamo import worker as worker_module
-
-    class Stopped:
-        def __init__(self, *_: object) -> None: ...
-
-        async def run(self) -> None: ...
-
-    async def make() -> tuple[object, object]:
-        return object(), object()
-
+@pytest.fixture
+def exit_codes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """What workers of this test would have ended this process with; no signal to stop ends it either."""
     codes: list[int] = []
-    monkeypatch.setattr(worker_module, "Worker", Stopped)
     monkeypatch.setattr(worker_module, "_leave", codes.append)
     monkeypatch.setattr(worker_module.faulthandler, "enable", lambda: None)
-    worker_module.run_worker(make)
-    assert codes == [0]
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield codes
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_worker_as(
+    monkeypatch: pytest.MonkeyPatch, model: Path, life: Callable[[PrefillWorker], Awaitable[None]]
+) -> None:
+    """``run_worker`` with ``life`` for what Dynamo does with the worker."""
+
+    class DynamoWorker:
+        def __init__(self, worker: PrefillWorker, _: object) -> None:
+            self._worker = worker
+
+        async def run(self) -> None:
+            await asyncio.wait_for(life(self._worker), 20)
+
+    monkeypatch.setattr(worker_module, "Worker", DynamoWorker)
+    worker_module.run_worker(lambda: PrefillWorker.from_args(["--model", str(model)]))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
+
+    async def life(worker: PrefillWorker) -> None: ...
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes == [0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_forgets_it(
+    number: signal.Signals,
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        endpoint = Endpoint()
+        await worker.on_endpoint_ready(endpoint)
+        await until(lambda: endpoint.looks)
+        os.kill(os.getpid(), number)
+        await until(lambda: worker._presence and worker._presence.cancelled())
+        endpoint.entered = False
+        await worker.on_endpoint_ready(endpoint)
+        await asyncio.sleep(0.1)
+        await worker.cleanup()
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes == [0]
+    assert "FATAL" not in capsys.readouterr().err
+
+
+def test_a_worker_that_was_not_told_to_stop_leaves_when_discovery_forgets_it(
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        endpoint = Endpoint()
+        await worker.on_endpoint_ready(endpoint)
+        await until(lambda: endpoint.looks)
+        endpoint.entered = False
+        await until(lambda: exit_codes)
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes[0] == worker_module.EXIT_ENGINE_DIED
+    assert "FATAL: discovery has forgotten this worker" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    async def life(worker: PrefillWorker) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: exit_codes)
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes[0] == 0
 
 
 def test_controls(kind: str, text_model: Path) -> None:

@@ -1,4 +1,4 @@
-"""A worker that did not run for longer than discovery keeps its entry is found again."""
+"""A worker that discovery has forgotten is found again; one that was told to stop does not mind."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ pytestmark = pytest.mark.e2e
 
 STOPPED_SECONDS = 16.0
 """Longer than the ten seconds for which an entry in discovery lives, and the time until others look."""
+FORGOTTEN_SECONDS = 20.0
+"""Less than until the launcher takes it that the frontend is to blame."""
+SEEN_SECONDS = 3.0
+"""Within which a worker that is new has seen its own entry."""
+GRACE_SECONDS = 8
+"""How long a worker that is told to stop goes on outside of discovery; others leave within half of it."""
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +33,7 @@ def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
         "--Common.dtype=float32",
         "--PrefillWorker.pp=1",
         "--PrefillWorker.ServiceArgs.workers=1",
+        f"--PrefillWorker.ServiceArgs.envs.DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS={GRACE_SECONDS}",
     )
 
 
@@ -50,4 +57,29 @@ def test_a_worker_that_was_stopped_for_long_serves_again(graph: ServedGraph) -> 
     assert graph.complete([1, 2, 3], max_tokens=2)
     (victim,) = graph.workers("PrefillWorker")
     stop_for_long(victim)
+    served_within(graph, 60)
+
+
+def test_a_worker_that_discovery_forgot_while_it_ran_serves_again(graph: ServedGraph) -> None:
+    """As one that could not open files for ten seconds; nothing in its own clock tells it."""
+    assert graph.complete([1, 2, 3], max_tokens=2)
+    (victim,) = graph.workers("PrefillWorker")
+    time.sleep(SEEN_SECONDS)
+    for entry in (graph.running.run_dir / "store").rglob("*prefill*generate*"):
+        entry.unlink()
+    graph.running.wait_for(
+        lambda: graph.workers("PrefillWorker")[0]["pid"] != victim["pid"], FORGOTTEN_SECONDS
+    )
+    assert "discovery has forgotten this worker" in graph.running.log()
+    served_within(graph, 60)
+
+
+def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_has_it_no_more(
+    graph: ServedGraph,
+) -> None:
+    (victim,) = graph.workers("PrefillWorker")
+    before = len(graph.running.log())
+    os.kill(victim["pid"], signal.SIGTERM)
+    graph.running.wait_for(lambda: "PrefillWorker:0 ended with" in graph.running.log()[before:])
+    assert "PrefillWorker:0 ended with exit code 0, " in graph.running.log()[before:]
     served_within(graph, 60)

@@ -8,57 +8,47 @@ healthy by its own account.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 TICK_SECONDS = 1.0
-STALL_SECONDS = 3.0
-"""A pause of our own clock that says that this process did not run."""
-RECENT_SECONDS = 30.0
-"""How long after a stall an absence is put down to it."""
-LOST_SECONDS = 4.0
-"""After a stall: absent for so long, this worker has been forgotten."""
-DRAINED_SECONDS = 45.0
-"""Without a stall: a worker that is told to stop leaves discovery, then has half a minute for its last requests."""
+"""Between two looks."""
+LOOKS = 4
+"""So many looks in a row find no entry of a worker that was forgotten, not of one whose news came late.
+
+They are counted and not timed, as a process that stands still does not look.
+"""
 
 
 class Presence:
-    """Judges what it is told about once a second. Pure."""
+    """Judges one look after the other. Pure."""
 
     def __init__(self) -> None:
-        self._last: float | None = None
-        self._stalled = float("-inf")
-        self._seen = float("inf")
+        self._entered = False
+        self._missed = 0
 
-    def lost(self, present: bool, now: float) -> bool:
+    def lost(self, present: bool) -> bool:
         """Whether discovery has forgotten this worker for good.
 
         Args:
-            present: whether discovery has an entry of this worker now.
-            now: monotonic seconds.
+            present: whether discovery has an entry of this worker now. Before it ever had one, none is missed.
         """
-        if self._last is not None and now - self._last > STALL_SECONDS:
-            self._stalled = now
-            # Not a moment of the pause counts: the entry may be renewed yet.
-            if self._seen < now:
-                self._seen = now
-        self._last = now
-        if present:
-            self._seen = now
-        limit = LOST_SECONDS if now - self._stalled < RECENT_SECONDS else DRAINED_SECONDS
-        return now - self._seen > limit
+        self._entered = self._entered or present
+        self._missed = self._missed + 1 if self._entered and not present else 0
+        return self._missed >= LOOKS
 
 
 async def watch_presence(endpoint: Any, on_lost: Callable[[str], None]) -> None:
     """Call ``on_lost`` with a sentence, once, when discovery has forgotten this worker; run until then.
+
+    To be cancelled when the worker is told to stop: Dynamo takes it out of discovery first, and lets it finish then.
 
     Args:
         endpoint: Dynamo's endpoint, as this worker serves it.
     """
     client = await endpoint.client()
     presence = Presence()
-    while not presence.lost(endpoint.connection_id() in client.instance_ids(), time.monotonic()):
+    while not presence.lost(endpoint.connection_id() in client.instance_ids()):
         await asyncio.sleep(TICK_SECONDS)
     on_lost(
         "discovery has forgotten this worker, which it does when a process is stopped or cannot open files for ten "

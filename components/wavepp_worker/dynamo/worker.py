@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import threading
 from abc import abstractmethod
@@ -52,6 +53,7 @@ class WaveppWorker(LLMEngine):
         self._snapshot_publisher: Any = None
         self._snapshot_thread = SnapshotThread(self._publish_snapshot)
         self._dying = threading.Event()
+        self._stopping = False
         self._closed = False
         self._live = LiveRequests()
         self.start_error: WaveppError | None = None
@@ -109,7 +111,17 @@ class WaveppWorker(LLMEngine):
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
-        self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
+        if not self._stopping:
+            self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
+
+    def told_to_stop(self) -> None:
+        """Stop looking: Dynamo takes this worker out of discovery now, and lets it finish its requests."""
+        self._stopping = True
+        if self._presence is not None:
+            self._presence.cancel()
+        if self._loop is None:
+            # Dynamo may not listen for signals yet, and there is nothing to finish.
+            _leave(0)
 
     async def register_prometheus(self, metrics: Any) -> None:
         """Show our metrics beside Dynamo's own."""
@@ -224,6 +236,9 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
 
     async def main() -> None:
         worker, config = await make()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Dynamo stops the worker. Its handlers come later, and call those that they find.
+            asyncio.get_running_loop().add_signal_handler(number, worker.told_to_stop)
         try:
             await Worker(worker, config).run()
         except Exception:
