@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import random
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +475,30 @@ def test_audit_names_what_is_still_live(bench: Any, prompt: Any) -> None:
     with pytest.raises(AuditError, match="'r0'"):
         b.engine.audit(0.05)
     b.engine.abort("r0")
+
+
+def test_requests_leave_no_objects_behind(bench: Any, prompt: Any) -> None:
+    """Books that balance do not show what is kept beside them, such as a task, a timer or a callback a request."""
+    b = bench()
+
+    def objects_after(requests: int) -> Counter[str]:
+        for i in range(requests):
+            collector = b.submit(prompt(9), max_tokens=1 + i % 3)
+            if i % 8 == 0:
+                b.engine.abort(f"r{b.submitted - 1}")
+            assert collector.reason in ("length", "cancelled")
+            # What the test itself keeps.
+            b.collectors.clear()
+            b.prefill.rooms.clear()
+        b.engine.audit()
+        gc.collect()
+        return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
+
+    objects_after(40)
+    before, requests = objects_after(40), 320
+    more = objects_after(requests) - before
+    # An event loop keeps up to a hundred timers that were cancelled.
+    assert {kind: count for kind, count in more.items() if count > requests / 2} == {}
 
 
 def test_nothing_leaks_over_random_traffic(bench: Any, prompt: Any) -> None:
