@@ -8,7 +8,7 @@
 #
 #   GRAPH=agg_wavepp            another graph
 #   ARGS="--PrefillWorker.pp=3" more arguments for dynamo serve (make serve), pytest (make test) or the campaign
-#                               (make chaos, such as "--seed 7 --minutes 5 --graph tiers")
+#                               (make chaos, such as "--seed 7 --minutes 5 --graph tiers", or "--calm" without faults)
 #   PYTHON=python3.12           the interpreter .venv is made with, 3.10 or newer
 #   PIP_ARGS="..."              more arguments for pip install, such as an index with another build of torch
 

@@ -26,12 +26,17 @@ from tests.support.ascii_model import make_ascii_model
 from tests.support.graph_process import REPOSITORY
 
 CASES, LONGEST_PROMPT, CHECKS = 96, 2400, 24
+CALM_SALTED = 0.5
+"""What grows with every prompt that is new shows only where prompts are."""
 
 
 def main(
     minutes: Annotated[float, typer.Option(help="Of load, shared evenly by the graphs.")] = 20.0,
     seed: Annotated[int | None, typer.Option(help="Run this one again; drawn if not given.")] = None,
     rate: Annotated[float, typer.Option(help="Requests a second.")] = 4.0,
+    calm: Annotated[
+        bool, typer.Option("--calm", help="Without faults, to see whether processes grow.")
+    ] = False,
     graph: Annotated[list[str] | None, typer.Option(help="default, tiers; both if not given.")] = None,
     out: Annotated[Path, typer.Option(help="Directory for what is kept.")] = REPOSITORY / ".run" / "chaos",
 ) -> None:
@@ -44,6 +49,7 @@ def main(
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SETTINGS)}", param_hint="--graph")
     console.print(
         f"seed {seed}; again: python -m tests.chaos --seed {seed} --minutes {minutes:g} --rate {rate:g}"
+        + " --calm" * calm
     )
     # Floods take thousands of connections.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -61,12 +67,13 @@ def main(
                 setting,
                 model,
                 cases,
-                draw_schedule(seed, seconds, setting.faults),
+                [] if calm else draw_schedule(seed, seconds, setting.faults),
                 seed=seed,
                 seconds=seconds,
                 rate=rate,
                 checks=CHECKS,
                 display=display,
+                salted=CALM_SALTED if calm else 0.0,
             )
             kept = out / f"{seed}-{name}"
             kept.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,7 @@ class Campaign:
         rate: float,
         checks: int,
         display: Display,
+        salted: float = 0.0,
     ) -> None:
         """
         Args:
@@ -62,6 +63,7 @@ class Campaign:
             rate: requests a second.
             checks: how many cases have to be answered rightly before the first fault and after the last.
             display: shows how it goes.
+            salted: the share of requests that share no cache with others.
         """
         self.record = Record(setting.name, seed, seconds)
         self.log = ""
@@ -73,6 +75,7 @@ class Campaign:
         self._rate = rate
         self._checks = checks
         self._display = display
+        self._salted = salted
         self._zero = 0.0
         self._stuck: list[int] = []
 
@@ -117,7 +120,7 @@ class Campaign:
             record.first, files = holdings(graph, 0.0), files_of(graph)
             self._zero = time.monotonic()
             display.phase("load and faults", record.seconds)
-            asks = draw_asks(record.seed, self._rate, self._cases)
+            asks = draw_asks(record.seed, self._rate, self._cases, self._salted)
             async with monitored(graph, record, display, self._now):
                 faults = [asyncio.create_task(self._fault(injector, fault)) for fault in self._schedule]
                 await asyncio.gather(load.run(asks, record.seconds), *faults)

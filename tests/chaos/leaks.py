@@ -11,8 +11,9 @@ from tests.chaos.slope import slope
 SPARE_DESCRIPTORS = 12
 SPARE_THREADS = 4
 """How much more a process may hold than at first: pools of threads and connections grow to the load's width."""
-WARM_UP_SECONDS = 60.0
-LEAST_LIFE_SECONDS = 180.0
+WARM_UP_SECONDS = 300.0
+"""For so long a new process grows towards the width of the load: what it remembers fills, and so do malloc's arenas."""
+LEAST_LIFE_SECONDS = 240.0
 """A process's RSS tells a slope if it lived this long after its warm-up."""
 
 

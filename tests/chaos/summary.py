@@ -12,6 +12,9 @@ from tests.chaos.judge import FAILURES
 from tests.chaos.leaks import grown, left_over, rss_slopes
 from tests.chaos.record import Record
 
+Growth = tuple[float, float, int]
+"""The median and the largest slope of some lives, and how many lives."""
+
 
 class FaultFigures(msgspec.Struct):
     """One kind of fault on one role.
@@ -41,6 +44,7 @@ class Summary(msgspec.Struct):
         longest_recovery: seconds; the longest of all faults.
         leaks: sentences; none if all is well.
         rss_mib_per_hour: by role, the median and the largest slope of RSS in all long lives, and how many there were.
+        rss_mib_per_10k_requests: the same, for 10,000 requests that the graph was asked at the run's mean rate.
         failures: sentences about all that must not be; none if all is well.
     """
 
@@ -55,7 +59,8 @@ class Summary(msgspec.Struct):
     longest_answer: float
     longest_recovery: float | None
     leaks: list[str]
-    rss_mib_per_hour: dict[str, tuple[float, float, int]]
+    rss_mib_per_hour: dict[str, Growth]
+    rss_mib_per_10k_requests: dict[str, Growth]
     failures: list[str]
 
 
@@ -88,13 +93,19 @@ def summarise(record: Record, commit: str, date: str) -> Summary:
         longest_answer=round(max((reply.ended - reply.began for reply, _ in judged), default=0.0), 1),
         longest_recovery=None if None in recoveries else max(recoveries, default=0.0),
         leaks=leaks,
-        rss_mib_per_hour={
-            role: (
-                round(statistics.median(slopes) * 3600 / 2**20, 1),
-                round(max(slopes) * 3600 / 2**20, 1),
-                len(slopes),
-            )
-            for role, slopes in sorted(rss_slopes(record.samples).items())
-        },
+        rss_mib_per_hour=_growth(record, 3600.0),
+        rss_mib_per_10k_requests=_growth(record, 10_000 * record.seconds / max(1, len(judged))),
         failures=[*wrong, *(f"without a fault: {each}" for each in strange), *leaks, *record.broken],
     )
+
+
+def _growth(record: Record, seconds: float) -> dict[str, Growth]:
+    """By role, MiB that RSS grew by in so many seconds."""
+    return {
+        role: (
+            round(statistics.median(slopes) * seconds / 2**20, 1),
+            round(max(slopes) * seconds / 2**20, 1),
+            len(slopes),
+        )
+        for role, slopes in sorted(rss_slopes(record.samples).items())
+    }

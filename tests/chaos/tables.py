@@ -34,6 +34,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     rest.add_row("leaks", str(len(summary.leaks)))
     for role, (median, most, lives) in summary.rss_mib_per_hour.items():
         rest.add_row(f"RSS of {role}, {lives} long lives", f"{median:+.1f}, at most {most:+.1f} MiB/h")
+        median, most, _ = summary.rss_mib_per_10k_requests[role]
+        rest.add_row("", f"{median:+.1f}, at most {most:+.1f} MiB per 10,000 requests")
     print_table(console, rest)
     for sentence in summary.failures[:MOST_SENTENCES]:
         console.print(f"[bold red]failed:[/] {sentence[:1000]}", highlight=False)

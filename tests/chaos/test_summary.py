@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.chaos.explain import Health
 from tests.chaos.faults import Fault, Injected, Kind, Role
 from tests.chaos.judge import Reply, Verdict
-from tests.chaos.leaks import Left
+from tests.chaos.leaks import LEAST_LIFE_SECONDS, WARM_UP_SECONDS, Held, Left
 from tests.chaos.picture import draw
 from tests.chaos.record import Outcome, Record
 from tests.chaos.summary import summarise
@@ -56,13 +56,28 @@ def test_what_must_not_happen_fails() -> None:
     assert len(found.failures) == 4
 
 
+def test_growth_is_told_by_the_hour_and_by_the_request() -> None:
+    """Two lives of a role that grow by 1 and 3 MiB a minute, while the graph is asked a hundred times in 100 s."""
+    run = record(*((at, at + 0.5, Verdict.RIGHT) for at in range(100)))
+    long = int(WARM_UP_SECONDS + LEAST_LIFE_SECONDS)
+    run.samples = [
+        Held(at, pid, "rank", 1, 1, pid * at * 2**20 // 60) for pid in (1, 3) for at in range(0, long + 5, 5)
+    ]
+    found = summarise(run, "c", "d")
+    assert found.rss_mib_per_hour == {"rank": (120.0, 180.0, 2)}
+    assert found.rss_mib_per_10k_requests == {"rank": (333.3, 500.0, 2)}
+
+
 def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
     run = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.RIGHT))
+    run.samples = [Held(10.0 * step, 1, "rank", 1, 1, step << 20) for step in range(100)]
     console = Console(file=io.StringIO(), width=120)
     print_summary(console, summarise(run, "abc1234", "2026-11-22"))
     text = console.file.getvalue()
     assert "seed 5" in text
     assert "SIGKILL, rank" in text
+    assert "+360.0, at most +360.0 MiB/h" in text
+    assert "MiB per 10,000 requests" in text
     assert "failed: WRONG ANSWER" in text
     draw(run, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

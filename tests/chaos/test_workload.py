@@ -27,3 +27,10 @@ def test_requests_come_at_the_rate_asked_for_in_all_manners() -> None:
     for ask in asks:
         assert len(ask.text) == (0 if ask.manner is Manner.INVALID else ask.body["max_tokens"])
         assert (ask.patience > 0) == (ask.manner is Manner.ABORTED)
+
+
+def test_salts_are_all_different_and_change_nothing_else() -> None:
+    plain, salted = (list(islice(draw_asks(7, 5.0, CASES, share), 2000)) for share in (0.0, 0.5))
+    salts = [ask.body.pop("nvext")["cache_salt"] for ask in salted if "nvext" in ask.body]
+    assert salted == plain
+    assert 800 < len(set(salts)) == len(salts) < 1100

@@ -85,9 +85,14 @@ def draw_prompts(seed: int, count: int, longest: int) -> list[list[int]]:
     return prompts
 
 
-def draw_asks(seed: int, rate: float, cases: Sequence[Case]) -> Iterator[Ask]:
-    """Requests without end, ``rate`` of them a second on average, at random instants."""
-    draw = random.Random(seed)
+def draw_asks(seed: int, rate: float, cases: Sequence[Case], salted: float = 0.0) -> Iterator[Ask]:
+    """Requests without end, ``rate`` of them a second on average, at random instants.
+
+    Args:
+        salted: this share of the valid ones have a salt of their own: to every cache they are prompts that nobody
+            has asked before, and their answers are known all the same.
+    """
+    draw, draw_salt = random.Random(seed), random.Random(f"salts of {seed}")
     at, number = 0.0, 0
     while True:
         at += draw.expovariate(rate)
@@ -99,6 +104,8 @@ def draw_asks(seed: int, rate: float, cases: Sequence[Case]) -> Iterator[Ask]:
             case = draw.choice(cases)
             count = draw.randint(1, len(case.text))
             body = {"prompt": case.prompt, "max_tokens": count, "temperature": 0}
+            if draw_salt.random() < salted:
+                body["nvext"] = {"cache_salt": f"{seed}-{number}"}
             if chance < 0.2:
                 patience = draw.choice((0.01, 0.05, 0.2, 0.6))
                 body["stream"] = draw.random() < 0.5
