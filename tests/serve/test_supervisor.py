@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -99,6 +100,23 @@ def test_a_log_that_cannot_be_written_ends_nothing(start_dummies: Starter) -> No
         graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
         graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
         graph.stop()
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(start_dummies: Starter, tmp_path: Path) -> None:
+    """As a pipe to a pager that waits for a key."""
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    try:
+        with start_dummies(f"--Decode.say={'x' * 9000}", to=pipe) as graph:
+            graph.wait_for(lambda: graph.state().get("ready"))
+            os.kill(graph.processes("Decode")[0]["pid"], signal.SIGKILL)
+            graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
+            graph.wait_for(lambda: graph.processes("Decode")[0]["ready"])
+            assert graph.stop() == 0
+    finally:
+        os.close(reader)
 
 
 def test_a_frontend_that_finds_nobody_is_started_anew(start_dummies: Starter, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import yaml
@@ -63,7 +64,11 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> Non
         from wavepp_worker.model.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
-    log = Log([process.label for process in plan.processes])
+    with closing(Log([process.label for process in plan.processes])) as log:
+        _launch(plan, run_dir, limits, log)
+
+
+def _launch(plan: LaunchPlan, run_dir: Path | None, limits: KeepLimits, log: Log) -> None:
     for note in plan.notes:
         log.say(note, "yellow")
     allow_descriptors()

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from rich.console import Console
 from rich.text import Text
+
+from wavepp_worker.serve.output_thread import OutputThread
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _OWN = "dynamo serve"
 
 
-class _StandardOutput:
-    """Standard output, which loses what it cannot take, as on a full disk: nothing may end because of a line."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stdout, name)
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            sys.stdout.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-
-
 class Log:
-    """Writes to standard output, in colour where that is a terminal."""
+    """Writes to standard output, in colour where that is a terminal; takes no time, whoever reads it."""
 
-    def __init__(self, labels: Iterable[str], console: Console | None = None) -> None:
+    def __init__(self, labels: Iterable[str]) -> None:
         """``labels`` are the names lines can come from."""
-        output = cast("IO[str]", _StandardOutput())
-        self._console = console or Console(file=output, highlight=False, markup=False, emoji=False)
+        self._output = OutputThread()
+        self._console = Console(
+            file=cast("IO[str]", self._output), highlight=False, markup=False, emoji=False
+        )
         self._styles = {label: _COLOURS[index % len(_COLOURS)] for index, label in enumerate(labels)}
         self._width = max(map(len, (*self._styles, _OWN)))
 
@@ -82,6 +68,10 @@ class Log:
             return
         with self._console.status("starting") as status:
             yield lambda text: status.update(text)
+
+    def close(self) -> None:
+        """Let the last lines out, within ``CLOSE_SECONDS``; there are none afterwards."""
+        self._output.close()
 
     def _print(self, label: str, style: str, text: Text) -> None:
         self._console.print(Text.assemble((f"{label:<{self._width}} | ", style), text), soft_wrap=True)
