@@ -13,6 +13,7 @@ from wavepp_worker.handoff.claim_messages import FROM_CLAIMANT, CancelClaim, Cla
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.offer import BootstrapAddress, Offer, RankAddress
+from wavepp_worker.handoff.prefill import bootstrap_server
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
 from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
 
@@ -111,8 +112,11 @@ def test_a_prefill_that_fails_while_room_is_awaited(prefill: Any, decode: Any, u
     asyncio.run(run())
 
 
-def test_an_unknown_room_and_a_second_receiver(prefill: Any, decode: Any) -> None:
-    worker, target = prefill("socket", claim_wait=0.2), decode()
+def test_an_unknown_room_and_a_second_receiver(
+    prefill: Any, decode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap_server, "UNKNOWN_ROOM_SECONDS", 0.2)
+    worker, target = prefill("socket"), decode()
 
     async def run() -> None:
         with pytest.raises(HandoffError, match=r"no prefill for room 77 reached this worker within 0\.2 s"):

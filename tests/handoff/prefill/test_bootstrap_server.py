@@ -22,6 +22,7 @@ from wavepp_worker.handoff.claim_messages import (
 )
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.handoff.prefill import bootstrap_server
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.secret import REFUSAL, Secret
 
@@ -191,8 +192,11 @@ def test_a_failure_is_told(rooms: Any, until: Any, registered: bool, claimed_fir
     assert at.cancelled == []
 
 
-def test_a_claim_nobody_prefills_is_told_so_and_a_late_prefill_is_cancelled(rooms: Any, until: Any) -> None:
-    at = rooms(claim_wait=0.2)
+def test_a_claim_nobody_prefills_is_told_so_and_a_late_prefill_is_cancelled(
+    rooms: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap_server, "UNKNOWN_ROOM_SECONDS", 0.2)
+    at = rooms()
 
     async def run() -> None:
         channel = await at.claim(5)

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
 REFUSE_SECONDS = 1.0
 """What telling a peer that it is refused may take."""
+UNKNOWN_ROOM_SECONDS = 30.0
+"""How long a claim waits for its room to be registered."""
 
 
 class BootstrapServer:
@@ -50,7 +52,6 @@ class BootstrapServer:
         port: int = 0,
         *,
         on_cancel: Callable[[Offer], None],
-        claim_wait: float = 30.0,
         keep: float = 60.0,
     ) -> None:
         """Listen at once.
@@ -60,7 +61,6 @@ class BootstrapServer:
             on_cancel: told the offer of a room, from the server's thread and once at most, when nobody waits for
                 its first token any more, nobody came for it, or its claimant gave the KV up after the first
                 token. It must not block.
-            claim_wait: seconds a claim waits for its room to be registered.
             keep: seconds an outcome waits for its claim.
 
         Raises:
@@ -77,7 +77,6 @@ class BootstrapServer:
         self.key = Secret.fresh()
         self.port = self._listener.port
         self._on_cancel = on_cancel
-        self._claim_wait = claim_wait
         self._keep = keep
         self._lock = threading.Lock()
         self._changed = ChangeSignal()
@@ -180,7 +179,7 @@ class BootstrapServer:
     async def _answer(self, channel: Channel, room: int, wait: float, entry: BootstrapRoom) -> bool:
         """Tell the claimant the offer and the outcome within ``wait``; whether it knows the outcome."""
         latest = time.monotonic() + wait
-        unknown = min(wait, self._claim_wait)
+        unknown = min(wait, UNKNOWN_ROOM_SECONDS)
         if not await self._changed.wait_for(lambda: entry.offer or entry.outcome, unknown):
             message = (
                 f"no prefill for room {room} reached this worker within {unknown:.1f} s; the request was not "
