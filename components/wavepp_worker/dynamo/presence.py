@@ -41,7 +41,7 @@ class Presence:
 async def watch_presence(endpoint: Any, on_lost: Callable[[str], None]) -> None:
     """Call ``on_lost`` with a sentence, once, when discovery has forgotten this worker; run until then.
 
-    To be cancelled when the worker is told to stop: Dynamo takes it out of discovery first, and lets it finish then.
+    To be cancelled when the worker is told to stop: Dynamo takes it out of discovery first.
 
     Args:
         endpoint: Dynamo's endpoint, as this worker serves it.

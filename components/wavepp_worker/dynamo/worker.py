@@ -115,7 +115,7 @@ class WaveppWorker(LLMEngine):
             self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
 
     def told_to_stop(self) -> None:
-        """Stop looking: Dynamo takes this worker out of discovery now, and lets it finish its requests."""
+        """Stop looking: Dynamo takes this worker out of discovery now, and gives it time for its last requests."""
         self._stopping = True
         if self._presence is not None:
             self._presence.cancel()
