@@ -12,6 +12,10 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from tests.simulator.setting import Setting
 
 
+BURSTS = 0.3
+"""How many of the scripts without a crowd are bursts."""
+
+
 @dataclass(frozen=True)
 class Noise:
     """A rank loses the room for so many tokens for a while."""
@@ -76,9 +80,11 @@ class Script:
 
 
 def draw_script(draw: random.Random, setting: Setting) -> Script:
-    """A crowd where the setting is made for one, else a few requests that share prefixes by chance."""
+    """A crowd where the setting is made for one, else a burst, or a few requests that share prefixes by chance."""
     if setting.crowd:
         return _crowd(draw, setting)
+    if draw.random() < BURSTS:
+        return _burst(draw, setting)
     script, longest = Script(), setting.longest
     prefixes = [[draw.randrange(50) for _ in range(longest)] for _ in range(2)]
     aborts, at = draw.choice((0.0, 0.2, 0.5)), 0.0
@@ -92,6 +98,29 @@ def draw_script(draw: random.Random, setting: Setting) -> Script:
     for _ in range(draw.choice((0, 0, 2, 6))):
         rank = draw.randrange(len(setting.windows))
         script.noise.append(Noise(draw.random() * at, rank, draw.randrange(1, longest + 1)))
+    return script
+
+
+def _burst(draw: random.Random, setting: Setting) -> Script:
+    """Requests that come almost at once and extend each other, of prefixes nobody has; those who began give up."""
+    script, longest = Script(), setting.longest
+    known = [
+        [draw.randrange(50) for _ in range(draw.randrange(1, longest + 1))]
+        for _ in range(draw.choice((1, 1, 2)))
+    ]
+    aborts, at = draw.choice((0.0, 0.3, 0.8)), 0.0
+    for _ in range(draw.randrange(3, 10)):
+        begun = draw.choice(known)
+        shared = len(begun) if draw.random() < 0.5 else draw.randrange(len(begun) + 1)
+        extended = begun[:shared] + [draw.randrange(50) for _ in range(draw.randrange(longest + 1 - shared))]
+        tokens = extended or begun
+        known.append(tokens)
+        at += draw.choice((0.0, 0.0, 0.0, 0.001, 0.01))
+        script.arrives(at, tokens)
+        script.maybe_aborted(draw, aborts, draw.choice((0.02, 0.2)))
+    for _ in range(draw.choice((0, 0, 0, 2))):
+        rank = draw.randrange(len(setting.windows))
+        script.noise.append(Noise(draw.random() * (at + 0.05), rank, draw.randrange(1, longest + 1)))
     return script
 
 

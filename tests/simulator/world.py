@@ -69,8 +69,13 @@ class World:
         self.client = SimulatedClient(self.ranks, setting.block_size)
         first = self.ranks[0].parts
         headroom = first.actions.headroom_blocks * setting.block_size if ownership == "lease" else 0
-        self.queue = AdmissionQueue(setting.limit, lockstep=admission == "lockstep", headroom_tokens=headroom)
         self.leases = ownership == "lease"
+        self.queue = AdmissionQueue(
+            setting.limit,
+            lockstep=admission == "lockstep",
+            headroom_tokens=headroom,
+            block_size=setting.block_size if self.leases and admission == "wave" else 0,
+        )
         self.planner = RoundPlanner(self.queue, leases=self.leases)
         self.wave = LeaderWave(
             self.planner,

@@ -125,21 +125,38 @@ class RankCache:
             return self._reservations.commit(request_id, endpoint)
 
     def prepare(
-        self, request_id: str, keys: Sequence[bytes], prompt_tokens: int, candidate: int, headroom: int = 0
+        self,
+        request_id: str,
+        keys: Sequence[bytes],
+        prompt_tokens: int,
+        candidate: int,
+        headroom: int = 0,
+        writer: str | None = None,
     ) -> Prepared | None:
         """Lease and reserve, and commit at once if the lease keeps the candidate.
 
         None if the room is not there; nothing is held then.
+
+        Args:
+            writer: a request whose prompt has the first ``candidate`` tokens as well, and will compute them if
+                they cannot be reused now. The request cannot be materialised before; see ``ready``.
         """
         limit = self._limit(keys, prompt_tokens, candidate)
         with self._mutex:
-            return self._reservations.prepare(request_id, keys, prompt_tokens, candidate, limit, headroom)
+            return self._reservations.prepare(
+                request_id, keys, prompt_tokens, candidate, limit, headroom, writer
+            )
+
+    def ready(self, request_id: str) -> bool:
+        """Whether a request waits for no block in the making."""
+        with self._mutex:
+            return self._reservations.ready(request_id)
 
     def materialise(self, request_id: str) -> Materialised:
         """Allocate a request's blocks; its sequence holds them and the leased prefix from then on.
 
-        Cannot fail for want of room once committed. An escrow that was only reserved is committed first;
-        ValueError if others have pinned what was its room.
+        It must be ``ready``. Cannot fail for want of room once committed. An escrow that was only reserved is
+        committed first; ValueError if others have pinned what was its room.
         """
         with self._mutex:
             return self._reservations.materialise(request_id)

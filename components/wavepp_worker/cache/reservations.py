@@ -4,12 +4,16 @@
 
 ``commit`` may also take an endpoint below the lease's, and ``release`` goes back to nothing from anywhere. What
 each step promises its callers is said in ``RankCache``.
+
+A lease may be on blocks *in the making*: instead of pins, the request has a *writer*, a request whose reservation
+goes on until it has computed them. It gets its pins by the very step that completes the last of them, while the writer
+still holds all of them, so that there is no moment at which they could be reclaimed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from wavepp_worker.cache.common_endpoint import common_endpoint
@@ -30,6 +34,9 @@ class Reservation:
         end: its endpoint, in blocks.
         shares: what it holds of each window.
         state: how far it is.
+        writer: the request whose blocks it waits for; it holds none of the prefix until they are complete.
+        readers: requests that wait for its blocks.
+        computed: tokens of a sequence that are computed.
     """
 
     keys: Sequence[bytes]
@@ -37,6 +44,9 @@ class Reservation:
     end: int
     shares: list[Share]
     state: Holds = "lease"
+    writer: str | None = None
+    readers: list[str] = field(default_factory=list)
+    computed: int = 0
 
 
 class Reservations:
@@ -91,19 +101,30 @@ class Reservations:
         """The largest endpoint, in blocks up to ``limit``, that a request could lease now."""
         return self._walk("", keys, limit)
 
-    def lease(self, request_id: str, keys: Sequence[bytes], prompt_tokens: int, limit: int) -> Reservation:
-        """Pin what resuming needs at the largest usable endpoint up to ``limit`` blocks."""
+    def lease(
+        self,
+        request_id: str,
+        keys: Sequence[bytes],
+        prompt_tokens: int,
+        limit: int,
+        writer: str | None = None,
+    ) -> Reservation:
+        """Pin what resuming needs at the largest usable endpoint up to ``limit`` blocks, or wait for ``writer``'s."""
         if request_id in self._reservations:
             raise ValueError(
                 f"request {request_id} holds {self._reservations[request_id].state} already; release it first"
             )
-        end = self._walk(request_id, keys, limit)
-        reservation = Reservation(
-            keys, prompt_tokens, end, [window.lease(keys, end) for window in self._windows]
-        )
+        end, writer = self._reach(request_id, keys, limit, writer)
+        reservation = Reservation(keys, prompt_tokens, end, self._shares(keys, end, writer))
         self._reservations[request_id] = reservation
+        self._follow(request_id, reservation, writer)
         self._shrink_destinations()
         return reservation
+
+    def ready(self, request_id: str) -> bool:
+        """Whether a request waits for no block in the making; also if it holds nothing."""
+        reservation = self._reservations.get(request_id)
+        return reservation is None or reservation.writer is None
 
     def reserve(self, request_id: str, headroom: int) -> bool:
         """Put room for what is after the endpoint into escrow; False if it is not there."""
@@ -122,20 +143,20 @@ class Reservations:
         """Fix a request at an endpoint up to its lease's, or lower its lease, or leave all as it was."""
         reservation = self._in_state(request_id, "lease", "escrow", "committed")
         end = min(reservation.end, endpoint // self._block)
-        shares = reservation.shares
+        shares, writer = reservation.shares, reservation.writer
         if end < reservation.end:
-            end = self._walk(request_id, reservation.keys, end, reservation)
-            shares = [window.lease(reservation.keys, end) for window in self._windows]
+            end, writer = self._reach(request_id, reservation.keys, end, writer, reservation)
+            shares = self._shares(reservation.keys, end, writer)
         reached = Prepared(end * self._block, False)
         if reached.endpoint != endpoint:
-            self._go_down(request_id, reservation, end, shares)
+            self._go_down(request_id, reservation, end, shares, writer)
             return reached
         demands = self._demands(shares, end, reservation.prompt_tokens)
         for window, old, new, blocks in zip(self._windows, reservation.shares, shares, demands, strict=True):
             if not window.has_committed_room(request_id, blocks, None if old is new else old):
                 self._unpin(shares, unless=reservation.shares)
                 return reached
-        self._go_down(request_id, reservation, end, shares)
+        self._go_down(request_id, reservation, end, shares, writer)
         for window, blocks in zip(self._windows, demands, strict=True):
             window.reserve(request_id, blocks, committed=True)
         reservation.state = "committed"
@@ -149,9 +170,10 @@ class Reservations:
         candidate: int,
         limit: int,
         headroom: int,
+        writer: str | None = None,
     ) -> Prepared | None:
         """Lease and reserve, and commit if the lease keeps the candidate; None and nothing without the room."""
-        reservation = self.lease(request_id, keys, prompt_tokens, limit)
+        reservation = self.lease(request_id, keys, prompt_tokens, limit, writer)
         endpoint = reservation.end * self._block
         if not self.reserve(request_id, headroom):
             self.release(request_id)
@@ -163,6 +185,10 @@ class Reservations:
     def materialise(self, request_id: str) -> Materialised:
         """Allocate a request's blocks, which cannot fail for want of room once committed."""
         reservation = self._in_state(request_id, "escrow", "committed")
+        if reservation.writer is not None:
+            raise ValueError(
+                f"request {request_id} waits for blocks that {reservation.writer} has not computed; it runs after it"
+            )
         if (
             reservation.state == "escrow"
             and not self.commit(request_id, reservation.end * self._block).committed
@@ -176,6 +202,7 @@ class Reservations:
             for window, share in zip(self._windows, reservation.shares, strict=True)
         ]
         reservation.state = "sequence"
+        reservation.computed = reservation.end * self._block
         return Materialised(
             tables=tuple(part.table for part in allocated),
             moves=tuple(moves),
@@ -189,12 +216,16 @@ class Reservations:
         reservation = self._in_state(request_id, "sequence")
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.publish(share, reservation.keys, computed)
+        reservation.computed = computed
+        for reader in [*reservation.readers]:
+            self._hand_over(reservation, reader)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds; False if that is nothing."""
         reservation = self._reservations.pop(request_id, None)
         if reservation is None:
             return False
+        self._follow(request_id, reservation, None)
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.release(request_id, share)
         return True
@@ -205,6 +236,58 @@ class Reservations:
             held = "nothing" if reservation is None else reservation.state
             raise ValueError(f"request {request_id} holds {held}; this needs {' or '.join(states)}")
         return reservation
+
+    def _reach(
+        self,
+        request_id: str,
+        keys: Sequence[bytes],
+        limit: int,
+        writer: str | None,
+        present: Reservation | None = None,
+    ) -> tuple[int, str | None]:
+        """The largest endpoint in blocks that a request can resume at, and the writer if it has to wait for one."""
+        end = self._walk(request_id, keys, limit, present)
+        leading = self._reservations.get(writer) if writer is not None else None
+        if end == limit or leading is None or len(leading.keys) < limit:
+            return end, None
+        if leading.keys[limit - 1] != keys[limit - 1]:
+            return end, None
+        later = common_endpoint(
+            [
+                partial(window.ahead, share, leading.end, leading.prompt_tokens)
+                for window, share in zip(self._windows, leading.shares, strict=True)
+            ],
+            limit,
+        )
+        return (later, writer) if later > end else (end, None)
+
+    def _shares(self, keys: Sequence[bytes], end: int, writer: str | None) -> list[Share]:
+        """What a request holds from its lease on."""
+        if writer is not None:
+            return [window.waiting_share(end) for window in self._windows]
+        return [window.lease(keys, end) for window in self._windows]
+
+    def _follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
+        """Let a request wait for ``writer``'s blocks, or for nobody's."""
+        before = self._reservations.get(reservation.writer) if reservation.writer is not None else None
+        if before is not None:
+            before.readers.remove(request_id)
+        reservation.writer = writer
+        if writer is not None:
+            leading = self._reservations[writer]
+            leading.readers.append(request_id)
+            self._hand_over(leading, request_id)
+
+    def _hand_over(self, leading: Reservation, reader: str) -> None:
+        """Pin a reader's prefix once its writer has computed all of it."""
+        reservation = self._reservations[reader]
+        if leading.computed < reservation.end * self._block:
+            return
+        reservation.shares = [
+            window.hand_over(share, leading.keys, reservation.end)
+            for window, share in zip(self._windows, leading.shares, strict=True)
+        ]
+        self._follow(reader, reservation, None)
 
     def _walk(
         self, request_id: str, keys: Sequence[bytes], limit: int, present: Reservation | None = None
@@ -222,12 +305,15 @@ class Reservations:
             usable.append(partial(window.usable, keys, pinnable=pinnable))
         return common_endpoint(usable, limit)
 
-    def _go_down(self, request_id: str, reservation: Reservation, end: int, shares: list[Share]) -> None:
+    def _go_down(
+        self, request_id: str, reservation: Reservation, end: int, shares: list[Share], writer: str | None
+    ) -> None:
         """Let a request hold the shares of a lower endpoint, pinned already, instead of its present ones."""
         if shares is reservation.shares:
             return
         self._unpin(reservation.shares, unless=shares)
         reservation.end, reservation.shares = end, shares
+        self._follow(request_id, reservation, writer)
         if reservation.state == "committed":
             for window in self._windows:
                 window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)

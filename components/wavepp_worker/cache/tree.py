@@ -115,6 +115,13 @@ class BlockTree:
         self._note_change(key, was_present=False)
         return node
 
+    def set_apart(self, key: bytes, depth: int, slot: int) -> Node:
+        """A block in device block ``slot`` for those who hold it, and nobody else; held by the caller."""
+        node = Node(key, None, depth, DEVICE, slot)
+        node.attached = False
+        node.pins = 1
+        return node
+
     def adopt(self, node: Node, slot: int) -> None:
         """Let an attached block live in device block ``slot``, which holds its content; frees its old one."""
         if node.tier == DEVICE:

@@ -17,7 +17,8 @@ def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
     for name in "abc":
         planner.submit(arrival(name, MAX_KEY_BYTES_PER_ROUND * 2 // 3), 0.0)
-    assert planner.abort("b")
+    planner.abort("b")
+    assert planner.take_aborted() == (), "it has no lane"
     first = planner.next_plan(0.0)
     assert first is not None
     assert ([request.request_id for request in first.arrivals], first.release) == (["a"], ("b",))

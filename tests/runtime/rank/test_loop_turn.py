@@ -30,6 +30,10 @@ class Order:
     def __init__(self) -> None:
         self.materialised: list[str] = []
         self.admitted: set[str] = set()
+        self.unready: set[str] = set()
+
+    def ready(self, request_id: str) -> bool:
+        return request_id not in self.unready
 
     def materialise(self, request_id: str) -> bool:
         if request_id in self.materialised:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.windows.share import Allocation, Share
@@ -13,6 +15,27 @@ class AttentionWindow(Window):
 
     def new_blocks(self, end: int, prompt_tokens: int) -> int:
         return -(-prompt_tokens // self.block_size) - end
+
+    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+        """A writer completes every block."""
+        del writer, end, prompt_tokens
+        return limit
+
+    def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
+        """What others cannot reuse, as the tree has its like already or lost what is before it, is set apart."""
+        needed = self.needed(end)
+        nodes = {node.depth: node for node in writer.pinned}
+        pinned: list[Node] = []
+        for at in needed:
+            node = nodes.get(at)
+            if node is None:
+                block = writer.table[at]
+                node = self.tree.set_apart(keys[at], at, block)
+                writer.private.remove(block)
+                writer.pinned.append(node)
+            pinned.append(node)
+        self.tree.pin(pinned)
+        return Share(needed.start, pinned)
 
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         del end, prompt_tokens

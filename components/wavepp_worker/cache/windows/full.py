@@ -42,6 +42,14 @@ class FullWindow(AttentionWindow):
         self.tree.pin(pinned)
         return Share(0, pinned)
 
+    def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
+        """The writer's whole prefix: whoever holds a block holds all before it."""
+        if len(writer.pinned) < end:
+            return super().hand_over(writer, keys, end)
+        pinned = writer.pinned[:end]
+        self.tree.pin(pinned)
+        return Share(0, pinned)
+
     def below_device(self, share: Share) -> list[Node]:
         pinned = share.pinned
         return pinned[leading(len(pinned), lambda at: pinned[at].tier == Tier.DEVICE) :]

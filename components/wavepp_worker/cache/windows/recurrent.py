@@ -63,6 +63,17 @@ class RecurrentWindow(Window):
         del headroom
         return super().has_room(blocks, 0)
 
+    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+        """Only where the writer is yet to take a snapshot."""
+        # Once it runs, it has a working state at least, and its snapshots are those it has not published.
+        positions = writer.snapshots if writer.private else self.snapshot_positions(end, prompt_tokens)
+        return max((at // self.block_size for at in positions if at <= limit * self.block_size), default=0)
+
+    def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
+        """The snapshot was published by this very step, so nobody can have reclaimed it."""
+        del writer
+        return self.lease(keys, end)
+
     def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
         for position in [at for at in share.snapshots if at <= computed]:
             self._publish_snapshot(share, keys[position // self.block_size - 1], position)

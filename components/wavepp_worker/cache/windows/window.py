@@ -86,6 +86,25 @@ class Window(ABC):
         """
 
     @abstractmethod
+    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+        """The largest ``n <= limit`` blocks after which a request can resume that waits for ``writer``'s blocks.
+
+        Args:
+            end: the writer's own endpoint in blocks, below ``limit``.
+            prompt_tokens: length of the writer's prompt, which begins with the ``limit`` blocks.
+        """
+
+    @abstractmethod
+    def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
+        """Pin what resuming after ``end`` blocks needs, all of which ``writer`` has just completed.
+
+        Takes no room: the writer holds it, or let go of it with the same step.
+
+        Args:
+            keys: of the writer's blocks.
+        """
+
+    @abstractmethod
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         """Say what each of a request's ``own`` new device blocks is for; all it pinned is on the device."""
 
@@ -101,6 +120,10 @@ class Window(ABC):
         pinned = [nodes[key] for key in keys[needed.start : needed.stop]]
         self.tree.pin(pinned)
         return Share(needed.start, pinned)
+
+    def waiting_share(self, end: int) -> Share:
+        """What a request holds that will resume after ``end`` blocks of another, and waits for them."""
+        return Share(self.needed(end).start, [])
 
     def pinnable(self, request_id: str) -> int:
         """Device blocks held by nobody that the request may pin without touching what is committed to others."""

@@ -63,7 +63,7 @@ def decide(plan: Plan, votes: Sequence[Vote]) -> RoundOutcome:
         elif lowest == admit.endpoint:
             admitted.append(admit)
         else:
-            lower.append(Admit(admit.request_id, lowest))
+            lower.append(Admit(admit.request_id, lowest, admit.writer))
     return RoundOutcome(
         tuple(
             Admit(request_id, min(vote.endpoints[index] for vote in votes))

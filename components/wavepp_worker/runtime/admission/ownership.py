@@ -74,7 +74,12 @@ class LeaseOwnership:
     def _prepare(self, admit: Admit, headroom: int) -> Prepared | None:
         local = self._requests.known(admit.request_id)
         return self._cache.prepare(
-            admit.request_id, local.keys, local.request.prompt_tokens, admit.endpoint, headroom
+            admit.request_id,
+            local.keys,
+            local.request.prompt_tokens,
+            admit.endpoint,
+            headroom,
+            admit.writer or None,
         )
 
 

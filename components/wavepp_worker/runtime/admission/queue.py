@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.protocol.rounds import Admit
 
@@ -16,6 +18,9 @@ LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
 ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
+
+
+NO_KEYS = BlockKeys()
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Waiting:
         arrived: seconds on the caller's clock.
         prompt_tokens: length of the prompt.
         number: of its arrival; requests are served in this order.
+        keys: of the full blocks of the prompt.
+        reusable: most of them that the request could reuse.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
         selected: when it was first prepared.
@@ -48,6 +55,8 @@ class Waiting:
     arrived: float
     prompt_tokens: int
     number: int
+    keys: BlockKeys
+    reusable: int
     candidate: int | None = None
     hinted: float = -math.inf
     selected: float | None = None
@@ -56,12 +65,17 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Admission:
-    """A request that all ranks admitted: how long it queued, and how long its admission took (seconds)."""
+    """A request that all ranks admitted: how long it queued, and how long its admission took (seconds).
+
+    Attributes:
+        after: the request that computes some of what is before the endpoint; empty if nobody does.
+    """
 
     request_id: str
     endpoint: int
     queued: float
     admission: float
+    after: str = ""
 
 
 @dataclass
@@ -73,11 +87,14 @@ class AdmissionQueue:
         lockstep: look requests up and prepare them in two rounds, one right after the other. Otherwise they
             are looked up as they arrive, also beyond the limit; they own nothing by it.
         headroom_tokens: tokens that preparing a request leaves to others.
+        block_size: tokens per block, to let requests reuse blocks in the making; 0 if they shall not.
     """
 
     limit: int
     lockstep: bool = False
     headroom_tokens: int = 0
+    block_size: int = 0
+    _making: InTheMaking = field(default_factory=InTheMaking)
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _lower: dict[str, int] = field(default_factory=dict)
@@ -96,17 +113,36 @@ class AdmissionQueue:
         """In lockstep, whether requests were looked up and are not all allocated: nothing else may come first."""
         return self.lockstep and (self._looked_up or bool(self._lower))
 
-    def arrive(self, request_id: str, prompt_tokens: int, now: float) -> None:
+    def arrive(self, request_id: str, prompt_tokens: int, now: float, keys: BlockKeys = NO_KEYS) -> None:
         self._arrivals += 1
-        self._waiting[request_id] = Waiting(now, prompt_tokens, self._arrivals)
+        reusable = shareable(keys, prompt_tokens, self.block_size) if self.block_size else 0
+        self._waiting[request_id] = Waiting(now, prompt_tokens, self._arrivals, keys, reusable)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
         self._lower.pop(request_id, None)
         found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
         if found is not None:
+            self._making.stopped_reading(request_id)
             self.freed()
         return found is not None
+
+    def abort(self, request_id: str) -> int:
+        """An admitted request has lost its owner; returns up to which token it goes on for others, 0 if for none."""
+        return self._making.aborted(request_id) * self.block_size
+
+    def take_lowered(self) -> list[tuple[str, int]]:
+        """Requests without an owner that fewer others need now, and up to which token they go on."""
+        return [(name, end * self.block_size) for name, end in self._making.take_lowered()]
+
+    def materialised(self, request_id: str) -> None:
+        """On rank 0, the request's blocks are its own: all it reuses is in waves. Unknown ids are ignored."""
+        self._making.stopped_reading(request_id)
+
+    def ended(self, request_id: str) -> None:
+        """No wave carries an admitted request any more, and none will; unknown ids are ignored."""
+        self.leave(request_id)
+        self._making.ended(request_id)
 
     def leave(self, request_id: str) -> None:
         """An admitted request does not count against the limit any more; unknown ids are ignored."""
@@ -150,7 +186,10 @@ class AdmissionQueue:
             for request_id, entry in heads:
                 if entry.candidate is None:
                     break
-                left -= entry.prompt_tokens - entry.candidate
+                admit = self._candidate(request_id, entry)
+                if self._made_by_another(entry, admit, prepare):
+                    break
+                left -= entry.prompt_tokens - admit.endpoint
                 if left < 0:
                     if not prepare:
                         entry.failed = True
@@ -159,7 +198,7 @@ class AdmissionQueue:
                 if now - entry.hinted > MAX_HINT_AGE_SECONDS:
                     stale.append(request_id)
                     break
-                prepare.append(Admit(request_id, entry.candidate))
+                prepare.append(admit)
         self._begin(prepare, now)
         return Work(tuple(stale), tuple(prepare), alone and bool(prepare), reconcile)
 
@@ -175,9 +214,12 @@ class AdmissionQueue:
         for admit in outcome.admitted:
             entry = self._preparing.pop(admit.request_id)
             self._open.add(admit.request_id)
+            after = self._making.writer_of(admit.request_id)
+            if self.block_size:
+                self._making.admitted(admit.request_id, entry.keys, admit.endpoint // self.block_size)
             selected = now if entry.selected is None else entry.selected
             admissions.append(
-                Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected)
+                Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected, after)
             )
         for admit in outcome.lower:
             self._lower[admit.request_id] = admit.endpoint
@@ -199,10 +241,34 @@ class AdmissionQueue:
             raise ValueError(
                 f"{len(preparing) + len(self._open)} requests hold leases, the limit is {self.limit}"
             )
+        self._making.check()
+
+    def _candidate(self, request_id: str, entry: Waiting) -> Admit:
+        """The furthest endpoint there is for a request, with blocks that another is to compute."""
+        present = entry.candidate or 0
+        if not self.block_size:
+            return Admit(request_id, present)
+        found = self._making.writer(entry.keys, present // self.block_size, entry.reusable)
+        if found is None:
+            return Admit(request_id, present)
+        writer, end = found
+        return Admit(request_id, end * self.block_size, writer)
+
+    def _made_by_another(self, entry: Waiting, admit: Admit, prepare: Sequence[Admit]) -> bool:
+        """Whether a request that is being prepared will compute the next block, and can be waited for once admitted."""
+        if not self.block_size:
+            return False
+        present = admit.endpoint // self.block_size
+        ahead = [self._waiting[other.request_id] for other in prepare]
+        return any(
+            makes_next(other.keys, entry.keys, present, entry.reusable)
+            for other in (*ahead, *self._preparing.values())
+        )
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:
             entry = self._preparing.pop(request_id)
+            self._making.stopped_reading(request_id)
             entry.failed = True
             self._waiting[request_id] = entry
         self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
@@ -215,6 +281,8 @@ class AdmissionQueue:
             entry = self._waiting.pop(admit.request_id)
             entry.selected = now if entry.selected is None else entry.selected
             self._preparing[admit.request_id] = entry
+            if admit.writer:
+                self._making.reads(admit.request_id, admit.writer, admit.endpoint // self.block_size)
 
     def _lockstep_work(
         self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float

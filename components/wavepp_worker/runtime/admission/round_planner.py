@@ -6,9 +6,11 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
 from wavepp_worker.runtime.protocol.lane_events import (
+    LaneAborted,
     LaneEnded,
     LaneMaterialised,
     LaneProgress,
@@ -41,6 +43,7 @@ class RoundPlanner:
         is scheduled."""
         self._queue = queue
         self._leases = leases
+        self._aborted: list[LaneAborted] = []
         self._round_id = 0
         self._arrivals: OrderedDict[str, tuple[Arrival, float]] = OrderedDict()
         self._release: list[str] = []
@@ -61,12 +64,18 @@ class RoundPlanner:
     def submit(self, request: Arrival, now: float) -> None:
         self._arrivals[request.request_id] = (request, now)
 
-    def abort(self, request_id: str) -> bool:
-        """Let go of a request that is not admitted; False if it may have a lane, which has to end first."""
+    def abort(self, request_id: str) -> None:
+        """Let go of a request: at once if it is not admitted, else when its lane has ended."""
         if self._arrivals.pop(request_id, None) is not None or self._queue.withdraw(request_id):
             self._release.append(request_id)
-            return True
-        return False
+        else:
+            self._aborted.append(LaneAborted(request_id, self._queue.abort(request_id)))
+
+    def take_aborted(self) -> tuple[LaneAborted, ...]:
+        """What the LOOP thread has to hear of requests that have lost their owner."""
+        aborted = (*self._aborted, *(LaneAborted(*each) for each in self._queue.take_lowered()))
+        self._aborted.clear()
+        return aborted
 
     def audit(self, audit_id: int) -> None:
         self._audits.append(audit_id)
@@ -78,13 +87,14 @@ class RoundPlanner:
         """Account for what the LOOP thread did with a lane."""
         match event:
             case LaneMaterialised(request_id):
+                self._queue.materialised(request_id)
                 if self._leases:
                     self._queue.leave(request_id)
             case LaneScheduled(request_id):
                 self._queue.leave(request_id)
             case LaneEnded(request_id, aborted):
                 self._running.discard(request_id)
-                self._queue.leave(request_id)
+                self._queue.ended(request_id)
                 self._queue.freed()
                 if aborted:
                     self._release.append(request_id)
@@ -143,7 +153,7 @@ class RoundPlanner:
             if announced and size > MAX_KEY_BYTES_PER_ROUND:
                 break
             self._arrivals.popitem(last=False)
-            self._queue.arrive(request.request_id, request.prompt_tokens, arrived)
+            self._queue.arrive(request.request_id, request.prompt_tokens, arrived, BlockKeys(request.keys))
             announced.append(request)
         return tuple(announced)
 
@@ -154,5 +164,10 @@ class RoundPlanner:
 def make_round_planner(config: RankConfig) -> RoundPlanner:
     """What rank 0 plans admission rounds with."""
     headroom = config.headroom_blocks * config.block_size if config.leases else 0
-    queue = AdmissionQueue(config.max_num_seqs, lockstep=config.lockstep, headroom_tokens=headroom)
+    queue = AdmissionQueue(
+        config.max_num_seqs,
+        lockstep=config.lockstep,
+        headroom_tokens=headroom,
+        block_size=config.block_size if config.leases and not config.lockstep else 0,
+    )
     return RoundPlanner(queue, leases=config.leases)

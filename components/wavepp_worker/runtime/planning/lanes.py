@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
@@ -21,7 +22,8 @@ class Lanes:
     """Admitted requests in first-come order, and the ring of waves that carry their chunks.
 
     The oldest ``max_num_seqs`` requests share waves; who is behind them keeps its lease until one of those is
-    scheduled to its end. Methods that change a lane return what the WAVE thread has to hear of it.
+    scheduled to its end. Who reuses what another is to compute has no place before that is in a wave. Methods that
+    change a lane return what the WAVE thread has to hear of it.
     """
 
     def __init__(self, ring: Ring, planner: Planner, max_num_seqs: int) -> None:
@@ -32,6 +34,8 @@ class Lanes:
         self._leased: set[str] = set()
         self._aborted: set[str] = set()
         self._probes: set[str] = set()
+        self._after: dict[str, str] = {}
+        self._ownerless: set[str] = set()
 
     def __len__(self) -> int:
         """Requests with tokens that no wave carries yet."""
@@ -45,9 +49,19 @@ class Lanes:
             self._leased.add(request_id)
             if event.probe:
                 self._probes.add(request_id)
+            if event.after:
+                self._after[request_id] = event.after
+            return []
+        lane = self._lanes.get(request_id)
+        if lane is not None and lane.next < event.until:
+            lane.whole = lane.whole and event.until == lane.end
+            lane.end = event.until
+            self._ownerless.add(request_id)
             return []
         self._lanes.pop(request_id, None)
         self._leased.discard(request_id)
+        self._after.pop(request_id, None)
+        self._ownerless.discard(request_id)
         if self.ring.carries(request_id):
             self._aborted.add(request_id)
             return []
@@ -58,8 +72,7 @@ class Lanes:
         """The first request with a place in the waves whose blocks are not its own yet."""
         if not self._leased:
             return None
-        open_lanes = islice(self._lanes, self._max_num_seqs)
-        return next((request_id for request_id in open_lanes if request_id in self._leased), None)
+        return next((lane.request_id for lane in self._open() if lane.request_id in self._leased), None)
 
     def materialised(self, request_id: str) -> None:
         """The request's blocks are its own."""
@@ -87,8 +100,13 @@ class Lanes:
         wave_id = self.ring.launch(spans)
         ended: list[LaneProgress] = []
         for span in spans:
-            if span.last:
-                del self._lanes[span.request_id]
+            if self._lanes[span.request_id].left:
+                continue
+            del self._lanes[span.request_id]
+            if span.request_id in self._ownerless:
+                self._ownerless.remove(span.request_id)
+                self._aborted.add(span.request_id)
+            else:
                 ended.append(LaneScheduled(span.request_id))
         return wave_id, ended
 
@@ -120,10 +138,29 @@ class Lanes:
         self.ring.check()
         if not self._leased <= self._lanes.keys():
             raise ValueError("a request without a lane counts as leased")
+        if not self._after.keys() | self._ownerless <= self._lanes.keys():
+            raise ValueError("a request without a lane waits for another, or goes on without an owner")
         if any(not self.ring.carries(request_id) for request_id in self._aborted):
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
     def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
         """What the planner may put into the next wave, and what is in flight."""
-        lanes = tuple(islice(self._lanes.values(), self._max_num_seqs))
-        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack)
+        return PipelineView(tuple(self._open()), tuple(self.ring.waves()), admitting, slack=slack)
+
+    def _open(self) -> Iterator[Lane]:
+        """The lanes that have a place in the waves."""
+        lanes: Iterable[Lane] = self._lanes.values()
+        if self._after:
+            lanes = (lane for lane in lanes if self._readable(lane))
+        return islice(lanes, self._max_num_seqs)
+
+    def _readable(self, lane: Lane) -> bool:
+        """Whether all that a lane reuses is in waves."""
+        after = self._after.get(lane.request_id)
+        if after is None:
+            return True
+        writer = self._lanes.get(after)
+        if writer is not None and writer.next < lane.next:
+            return False
+        del self._after[lane.request_id]
+        return True

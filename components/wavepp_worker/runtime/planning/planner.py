@@ -15,11 +15,16 @@ LAUNCH_MARGIN_SECONDS = 0.005
 
 @dataclass(slots=True)
 class Lane:
-    """A request's place across waves: tokens ``[next, end)`` of its prompt are not scheduled yet."""
+    """A request's place across waves: tokens ``[next, end)`` of its prompt are not scheduled yet.
+
+    Attributes:
+        whole: ``end`` is where the prompt ends; else where those end who read from a request without an owner.
+    """
 
     request_id: str
     next: int
     end: int
+    whole: bool = True
 
     @property
     def left(self) -> int:
@@ -28,7 +33,7 @@ class Lane:
 
     def span(self, length: int) -> Span:
         """The lane's next ``length`` tokens."""
-        return Span(self.request_id, self.next, length, self.next + length == self.end)
+        return Span(self.request_id, self.next, length, self.whole and self.next + length == self.end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,26 @@ class RequestsWaiting:
 
 @dataclass(frozen=True)
 class LaneAdmitted:
-    """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled; see ``PrefillRequest.probe``."""
+    """WAVE to LOOP on rank 0: tokens ``[start, end)`` of a request may be scheduled.
+
+    Attributes:
+        probe: see ``PrefillRequest``.
+        after: a request of which the first ``start`` tokens have to be in waves before; empty for none.
+    """
 
     request_id: str
     start: int
     end: int
     probe: bool = False
+    after: str = ""
 
 
 @dataclass(frozen=True)
 class LaneAborted:
-    """WAVE to LOOP on rank 0: schedule nothing more of a request."""
+    """WAVE to LOOP on rank 0: schedule nothing of a request beyond its first ``until`` tokens, which others read."""
 
     request_id: str
+    until: int = 0
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,16 @@ from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import Arrival
 
 
-class Admit(msgspec.Struct, frozen=True):
-    """A request and an endpoint (tokens): to prepare no further than there, to commit there, or agreed on."""
+class Admit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request and an endpoint (tokens): to prepare no further than there, to commit there, or agreed on.
+
+    Attributes:
+        writer: an admitted request that computes what is not reusable before the endpoint; empty for none.
+    """
 
     request_id: str
     endpoint: int
+    writer: str = ""
 
 
 class Plan(Message, frozen=True, omit_defaults=True):

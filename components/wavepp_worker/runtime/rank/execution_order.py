@@ -24,6 +24,10 @@ class ExecutionOrder:
         """The first span whose request this rank does not know to be admitted yet; None if the wave can run."""
         return next((span for span in spans if not self._requests.admitted(span.request_id)), None)
 
+    def ready(self, request_id: str) -> bool:
+        """Whether all that a request reuses has been computed here, so that it can be materialised."""
+        return self._lifecycle.ready(request_id)
+
     def materialise(self, request_id: str) -> bool:
         """Claim a request's blocks, if that has not been done; returns whether it did."""
         return self._lifecycle.materialise(request_id)

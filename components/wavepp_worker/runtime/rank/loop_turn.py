@@ -187,14 +187,20 @@ class FollowerLoop:
                     f"request {missing.request_id} is scheduled at token {missing.start}, but this rank has not "
                     f"admitted it after {self._timeout:.0f} s"
                 )
-        if self._admitted:
-            self._order.materialise(self._admitted.popleft())
+        request_id = self._next_ready()
+        if request_id is not None:
+            self._admitted.remove(request_id)
+            self._order.materialise(request_id)
             self.executed()
-        return FollowerLoopEffects(busy=bool(self._admitted))
+        return FollowerLoopEffects(busy=self._next_ready() is not None)
 
     def executed(self) -> None:
         """The wave of the latest turn is executed: from now on, the thread waits for work."""
         self._idle_since = self._timeline.now()
+
+    def _next_ready(self) -> str | None:
+        """The first to materialise; those that are not ready wait for a wave, after which there is another turn."""
+        return next((each for each in self._admitted if self._order.ready(each)), None)
 
     def _trace_wait(self, wave: WaveHeader) -> None:
         ready = self._timeline.now()

@@ -84,15 +84,13 @@ class LeaderWave:
             raise PositionMismatch(
                 f"round {self._ballot.plan.round_id} is open; messages wait until it is closed"
             )
-        aborted = []
         for message in messages:
             match message:
                 case Submit(request=request, keys=keys):
                     self._requests.submitted(request)
                     self._planner.submit(Arrival.of(request, keys), now)
                 case Abort(request_id=request_id):
-                    if not self._planner.abort(request_id):
-                        aborted.append(LaneAborted(request_id))
+                    self._planner.abort(request_id)
                 case Audit(audit_id=audit_id):
                     self._planner.audit(audit_id)
                 case Stop():
@@ -106,7 +104,7 @@ class LeaderWave:
         plan = self._planner.next_plan(now, self._unreserved_tokens())
         if plan is not None:
             self._ballot = Ballot(plan, self._ranks)
-        return LeaderWaveEffects((*self._tell_waiting(), *aborted), events, plan)
+        return LeaderWaveEffects((*self._tell_waiting(), *self._planner.take_aborted()), events, plan)
 
     def vote(self) -> Tally | None:
         """Act on the open round's plan and cast this rank's vote; see ``cast``."""
@@ -133,7 +131,9 @@ class LeaderWave:
         lanes = tuple(self._lane(admission) for admission in result.admissions)
         admitted = tuple(_event(admission) for admission in result.admissions)
         released = tuple(Released(request_id=request_id) for request_id in result.released)
-        return LeaderWaveEffects((*self._tell_waiting(), *lanes), (*admitted, *released))
+        return LeaderWaveEffects(
+            (*self._tell_waiting(), *lanes, *self._planner.take_aborted()), (*admitted, *released)
+        )
 
     def check(self) -> None:
         """Raise ValueError unless the books are consistent."""
@@ -152,7 +152,13 @@ class LeaderWave:
 
     def _lane(self, admission: Admission) -> LaneAdmitted:
         request = self._requests.known(admission.request_id).whole
-        return LaneAdmitted(admission.request_id, admission.endpoint, request.prompt_tokens, request.probe)
+        return LaneAdmitted(
+            admission.request_id,
+            admission.endpoint,
+            request.prompt_tokens,
+            request.probe,
+            after=admission.after,
+        )
 
 
 def _event(admission: Admission) -> Admitted:

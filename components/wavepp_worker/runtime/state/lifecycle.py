@@ -134,6 +134,10 @@ class RequestLifecycle:
                 self._reports.failed(request.request_id, error)
                 self.settled(request.request_id, "failed")
 
+    def ready(self, request_id: str) -> bool:
+        """Whether a request waits for no block in the making; also if it is unknown."""
+        return self._cache.ready(request_id)
+
     def materialise(self, request_id: str) -> bool:
         """Turn a committed request's lease and escrow into blocks, if that has not been done (section 4.5).
 
