@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from wavepp_worker.cache.moves import Copy
 from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
-from tests.support.cache_bench import BLOCK, CacheBench, keys_of
+from tests.support.cache_bench import BLOCK, CacheBench, Prompt, keys_of
 
 TOKENS = st.builds(
     lambda base, shared, tail: ([base] * shared + tail) or [base],
@@ -57,6 +58,14 @@ class CacheMachine(RuleBasedStateMachine):
     def _pick(self, data: st.DataObject, *states: str) -> str:
         return data.draw(st.sampled_from(self._any(*states)))
 
+    def _ready(self, *states: str) -> list[str]:
+        """Those that wait for no other's blocks."""
+        return [name for name in self._any(*states) if self.bench.cache.ready(name)]
+
+    def _over(self, *states: str) -> list[str]:
+        """Those that may go: nobody waits for their blocks."""
+        return [name for name in self._any(*states) if not self.bench.reservation(name).readers]
+
     @rule(tokens=TOKENS)
     def run(self, tokens: list[int]) -> None:
         """A request from its preparation to its release, which fills the tree and evicts from it."""
@@ -83,6 +92,51 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             assert bench.cache.holds(name) == ("committed" if prepared.committed else "escrow")
 
+    @rule(
+        base=st.integers(0, 9),
+        length=st.integers(4, 14),
+        begun=st.sampled_from([0, 0, 0, 3, 4]),
+        readers=st.lists(st.tuples(st.integers(2, 14), st.integers(1, 3)), min_size=1, max_size=3),
+        chained=st.booleans(),
+    )
+    def burst(
+        self, base: int, length: int, begun: int, readers: list[tuple[int, int]], chained: bool
+    ) -> None:
+        """Requests that share what the first of them, or each the one before, has yet to compute."""
+        bench, writer = self.bench, self._name()
+        prepared = bench.prepare(writer, [base] * length)
+        if prepared is None or not prepared.committed:
+            return
+        if begun > prepared.endpoint:
+            bench.materialise(writer)
+            bench.compute(writer, min(begun, length))
+        for shared, tail in readers:
+            name = self._name()
+            self._prepare_behind(name, writer, shared, tail)
+            if chained and bench.cache.holds(name) == "committed":
+                writer = name
+
+    def _prepare_behind(self, name: str, writer: str, shared: int, tail: int) -> None:
+        """Up to a block that the other may not have computed: it waits for that, and only for that."""
+        bench = self.bench
+        first = bench.prompts[writer]
+        tokens = [*first.tokens[:shared], *[self.names] * tail]
+        keys = keys_of(tokens)
+        common = sum(one == other for one, other in zip(keys, first.keys, strict=False))
+        limit = min(common, (len(tokens) - 1) // BLOCK)
+        usable = bench.brute_endpoint(keys, limit)
+        prepared = bench.cache.prepare(name, keys, len(tokens), limit * BLOCK, writer=writer)
+        if prepared is None:
+            return
+        bench.prompts[name] = Prompt(tokens, keys)
+        assert limit * BLOCK >= prepared.endpoint >= usable * BLOCK
+        if all(spec.kind != "recurrent" for spec in bench.specs):
+            assert prepared == Prepared(limit * BLOCK, True), "a writer computes every block"
+        if not bench.cache.ready(name):
+            assert prepared.endpoint > bench.reservation(writer).computed
+            with pytest.raises(ValueError, match="waits for blocks"):
+                bench.cache.materialise(name)
+
     @precondition(lambda self: self._any("lease"))
     @rule(data=st.data(), headroom=st.sampled_from([0, 0, 2]))
     def reserve(self, data: st.DataObject, headroom: int) -> None:
@@ -99,6 +153,12 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(data=st.data(), endpoint=st.integers(0, 7))
     def commit(self, data: st.DataObject, endpoint: int) -> None:
         name, bench = self._pick(data, "lease", "escrow", "committed"), self.bench
+        if not bench.cache.ready(name):
+            prepared = bench.cache.commit(name, endpoint * BLOCK)
+            assert prepared.endpoint <= endpoint * BLOCK
+            if prepared.committed or prepared.endpoint < endpoint * BLOCK:
+                assert bench.reservation(name).end * BLOCK == prepared.endpoint
+            return
         before = self._ownership(name)
         was = bench.cache.holds(name)
         usable = bench.reservation(name).end >= endpoint and all(
@@ -133,10 +193,10 @@ class CacheMachine(RuleBasedStateMachine):
         escrows = [self.bench.ledger(at).get(name) for at in range(len(self.bench.specs))]
         return reservation.end, reservation.state, shares, escrows
 
-    @precondition(lambda self: self._any("escrow", "committed"))
+    @precondition(lambda self: self._ready("escrow", "committed"))
     @rule(data=st.data())
     def materialise(self, data: st.DataObject) -> None:
-        name, bench = self._pick(data, "escrow", "committed"), self.bench
+        name, bench = data.draw(st.sampled_from(self._ready("escrow", "committed"))), self.bench
         if bench.cache.holds(name) == "escrow" and any(
             bench.demand(at, name) > bench.available(at) - bench.escrowed(at, name, committed_only=True)
             for at in range(len(bench.specs))
@@ -153,17 +213,17 @@ class CacheMachine(RuleBasedStateMachine):
         prompt = self.bench.prompts[name]
         self.bench.compute(name, min(len(prompt.tokens), prompt.position + tokens))
 
-    @precondition(lambda self: self._any("lease", "escrow", "committed", "sequence"))
+    @precondition(lambda self: self._over("lease", "escrow", "committed", "sequence"))
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        name = self._pick(data, "lease", "escrow", "committed", "sequence")
+        name = data.draw(st.sampled_from(self._over("lease", "escrow", "committed", "sequence")))
         assert self.bench.release(name)
         assert not self.bench.release(name)
 
     @precondition(lambda self: self.bench.prompts)
     @rule()
     def release_all(self) -> None:
-        for name in list(self.bench.prompts):
+        for name in reversed(list(self.bench.prompts)):
             self.bench.release(name)
         self.bench.cache.audit()
 
@@ -189,9 +249,16 @@ class CacheMachine(RuleBasedStateMachine):
         assert sorted(bench.cache.lose([copy])) == sorted(holders)
         assert node.key not in bench.tree(window).nodes
         bench.cache.check()
+        # A block in use is lost by the disk only, from which nobody reads who runs: writers go on.
         for name in holders:
-            bench.prompts.pop(name)
-            bench.cache.release(name)
+            if bench.cache.holds(name) != "sequence":
+                self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        for reader in list(self.bench.reservation(name).readers):
+            self._let_go(reader)
+        self.bench.prompts.pop(name)
+        self.bench.cache.release(name)
 
     @rule(tokens=TOKENS)
     def hint(self, tokens: list[int]) -> None:

@@ -11,7 +11,6 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.simulator.setting import Setting
 
-
 BURSTS = 0.3
 """How many of the scripts without a crowd are bursts."""
 

@@ -17,6 +17,7 @@ from wavepp_worker.errors import AuditError
 def check_books(windows: Sequence[Window], index: HintIndex, reservations: Reservations) -> None:
     """Raise AuditError at the first thing that is not as it must be. Costs O(capacity)."""
     index.check()
+    reservations.check()
     for number, window in enumerate(windows):
         shares = reservations.shares(number).values()
         try:

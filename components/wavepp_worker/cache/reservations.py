@@ -4,49 +4,22 @@
 
 ``commit`` may also take an endpoint below the lease's, and ``release`` goes back to nothing from anywhere. What
 each step promises its callers is said in ``RankCache``.
-
-A lease may be on blocks *in the making*: instead of pins, the request has a *writer*, a request whose reservation
-goes on until it has computed them. It gets its pins by the very step that completes the last of them, while the writer
-still holds all of them, so that there is no moment at which they could be reclaimed.
+A lease may be on blocks in the making: see ``Readers``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from wavepp_worker.cache.common_endpoint import common_endpoint
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.readers import Readers
+from wavepp_worker.cache.reservation import Reservation
 from wavepp_worker.cache.results import Holds, Materialised, Prepared
 from wavepp_worker.cache.windows.share import Share
 from wavepp_worker.cache.windows.window import Window
-
-
-@dataclass
-class Reservation:
-    """What one request holds.
-
-    Attributes:
-        keys: of the full blocks of its prompt.
-        prompt_tokens: length of its prompt.
-        end: its endpoint, in blocks.
-        shares: what it holds of each window.
-        state: how far it is.
-        writer: the request whose blocks it waits for; it holds none of the prefix until they are complete.
-        readers: requests that wait for its blocks.
-        computed: tokens of a sequence that are computed.
-    """
-
-    keys: Sequence[bytes]
-    prompt_tokens: int
-    end: int
-    shares: list[Share]
-    state: Holds = "lease"
-    writer: str | None = None
-    readers: list[str] = field(default_factory=list)
-    computed: int = 0
 
 
 class Reservations:
@@ -59,6 +32,7 @@ class Reservations:
         self._windows = windows
         self._block = block_size
         self._reservations: dict[str, Reservation] = {}
+        self._readers = Readers(windows, block_size, self._reservations)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._reservations)
@@ -117,7 +91,7 @@ class Reservations:
         end, writer = self._reach(request_id, keys, limit, writer)
         reservation = Reservation(keys, prompt_tokens, end, self._shares(keys, end, writer))
         self._reservations[request_id] = reservation
-        self._follow(request_id, reservation, writer)
+        self._readers.follow(request_id, reservation, writer)
         self._shrink_destinations()
         return reservation
 
@@ -125,6 +99,10 @@ class Reservations:
         """Whether a request waits for no block in the making; also if it holds nothing."""
         reservation = self._reservations.get(request_id)
         return reservation is None or reservation.writer is None
+
+    def check(self) -> None:
+        """Raise AuditError unless every request that waits for blocks will get them."""
+        self._readers.check()
 
     def reserve(self, request_id: str, headroom: int) -> bool:
         """Put room for what is after the endpoint into escrow; False if it is not there."""
@@ -203,6 +181,7 @@ class Reservations:
         ]
         reservation.state = "sequence"
         reservation.computed = reservation.end * self._block
+        self._readers.computed(reservation)
         return Materialised(
             tables=tuple(part.table for part in allocated),
             moves=tuple(moves),
@@ -217,15 +196,14 @@ class Reservations:
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.publish(share, reservation.keys, computed)
         reservation.computed = computed
-        for reader in [*reservation.readers]:
-            self._hand_over(reservation, reader)
+        self._readers.computed(reservation)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds; False if that is nothing."""
         reservation = self._reservations.pop(request_id, None)
         if reservation is None:
             return False
-        self._follow(request_id, reservation, None)
+        self._readers.follow(request_id, reservation, None)
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.release(request_id, share)
         return True
@@ -247,18 +225,7 @@ class Reservations:
     ) -> tuple[int, str | None]:
         """The largest endpoint in blocks that a request can resume at, and the writer if it has to wait for one."""
         end = self._walk(request_id, keys, limit, present)
-        leading = self._reservations.get(writer) if writer is not None else None
-        if end == limit or leading is None or len(leading.keys) < limit:
-            return end, None
-        if leading.keys[limit - 1] != keys[limit - 1]:
-            return end, None
-        later = common_endpoint(
-            [
-                partial(window.ahead, share, leading.end, leading.prompt_tokens)
-                for window, share in zip(self._windows, leading.shares, strict=True)
-            ],
-            limit,
-        )
+        later = self._readers.reach(writer, keys, limit) if writer is not None and end < limit else 0
         return (later, writer) if later > end else (end, None)
 
     def _shares(self, keys: Sequence[bytes], end: int, writer: str | None) -> list[Share]:
@@ -266,28 +233,6 @@ class Reservations:
         if writer is not None:
             return [window.waiting_share(end) for window in self._windows]
         return [window.lease(keys, end) for window in self._windows]
-
-    def _follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
-        """Let a request wait for ``writer``'s blocks, or for nobody's."""
-        before = self._reservations.get(reservation.writer) if reservation.writer is not None else None
-        if before is not None:
-            before.readers.remove(request_id)
-        reservation.writer = writer
-        if writer is not None:
-            leading = self._reservations[writer]
-            leading.readers.append(request_id)
-            self._hand_over(leading, request_id)
-
-    def _hand_over(self, leading: Reservation, reader: str) -> None:
-        """Pin a reader's prefix once its writer has computed all of it."""
-        reservation = self._reservations[reader]
-        if leading.computed < reservation.end * self._block:
-            return
-        reservation.shares = [
-            window.hand_over(share, leading.keys, reservation.end)
-            for window, share in zip(self._windows, leading.shares, strict=True)
-        ]
-        self._follow(reader, reservation, None)
 
     def _walk(
         self, request_id: str, keys: Sequence[bytes], limit: int, present: Reservation | None = None
@@ -313,7 +258,7 @@ class Reservations:
             return
         self._unpin(reservation.shares, unless=shares)
         reservation.end, reservation.shares = end, shares
-        self._follow(request_id, reservation, writer)
+        self._readers.follow(request_id, reservation, writer)
         if reservation.state == "committed":
             for window in self._windows:
                 window.reserve(request_id, window.ledger.get(request_id).blocks, committed=False)

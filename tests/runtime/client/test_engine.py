@@ -221,6 +221,41 @@ def test_s38_a_replayed_request_is_refused_until_all_ranks_have_let_go_of_the_fi
     engine.audit()
 
 
+def test_a_burst_of_one_cold_prefix_reads_what_is_being_computed(
+    engine: PrefillEngine, reference: Reference
+) -> None:
+    """A tree of prefixes: a system prompt, documents, questions; whoever began it gives up in some rounds.
+
+    The blocks hold other prompts' KV before: who reads one that is not written yet gets another answer.
+    """
+    maker = PromptMaker(seed=13)
+    for turn in range(4):
+        for other in [submit(engine, f"other-{turn}-{i}", maker.tokens(290)) for i in range(4)]:
+            other.result(60)
+        system = maker.tokens(150)
+        documents = [system + maker.tokens(120) for _ in range(2)]
+        prompts = [
+            system + maker.tokens(9),
+            *(document + maker.tokens(11) for document in documents for _ in range(2)),
+        ]
+        futures = [submit(engine, f"burst-{turn}-{i}", prompt) for i, prompt in enumerate(prompts)]
+        given_up = () if turn == 0 else (0, 1)[: 1 + turn % 2]
+        time.sleep(0.004 * turn)
+        for index in given_up:
+            engine.abort(f"burst-{turn}-{index}")
+        for index, (prompt, future) in enumerate(zip(prompts, futures, strict=True)):
+            if index in given_up:
+                with contextlib.suppress(RequestAborted):
+                    future.result(60)
+                continue
+            assert_right(reference, prompt, future.result(60))
+            config = engine.config
+            if turn == 0 and index and (config.admission, config.ownership) == ("wave", "lease"):
+                least = 150 if index in (1, 3) else 270
+                assert future.result().reused_tokens >= least // config.block_size * config.block_size
+    engine.audit()
+
+
 def test_a_banned_first_token_is_not_chosen(engine: PrefillEngine, reference: Reference) -> None:
     prompt = [4, 5, 6, 7]
     best, second = reference.next_logprobs(prompt).topk(2).indices.tolist()

@@ -105,6 +105,71 @@ def test_who_is_aborted_behind_its_last_chunk_ends_as_aborted() -> None:
     assert lanes.complete(wave) == [LaneEnded("r0", aborted=True)]
 
 
+def test_who_reads_what_another_computes_has_no_place_before_that_is_in_a_wave() -> None:
+    lanes = admitted(20)
+    lanes.take(LaneAdmitted("reader", 12, 18, after="r0"))
+    lanes.take(LaneAdmitted("late", 0, 2))
+    assert lanes.next_to_materialise() == "r0"
+    lanes.materialised("r0")
+    assert lanes.next_to_materialise() == "late", "the reader's blocks are not there"
+    assert shape(lanes.propose()) == [("r0", 0, 8)]
+    lanes.launch(lanes.propose())
+    assert shape(lanes.propose()) == [("r0", 8, 8)], "eight of twelve tokens"
+    lanes.launch(lanes.propose())
+    assert shape(lanes.propose()) == [("r0", 16, 4), ("reader", 12, 4)], "before who came later"
+    assert lanes.next_to_materialise() == "reader"
+    lanes.check()
+
+
+def test_a_reader_does_not_wait_for_a_writer_that_is_scheduled_to_its_end() -> None:
+    lanes = admitted(8)
+    lanes.launch(lanes.propose())
+    lanes.take(LaneAdmitted("reader", 8, 10, after="r0"))
+    assert shape(lanes.propose()) == [("reader", 8, 2)]
+
+
+def test_a_reader_that_is_aborted_waits_for_nobody() -> None:
+    lanes = admitted(20)
+    lanes.take(LaneAdmitted("reader", 12, 18, after="r0"))
+    assert lanes.take(LaneAborted("reader")) == [LaneEnded("reader", aborted=True)]
+    lanes.check()
+
+
+@pytest.mark.parametrize(("until", "last"), [(12, False), (20, True)])
+def test_who_has_lost_its_owner_goes_on_as_far_as_others_read_and_ends_as_aborted(
+    until: int, last: bool
+) -> None:
+    lanes = admitted(20)
+    lanes.materialised("r0")
+    waves = [lanes.launch(lanes.propose())[0]]
+    assert lanes.take(LaneAborted("r0", until)) == []
+    lanes.take(LaneAdmitted("reader", until, until + 2, after="r0"))
+    while True:
+        spans = lanes.propose()
+        assert [span.request_id for span in spans] == ["r0"]
+        wave, told = lanes.launch(spans)
+        waves.append(wave)
+        lanes.check()
+        assert told == []
+        if spans[-1].start + spans[-1].length == until:
+            break
+    assert spans[-1].last == last
+    assert shape(lanes.propose()) == [("reader", until, 2)]
+    assert [lanes.complete(wave) for wave in waves] == [[]] * (len(waves) - 1) + [
+        [LaneEnded("r0", aborted=True)]
+    ]
+
+
+def test_who_has_lost_its_owner_ends_when_its_last_reader_goes() -> None:
+    lanes = admitted(20)
+    wave, _ = lanes.launch(lanes.propose())
+    assert lanes.take(LaneAborted("r0", 16)) == []
+    assert lanes.take(LaneAborted("r0", 8)) == [], "the wave in flight"
+    assert lanes.propose() == ()
+    lanes.check()
+    assert lanes.complete(wave) == [LaneEnded("r0", aborted=True)]
+
+
 def test_a_wave_that_is_not_the_next_work_of_its_lanes_is_refused_and_changes_nothing() -> None:
     lanes = admitted(12)
     with pytest.raises(PositionMismatch, match="accepted"):

@@ -209,6 +209,16 @@ def test_a_second_wave_while_one_waits_is_refused() -> None:
         loop.turn(wave("a", wave_id=1), [], 0.1)
 
 
+def test_who_waits_for_blocks_in_the_making_is_materialised_behind_the_wave_that_makes_them() -> None:
+    loop, order = follower()
+    order.unready.add("a")
+    effects = loop.turn(None, ["a", "b"], 0.0)
+    assert (order.materialised, effects.busy) == (["b"], False), "nothing to do at once"
+    order.unready.clear()
+    loop.turn(None, [], 0.0)
+    assert order.materialised == ["b", "a"]
+
+
 def test_admitted_requests_are_materialised_one_a_turn_in_order() -> None:
     loop, order = follower()
     effects = loop.turn(None, ["a", "b"], 0.0)

@@ -1,0 +1,85 @@
+"""Blocks in the making on one rank: who waits for whose blocks, and gets them.
+
+A *reader* leases blocks that another request, its *writer*, has reserved the room for and not computed yet. It holds
+none of them: the writer goes on until it has computed them all (rank 0 sees to that, see ``InTheMaking``), and the very
+step that completes the last of them pins them for the reader. Until then the writer holds them, so that there is no
+moment at which they could be reclaimed, and pinning them takes no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from wavepp_worker.cache.common_endpoint import common_endpoint
+from wavepp_worker.cache.reservation import Reservation
+from wavepp_worker.cache.windows.window import Window
+from wavepp_worker.errors import AuditError
+
+
+class Readers:
+    """Lets requests wait for one another's blocks. Not thread-safe: the rank's mutex is held.
+
+    Args:
+        reservations: of all requests, kept by the owner.
+    """
+
+    def __init__(
+        self, windows: Sequence[Window], block_size: int, reservations: Mapping[str, Reservation]
+    ) -> None:
+        self._windows = windows
+        self._block = block_size
+        self._reservations = reservations
+
+    def reach(self, writer: str, keys: Sequence[bytes], limit: int) -> int:
+        """The largest endpoint up to ``limit`` blocks at which a request can resume from ``writer``'s blocks.
+
+        0 if the writer holds nothing here any more, or its prompt begins with other blocks.
+        """
+        reservation = self._reservations.get(writer)
+        if reservation is None or not 0 < limit <= len(reservation.keys):
+            return 0
+        if reservation.keys[limit - 1] != keys[limit - 1]:
+            return 0
+        ahead = [
+            partial(window.ahead, share, reservation.end, reservation.prompt_tokens)
+            for window, share in zip(self._windows, reservation.shares, strict=True)
+        ]
+        return common_endpoint(ahead, limit)
+
+    def follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
+        """Let a request wait for ``writer``'s blocks up to its endpoint, or for nobody's."""
+        before = self._reservations.get(reservation.writer) if reservation.writer is not None else None
+        if before is not None:
+            before.readers.remove(request_id)
+        reservation.writer = writer
+        if writer is not None:
+            self._reservations[writer].readers.append(request_id)
+            self.computed(self._reservations[writer])
+
+    def computed(self, writer: Reservation) -> None:
+        """A request has computed more: readers that waited for no more than that hold their prefix from now on."""
+        for request_id in [*writer.readers]:
+            reader = self._reservations[request_id]
+            if reader.end * self._block <= writer.computed:
+                reader.shares = [
+                    window.hand_over(share, writer.keys, reader.end)
+                    for window, share in zip(self._windows, writer.shares, strict=True)
+                ]
+                self.follow(request_id, reader, None)
+
+    def check(self) -> None:
+        """Raise AuditError unless every reader's writer is there and has its blocks still to compute."""
+        for request_id, reader in self._reservations.items():
+            for name in reader.readers:
+                if self._reservations[name].writer != request_id:
+                    raise AuditError(f"{name} does not wait for {request_id}, which believes so")
+            if reader.writer is None:
+                continue
+            writer = self._reservations.get(reader.writer)
+            if writer is None or request_id not in writer.readers:
+                raise AuditError(f"{request_id} waits for {reader.writer}, which does not know")
+            if writer.computed >= reader.end * self._block or len(writer.keys) < reader.end:
+                raise AuditError(f"{request_id} waits for block {reader.end} of {reader.writer} for ever")
+            if any(share.pinned for share in reader.shares):
+                raise AuditError(f"{request_id} holds blocks of a prefix for which it waits")

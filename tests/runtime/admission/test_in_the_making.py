@@ -1,0 +1,91 @@
+"""Who computes which blocks, and for whom it goes on; in blocks of two tokens."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.in_the_making import InTheMaking, shareable
+
+from tests.support.cache_bench import BLOCK, keys_of
+
+
+def blocks(text: str) -> BlockKeys:
+    """A prompt with a block for each letter."""
+    return BlockKeys.of(keys_of([ord(letter) for letter in text for _ in range(BLOCK)]))
+
+
+def making(**prompts: str) -> InTheMaking:
+    """Admitted in that order, nothing of them cached."""
+    made = InTheMaking()
+    for name, text in prompts.items():
+        made.admitted(name, blocks(text), 0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "present", "limit", "found"),
+    [
+        ("abcdx", 0, 5, ("long", 4)),
+        ("abcd", 0, 3, ("short", 3)),
+        ("abcd", 3, 4, ("long", 4)),
+        ("abcd", 4, 4, None),
+        ("abx", 2, 3, None),
+        ("xbcd", 0, 4, None),
+        ("", 0, 0, None),
+    ],
+)
+def test_the_writer_is_the_first_of_those_that_make_most(
+    text: str, present: int, limit: int, found: tuple[str, int] | None
+) -> None:
+    made = making(short="abc", long="abcdef", other="abcdef")
+    assert made.writer(blocks(text), present, limit) == found
+
+
+def test_nobody_waits_for_blocks_that_a_request_reads_itself() -> None:
+    made = making(first="abcd")
+    made.reads("second", "first", 4)
+    made.admitted("second", blocks("abcdef"), 4)
+    made.ended("first")
+    assert made.writer(blocks("abcdx"), 2, 4) is None
+    assert made.writer(blocks("abcdex"), 2, 5) == ("second", 5)
+
+
+def test_without_an_owner_a_request_goes_on_for_its_readers_and_nobody_new() -> None:
+    made = making(first="abcdef")
+    made.reads("near", "first", 2)
+    made.reads("far", "first", 4)
+    assert made.writer_of("far") == "first"
+    assert made.aborted("first") == 4
+    assert made.writer(blocks("abcdex"), 0, 5) == ("first", 4)
+    made.check()
+    made.stopped_reading("far")
+    made.stopped_reading("far")
+    assert made.take_lowered() == [("first", 2)]
+    made.admitted("near", blocks("abx"), 1)
+    assert made.take_lowered() == [("first", 1)], "it was lowered before it was admitted"
+    made.stopped_reading("near")
+    assert (made.take_lowered(), made.take_lowered()) == ([("first", 0)], [])
+    assert made.writer(blocks("abcdex"), 2, 5) is None
+
+
+def test_of_who_is_over_nothing_is_told() -> None:
+    made = making(first="abcdef")
+    made.reads("reader", "first", 4)
+    assert made.aborted("first") == 4
+    made.stopped_reading("reader")
+    made.ended("first")
+    assert made.take_lowered() == []
+    assert made.aborted("first") == 0
+    assert made.writer_of("reader") == ""
+
+
+def test_a_reader_beyond_the_end_is_noticed() -> None:
+    made = making(first="ab")
+    made.reads("reader", "first", 3)
+    with pytest.raises(ValueError, match="reader waits for block 3 of first, which ends with 2"):
+        made.check()
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(8, 3), (9, 4), (1, 0), (0, 0)])
+def test_the_last_token_is_always_computed(tokens: int, expected: int) -> None:
+    assert shareable(blocks("abcd"), tokens, BLOCK) == expected
