@@ -1,0 +1,167 @@
+"""Who waits for whose blocks, and gets them by the step that completes them."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.cache.moves import Copy, Tier
+from wavepp_worker.cache.results import Prepared
+from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.errors import AuditError
+
+from tests.support.cache_bench import CacheBench, Prompt, attention, keys_of, prompt, recurrent
+
+LONG = prompt(1, 12)
+SLIDING = WindowSpec("sliding", "sliding", 30, span=3)
+
+
+def behind(bench: CacheBench, name: str, tokens: list[int], writer: str, candidate: int) -> Prepared | None:
+    """Prepare a request at a candidate that its writer is to compute."""
+    keys = keys_of(tokens)
+    prepared = bench.cache.prepare(name, keys, len(tokens), candidate, writer=writer)
+    if prepared is not None:
+        bench.prompts[name] = Prompt(tokens, keys)
+    return prepared
+
+
+def test_a_reader_is_ready_with_the_step_that_completes_its_last_block_and_keeps_what_the_writer_lets_go() -> (
+    None
+):
+    bench = CacheBench(attention(16))
+    assert bench.prepare("writer", LONG) == Prepared(0, True)
+    assert behind(bench, "reader", [*LONG[:8], 5, 5], "writer", 8) == Prepared(8, True)
+    assert bench.cache.use().escrowed == 6 + 1, "nothing of the shared prefix"
+    bench.materialise("writer")
+    bench.compute("writer", 7)
+    assert not bench.cache.ready("reader")
+    with pytest.raises(ValueError, match="reader waits for blocks that writer has not computed"):
+        bench.cache.materialise("reader")
+    bench.compute("writer", 9)
+    assert bench.cache.ready("reader")
+    bench.compute("writer")
+    bench.release("writer")
+    bench.run("other", prompt(2, 20))
+    assert bench.places(LONG)[:4] == [Tier.DEVICE] * 4, "however much room others want"
+    bench.materialise("reader")
+    bench.compute("reader")
+    bench.release("reader")
+    bench.cache.audit()
+
+
+def test_who_comes_when_the_blocks_are_there_waits_for_nobody() -> None:
+    bench = CacheBench(attention(16))
+    bench.prepare("writer", LONG)
+    bench.materialise("writer")
+    bench.compute("writer", 8)
+    assert behind(bench, "reader", [*LONG[:8], 5], "writer", 8) == Prepared(8, True)
+    assert bench.cache.ready("reader")
+
+
+@pytest.mark.parametrize("tokens", [[1, 1, 1, 1, 9, 9, 9], [7] * 9])
+def test_a_writer_of_another_prompt_computes_nothing_for_it(tokens: list[int]) -> None:
+    bench = CacheBench(attention(16))
+    bench.prepare("writer", LONG)
+    assert behind(bench, "reader", tokens, "writer", 6) == Prepared(0, False)
+    assert bench.cache.ready("reader")
+
+
+def test_a_writer_that_holds_nothing_here_is_no_writer() -> None:
+    bench = CacheBench(attention(16))
+    assert behind(bench, "reader", [*LONG[:8], 5], "gone", 8) == Prepared(0, False)
+
+
+def test_a_reader_can_go_down_and_waits_for_less() -> None:
+    bench = CacheBench(attention(16))
+    bench.prepare("writer", LONG)
+    behind(bench, "reader", [*LONG[:8], 5, 5], "writer", 8)
+    assert bench.cache.commit("reader", 4) == Prepared(4, True)
+    assert bench.cache.use().escrowed == 6 + 3
+    bench.materialise("writer")
+    bench.compute("writer", 4)
+    assert bench.cache.ready("reader")
+
+
+def test_a_chain_of_readers() -> None:
+    bench = CacheBench(attention(24))
+    bench.prepare("a", LONG)
+    second, third = [*LONG[:8], *[2] * 6], [*LONG[:8], *[2] * 4, 3, 3]
+    behind(bench, "b", second, "a", 8)
+    behind(bench, "c", third, "b", 12)
+    bench.materialise("a")
+    bench.compute("a")
+    bench.release("a")
+    bench.materialise("b")
+    assert not bench.cache.ready("c")
+    bench.compute("b")
+    bench.release("b")
+    bench.materialise("c")
+    bench.compute("c")
+    bench.release("c")
+    bench.cache.audit()
+
+
+def test_blocks_that_the_tree_did_not_take_are_set_apart_for_the_reader() -> None:
+    """What is before them was lost, so nobody else can find them; they go with the last who holds them."""
+    bench = CacheBench(attention(16, disk=8))
+    bench.run("earlier", LONG[:4])
+    bench.prepare("writer", LONG)
+    bench.materialise("writer")
+    behind(bench, "reader", [*LONG[:8], 5], "writer", 8)
+    node = bench.tree().nodes[keys_of(LONG)[0]]
+    bench.cache.lose([Copy(0, node.key, node.tier, node.slot)])
+    bench.compute("writer")
+    assert bench.cache.ready("reader")
+    assert bench.places(LONG) == [None] * 6
+    bench.release("writer")
+    bench.materialise("reader")
+    bench.compute("reader")
+    bench.release("reader")
+    assert bench.cache.use().free == 16
+
+
+def test_a_recurrent_window_is_resumed_only_where_the_writer_takes_a_snapshot() -> None:
+    bench = CacheBench(attention(24), recurrent(8, interval=4))
+    bench.prepare("writer", LONG)
+    reader = [*LONG[:10], 5, 5]
+    assert behind(bench, "reader", reader, "writer", 10) == Prepared(8, False)
+    assert bench.cache.commit("reader", 8) == Prepared(8, True)
+    bench.materialise("writer")
+    bench.compute("writer", 8)
+    assert bench.cache.ready("reader")
+    assert behind(bench, "late", [*LONG[:5], 6], "writer", 4) == Prepared(4, True)
+    bench.compute("writer")
+    bench.release("writer")
+    for name in ("reader", "late"):
+        bench.materialise(name)
+        bench.compute(name)
+        bench.release(name)
+    bench.cache.audit()
+
+
+def test_a_sliding_window_is_handed_over_with_blocks_that_stayed_private() -> None:
+    bench = CacheBench(SLIDING)
+    bench.prepare("twin", LONG)
+    bench.prepare("writer", LONG)
+    behind(bench, "reader", [*LONG[:8], 5, 5], "writer", 8)
+    for name in ("twin", "writer"):
+        bench.materialise(name)
+    bench.compute("twin")
+    bench.compute("writer")
+    bench.release("writer")
+    bench.release("twin")
+    bench.materialise("reader")
+    bench.compute("reader")
+    bench.release("reader")
+    bench.cache.audit()
+
+
+def test_books_in_which_a_reader_waits_for_ever_do_not_balance() -> None:
+    bench = CacheBench(attention(16))
+    bench.prepare("writer", LONG)
+    behind(bench, "reader", [*LONG[:8], 5], "writer", 8)
+    bench.cache.check()
+    bench.prompts.pop("writer")
+    bench.cache.release("writer")
+    with pytest.raises(AuditError, match="reader waits for writer, which does not know"):
+        bench.cache.check()
+    bench.cache.release("reader")
+    bench.cache.audit()
