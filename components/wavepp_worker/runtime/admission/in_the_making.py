@@ -7,6 +7,7 @@ when it asks the ranks to prepare the *reader*, and offers the reader's lane to 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,12 +39,14 @@ class InTheMaking:
 
     def __init__(self) -> None:
         self._writers: dict[str, Writer] = {}
+        self._by_first_block: defaultdict[bytes, dict[str, Writer]] = defaultdict(dict)
         self._reads: dict[str, tuple[str, int]] = {}
         self._changed: dict[str, int] = {}
 
     def admitted(self, request_id: str, keys: BlockKeys, endpoint: int) -> None:
         """All ranks hold a request, which will compute what follows ``endpoint``; if it reads, then up to there."""
-        self._writers[request_id] = Writer(keys, endpoint, len(keys))
+        writer = self._writers[request_id] = Writer(keys, endpoint, len(keys))
+        self._by_first_block[first_block(keys)][request_id] = writer
         if request_id in self._reads:
             self._read(request_id, self._reads[request_id][0], endpoint)
 
@@ -53,7 +56,7 @@ class InTheMaking:
         The first of several: it is the furthest.
         """
         best, reached = None, present
-        for request_id, writer in self._writers.items():
+        for request_id, writer in self._by_first_block.get(first_block(keys), {}).items():
             end = min(writer.end, limit)
             if writer.start < end and reached < end and same_block(keys, writer.keys, reached):
                 common = common_blocks(keys, writer.keys, reached + 1, end)
@@ -86,7 +89,12 @@ class InTheMaking:
 
     def ended(self, request_id: str) -> None:
         """All ranks have computed what they ever will of a request; unknown ids are ignored."""
-        self._writers.pop(request_id, None)
+        writer = self._writers.pop(request_id, None)
+        if writer is not None:
+            alike = self._by_first_block[first_block(writer.keys)]
+            del alike[request_id]
+            if not alike:
+                del self._by_first_block[first_block(writer.keys)]
         self._changed.pop(request_id, None)
         self.stopped_reading(request_id)
 
@@ -115,6 +123,11 @@ class InTheMaking:
         writer = self._writers.get(name)
         if writer is not None and writer.aborted and self._needed(name) < writer.end:
             writer.end = self._changed[name] = self._needed(name)
+
+
+def first_block(keys: BlockKeys) -> bytes:
+    """The key of the first block, empty without one: requests of other first blocks share nothing."""
+    return keys.packed[:KEY_BYTES]
 
 
 def same_block(keys: BlockKeys, others: BlockKeys, at: int) -> bool:
