@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
+from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
@@ -97,8 +99,6 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
     assert received.bytes_received == 1900 * kv.bytes_per_token
     table, whole = torch.arange(190), load_stage(tiny_llama, range(6), torch.float32, "cpu")
     expected = whole.make_kv(190, 10)
-    from wavepp_worker.model.stage import Chunk
-
     tokens = torch.tensor([(index * 7) % 256 for index in range(1900)])
     output = whole.forward(tokens, [Chunk(0, 1900, table, wants_logits=True)], expected)
     assert output.logits is not None
@@ -120,6 +120,64 @@ def test_who_gives_up_an_earlier_offer_leaves_the_next_request_of_that_id_alone(
     engine.withdraw(earlier)
     assert future.result(10).request_id == "again"
     engine.withdraw(engine.offer("again"))
+    engine.audit()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_who_reads_what_another_is_computing_hands_off_what_is_written(
+    engine: PrefillEngine, tiny_llama: Path, given_up: bool
+) -> None:
+    """A burst of one cold prefix, pulled from the start; its writer may have lost its owner and its receiver."""
+    prefix = [(index * 11 + 3 + given_up) % 256 for index in range(500)]
+    prompts = [[*prefix, *[number + 1] * 40] for number in range(4)]
+    stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
+    server = BootstrapServer("127.0.0.1", 0, on_cancel=engine.withdraw)
+
+    async def pull(number: int, prompt: list[int]) -> None:
+        name, kv, table = f"reader-{number}-{given_up}", stage.make_kv(60, 10), torch.arange(54)
+        admitted = threading.Event()
+        future = engine.submit(PrefillRequest.of(name, prompt, handoff=True), admitted.set)
+        server.register(number, engine.offer(name))
+        if given_up and number == 0:
+            assert await asyncio.to_thread(admitted.wait, 30)
+            engine.abort(name)
+            with pytest.raises(RequestAborted):
+                await asyncio.wrap_future(future)
+            return
+
+        async def allocate(offer: Offer) -> torch.Tensor:
+            return table
+
+        receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
+        pulling = asyncio.ensure_future(receiver.receive(room_of(server, number), allocate, 30.0))
+        result = await asyncio.wrap_future(future)
+        server.finish(number, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+        await pulling
+        expected = stage.make_kv(54, 10)
+        stage.forward(torch.tensor(prompt), [Chunk(0, 540, table, wants_logits=True)], expected)
+        got = kv.export_tokens(table, 0, 540).view(torch.float32)
+        assert torch.allclose(got, expected.export_tokens(table, 0, 540).view(torch.float32), atol=1e-4)
+        # If the first is let go of before anybody waits for it, the second computes the prefix.
+        assert number <= given_up or result.reused_tokens >= 480
+
+    async def burst() -> None:
+        await asyncio.gather(*(pull(number, prompt) for number, prompt in enumerate(prompts)))
+
+    try:
+        asyncio.run(burst())
+        engine.audit()
+    finally:
+        server.close()
+
+
+def test_tenants_do_not_read_what_another_is_computing(engine: PrefillEngine) -> None:
+    prompt = [(index * 13 + 5) % 256 for index in range(600)]
+    futures = [
+        engine.submit(PrefillRequest.of(f"tenant-{number}", prompt, salt=salt))
+        for number, salt in enumerate(("", "a", "a", "b"))
+    ]
+    reused = [future.result(60).reused_tokens for future in futures]
+    assert [each > 500 for each in reused] == [False, False, True, False]
     engine.audit()
 
 
