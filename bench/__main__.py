@@ -16,6 +16,8 @@ COMMANDS = {
     "bench.paper.report FILE": "tables, verdict and figures of a kept run of bench.paper",
     "bench.paper.compare OLD NEW": "how far two kept runs of bench.paper are apart, cell by cell",
     "bench.paper.cost_models": "cost models fitted to the paper's tables, and their errors",
+    "bench.bursts": "cold bursts, trees and agents: what they compute and take, against the least possible",
+    "bench.bursts.report FILE": "tables of a kept run of bench.bursts",
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
     "bench.trace FILE": "a public request trace replayed on virtual devices",

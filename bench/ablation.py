@@ -24,6 +24,7 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from bench.common.closed_loop import LoopFigures, closed_loop
 from bench.common.origin import Origin, origin_now
 from bench.common.prompts import Prompts
+from bench.common.small_model import VOCABULARY, small_model
 from bench.common.tables import plain_table, print_table
 
 RUNGS = {
@@ -31,32 +32,6 @@ RUNGS = {
     "R2 + wave": {"admission": "wave", "ownership": "none"},
     "R3 + lease": {"admission": "wave", "ownership": "lease"},
 }
-VOCABULARY = 512
-
-
-def small_model(directory: Path, layers: int = 8) -> Path:
-    """A random Llama whose layers take about as long as their launch, so that admission shows."""
-    # The other commands, and this one's --help, do without them.
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    Tokenizer(WordLevel({str(token): token for token in range(VOCABULARY)})).save(
-        str(directory / "tokenizer.json")
-    )
-    return directory
 
 
 def mixed_prompts(kind: str, requests: int, length: int, seed: int) -> list[bytes]:

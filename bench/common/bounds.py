@@ -7,13 +7,25 @@ from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from bench.common.cells import Cell, Shape
 from bench.common.systems import SYSTEMS, WAVE_TOKENS, hop_seconds, read_system_model, stage_cost
 
+MOST_WAVES = 512
+"""Waves more than the fewest that work is cut into at most: finer cuts only cost, in every cell."""
+
+
+def fewest_seconds(wave: float, work: float, least: int, stages: int, hop: float) -> float:
+    """Seconds of ``work`` on an idle pipeline, cut into the best number of waves of equal time, ``least`` or more.
+
+    Args:
+        wave: seconds that each wave takes by itself.
+        hop: seconds from a stage to the next.
+    """
+    turns = ((k + stages - 1) * (wave + work / k) for k in range(least, least + MOST_WAVES))
+    return min(turns) + (stages - 1) * hop
+
 
 def alone(cost: WaveCost, shape: Shape, stages: int, hop: float) -> float:
     """Seconds of one request on an idle pipeline, cut into the best number of waves of equal time."""
     work = cost.b * shape.uncached + cost.c * shape.context
-    least = -(-shape.uncached // WAVE_TOKENS)
-    turns = ((k + stages - 1) * (cost.a + work / k) for k in range(least, 513))
-    return min(turns) + (stages - 1) * hop
+    return fewest_seconds(cost.a, work, -(-shape.uncached // WAVE_TOKENS), stages, hop)
 
 
 def bound(cost: WaveCost, cell: Cell, stages: int, hop: float) -> float:

@@ -17,8 +17,10 @@ from pathlib import Path
 from wavepp_worker import EngineConfig
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.timed_model import read_timed_model
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, RequestsWaiting
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.slices import RankTimeline
@@ -56,8 +58,10 @@ class Replica:
         charge: float = 1.0,
         latency: float = LATENCY,
         timeline: bool = False,
+        round_planner: Callable[[RankConfig], RoundPlanner] = make_round_planner,
     ) -> None:
         """``charge`` scales the host's CPU time; 0 makes runs repeatable. ``timeline`` records what happens.
+        ``round_planner`` makes what rank 0 plans admission rounds with.
 
         Raises:
             ConfigError: as the engine would.
@@ -68,13 +72,13 @@ class Replica:
             configs = rank_configs(config, read_model_info(config.model), Path(directory))
         self.ranks = [VirtualRank(each, model, events, charge, timeline) for each in configs]
         leader = configs[0]
-        self._rounds = VirtualRounds(events, self.ranks, leader, latency, charge)
+        self._rounds = VirtualRounds(events, self.ranks, leader, round_planner(leader), latency, charge)
         self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)
         self._rounds.to_loop, self._rounds.on_admitted = self._to_loop, loops.tell_follower
         loops.on_progress, loops.on_ended = self._rounds.progressed, self._ended
         self._served: dict[str, Served] = {}
         self._numbers = 0
-        self._answered: Callable[[], None] = lambda: None
+        self._answered: Callable[[str], None] = lambda request_id: None
         collect_young_only()
 
     def closed_loop(self, prompts: Iterable[bytes], concurrency: int) -> list[Served]:
@@ -85,9 +89,22 @@ class Replica:
             if (prompt := next(left, None)) is not None:
                 self._submit(prompt)
 
-        self._answered = following
+        self._answered = lambda request_id: following()
         for _ in range(concurrency):
             following()
+        return self._run()
+
+    def sessions(self, sessions: Iterable[Iterable[bytes]]) -> list[Served]:
+        """Begin all sessions now; each sends its next prompt when the last one is answered. Returns after the last."""
+        asking: dict[str, Iterator[bytes]] = {}
+
+        def following(prompts: Iterator[bytes]) -> None:
+            if (prompt := next(prompts, None)) is not None:
+                asking[self._submit(prompt)] = prompts
+
+        self._answered = lambda request_id: following(asking.pop(request_id))
+        for prompts in sessions:
+            following(iter(prompts))
         return self._run()
 
     def open_loop(self, arrivals: Iterator[tuple[float, bytes]]) -> list[Served]:
@@ -102,7 +119,7 @@ class Replica:
             self._submit(prompt)
             following()
 
-        self._answered = lambda: None
+        self._answered = lambda request_id: None
         following()
         return self._run()
 
@@ -148,13 +165,14 @@ class Replica:
             raise RuntimeError(f"{unanswered} of {len(served)} requests were never answered")
         return served
 
-    def _submit(self, prompt: bytes) -> None:
+    def _submit(self, prompt: bytes) -> str:
         name = f"r{self._numbers}"
         self._numbers += 1
         request = PrefillRequest(request_id=name, tokens=prompt)
         self._served[name] = Served(request.prompt_tokens, self.events.now)
         self._loops.submitted[name] = self.events.now
         self._rounds.submit(request)
+        return name
 
     def _to_loop(self, messages: Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]) -> None:
         for message in messages:
@@ -164,4 +182,4 @@ class Replica:
 
     def _ended(self, request_id: str) -> None:
         self._served[request_id].finished = self.events.now
-        self._answered()
+        self._answered(request_id)

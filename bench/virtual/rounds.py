@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker
-from wavepp_worker.runtime.admission.round_planner import make_round_planner
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.commands import Command, Submit
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -42,12 +42,13 @@ class VirtualRounds:
         events: Events,
         ranks: Sequence[VirtualRank],
         config: RankConfig,
+        planner: RoundPlanner,
         latency: float,
         charge: float,
     ) -> None:
         first = ranks[0].parts
         self.leader = LeaderWave(
-            make_round_planner(config),
+            planner,
             first.actions,
             first.requests,
             first.reports,

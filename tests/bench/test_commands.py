@@ -119,6 +119,22 @@ def test_kept_results_are_readable(run_here) -> None:
     assert "MISSED" not in printed
 
 
+def test_bursts_on_both_clocks_and_their_report(tmp_path: Path, run_here) -> None:
+    kept = tmp_path / "bursts.json"
+    few = ("--stages", "1", "--out", str(kept))
+    run_here("bench.bursts", *few, "--only", "burst 8 of 1 x 1K")
+    run("bench.bursts", *few, "--only", "burst 8 of 1 x 1K", "--real")
+    rows = json.loads(kept.read_text())
+    assert [(row["clock"], row["making"]) for row in rows] == [
+        ("virtual", True),
+        ("virtual", False),
+        ("real", True),
+        ("real", False),
+    ]
+    assert all(row["computed"] == row["least"] for row in rows if row["making"])
+    assert "2 cells: computed at most 1.000" in run_here("bench.bursts.report", str(kept))
+
+
 def test_slow_rounds(run_here) -> None:
     few = ("--requests", "16", "--kv-tokens", "1000000", "--cell", "glm-5.2-pp4 4K suffix c=8")
     printed = run_here("bench.slow_rounds", *few, "--delay", "0", "--delay", "0.064", "--policy", "lockstep")

@@ -1,0 +1,1 @@
+"""Prompts that share prefixes which nobody has computed yet: bursts, trees, agents."""

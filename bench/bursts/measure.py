@@ -1,0 +1,173 @@
+"""One cell: on virtual devices, or on real ranks with a small model."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from wavepp_worker import EngineConfig, PrefillEngine
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
+
+from bench.bursts.bounds import bound_seconds, least_computed
+from bench.bursts.rows import BurstRow
+from bench.bursts.traffic import BurstCell, Sessions, sessions_of
+from bench.common.closed_loop import HEARTBEAT
+from bench.common.percentile import p95
+from bench.common.prompts import Prompts
+from bench.common.systems import BLOCK, VOCABULARY, WAVE_TOKENS, read_system_model, write_model_dir
+from bench.virtual.replica import Replica
+
+MODEL = "glm-5.2-pp4"
+"""The devices' cost model; its layers divide by every number of stages."""
+REAL_BLOCK = 16
+REAL_WAVE_TOKENS = 512
+WARM_UP = (1024, 2048, 4096, 8192, 16384, 32768)
+"""Prompts that a planner learns a wave's cost from before a cell: a replica that just started knows nothing yet."""
+
+
+def without_making(config: RankConfig) -> RoundPlanner:
+    """What rank 0 plans rounds with if requests reuse only what is computed."""
+    headroom = config.headroom_blocks * config.block_size
+    return RoundPlanner(AdmissionQueue(config.max_num_seqs, headroom_tokens=headroom), leases=True)
+
+
+def measure_virtual(
+    cell: BurstCell, stages: int, making: bool, kv_tokens: int, charge: float = 1.0
+) -> BurstRow:
+    """A cell on a fresh replica on the virtual clock; ``charge`` is what the host's CPU time counts."""
+    sessions = sessions_of(cell, VOCABULARY)
+    with tempfile.TemporaryDirectory() as directory:
+        config = EngineConfig(
+            model=write_model_dir(MODEL, 1.0, Path(directory)),
+            pp=stages,
+            max_num_batched_tokens=WAVE_TOKENS,
+            block_size=BLOCK,
+            kv_tokens=kv_tokens,
+            max_num_seqs=128,
+        )
+        planner = make_round_planner if making else without_making
+        replica = Replica(config, charge=charge, round_planner=planner)
+    new = Prompts(0)
+    replica.closed_loop((new.tokens(each) for each in WARM_UP * 3), 3)
+    begun = replica.events.now
+    served = replica.sessions(sessions)
+    seconds = replica.events.now - begun
+    replica.audit()
+    return _row(
+        cell,
+        stages,
+        making,
+        sessions,
+        BLOCK,
+        clock="virtual",
+        seconds=seconds,
+        reused=sum(each.reused_tokens for each in served),
+        completion=[each.completion for each in served],
+        waves=replica.waves,
+        rounds=replica.rounds,
+        bound=bound_seconds(read_system_model(MODEL), stages, sessions, BLOCK),
+    )
+
+
+def measure_real(
+    cells: Sequence[BurstCell], model: Path, vocabulary: int, stages: int, making: bool, kv_tokens: int
+) -> Iterator[BurstRow]:
+    """Cells on one engine, one after the other; without ``making``, by admission that allocates at once."""
+    config = EngineConfig(
+        model=model,
+        pp=stages,
+        dtype="float32",
+        max_num_batched_tokens=REAL_WAVE_TOKENS,
+        block_size=REAL_BLOCK,
+        kv_tokens=kv_tokens,
+        max_num_seqs=128,
+        ownership="lease" if making else "none",
+    )
+    with PrefillEngine(config) as engine:
+        new = Prompts(0, vocabulary)
+        ask_sessions(engine, [[new.tokens(each) for each in (256, 1024, 4096)]] * 2, "first")
+        for cell in cells:
+            sessions = sessions_of(cell, vocabulary)
+            before, begun = engine.stats(), time.perf_counter()
+            results = ask_sessions(engine, sessions, cell.name)
+            seconds = time.perf_counter() - begun
+            time.sleep(HEARTBEAT)
+            after = engine.stats()
+            yield _row(
+                cell,
+                stages,
+                making,
+                sessions,
+                REAL_BLOCK,
+                clock="real",
+                seconds=seconds,
+                reused=sum(each.reused_tokens for each in results),
+                completion=[each.timings.total for each in results],
+                waves=after.waves - before.waves,
+                rounds=after.rounds - before.rounds,
+            )
+        engine.audit()
+
+
+def ask_sessions(engine: PrefillEngine, sessions: Sessions, name: str) -> list[PrefillResult]:
+    """Begin all sessions now; each sends its next prompt when the last one is answered.
+
+    Raises:
+        WaveppError: a prompt failed.
+    """
+    results: list[list[PrefillResult]] = [[] for _ in sessions]
+
+    def ask(number: int) -> None:
+        for turn, tokens in enumerate(sessions[number]):
+            request = PrefillRequest(request_id=f"{name}-{number}-{turn}", tokens=tokens)
+            results[number].append(engine.submit(request).result())
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(sessions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [result for answered in results for result in answered]
+
+
+def _row(
+    cell: BurstCell,
+    stages: int,
+    making: bool,
+    sessions: Sessions,
+    block_size: int,
+    *,
+    clock: str,
+    seconds: float,
+    reused: int,
+    completion: Sequence[float],
+    waves: int,
+    rounds: int,
+    bound: float = 0.0,
+) -> BurstRow:
+    prompts = [prompt for asked in sessions for prompt in asked]
+    tokens = sum(map(len, prompts)) // 4
+    return BurstRow(
+        name=cell.name,
+        stages=stages,
+        making=making,
+        clock=clock,
+        sessions=cell.sessions,
+        requests=len(prompts),
+        tokens=tokens,
+        computed=tokens - reused,
+        least=least_computed(prompts, block_size).tokens,
+        seconds=seconds,
+        p50=statistics.median(completion),
+        p95=p95(completion),
+        waves=waves,
+        rounds=rounds,
+        bound=bound,
+    )

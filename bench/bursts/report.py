@@ -1,0 +1,91 @@
+"""Tables of bursts, trees and agents: ``python -m bench.bursts.report FILE`` prints a kept run's."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.bursts.rows import BurstRow
+from bench.common.kept import origins, read_kept
+from bench.common.tables import NOTHING, plain_table, print_table
+
+MOST_EXCESS = 1.05
+"""Computed tokens over the fewest possible, at most."""
+LEAST_SHARE, MANY = 0.95, 16
+"""Share of the bound, at least, where as many sessions as ``MANY`` or more are under way."""
+
+
+def burst_table(rows: Sequence[BurstRow], clock: str, stages: int) -> Table:
+    """One cell a line, with reuse in the making and without it."""
+    mine = [row for row in rows if (row.clock, row.stages) == (clock, stages)]
+    before = {row.name: row for row in mine if not row.making}
+    table = plain_table(
+        f"{'virtual devices' if clock == 'virtual' else 'real compute'}, {stages} stages",
+        f"each cell: with reuse in the making, and in brackets without; measured: {origins(mine)}",
+        texts=["cell"],
+        numbers=["computed / least", "of the bound", "last answer s", "p50 s", "p95 s", "waves", "rounds"],
+    )
+    for row in mine:
+        if row.making:
+            table.add_row(row.name, *_pairs(row, before.get(row.name)), str(row.waves), str(row.rounds))
+    return table
+
+
+def _pairs(row: BurstRow, before: BurstRow | None) -> list[str]:
+    both = [row] if before is None else [row, before]
+    shares = [f"{each.bound / each.seconds:.1%}" if each.bound else NOTHING for each in both]
+    columns = (
+        [f"{each.excess:.3f}" for each in both],
+        shares,
+        [f"{each.seconds:.2f}" for each in both],
+        [f"{each.p50:.2f}" for each in both],
+        [f"{each.p95:.2f}" for each in both],
+    )
+    return [f"{column[0]} ({column[1]})" if len(column) > 1 else column[0] for column in columns]
+
+
+def missed(rows: Sequence[BurstRow]) -> list[str]:
+    """Sentences about the cells with reuse in the making that compute too much or end too late."""
+    sentences = []
+    for row in rows:
+        if not row.making:
+            continue
+        where = f"{row.name}, {row.clock}, {row.stages} stages"
+        if row.excess > MOST_EXCESS:
+            sentences.append(f"{where}: computed {row.excess:.3f} of the fewest tokens")
+        if row.bound and row.sessions >= MANY and row.bound / row.seconds < LEAST_SHARE:
+            sentences.append(f"{where}: {row.bound / row.seconds:.1%} of the bound")
+    return sentences
+
+
+def print_report(rows: Sequence[BurstRow], console: Console) -> None:
+    """Print a table for each clock and number of stages, and what was missed."""
+    for clock, stages in sorted({(row.clock, row.stages) for row in rows}):
+        print_table(console, burst_table(rows, clock, stages))
+    making = [row for row in rows if row.making]
+    misses = missed(rows)
+    for sentence in misses:
+        console.print(f"MISSED {sentence}")
+    if making:
+        worst = max(row.excess for row in making)
+        console.print(
+            f"{len(making)} cells: computed at most {worst:.3f} and in the median "
+            f"{statistics.median(row.excess for row in making):.3f} of the fewest tokens; {len(misses)} missed"
+        )
+
+
+def main(
+    file: Annotated[Path, typer.Argument(help="A kept run.", exists=True, dir_okay=False)],
+) -> None:
+    """Print the tables of a kept run."""
+    print_report(read_kept(file, BurstRow), Console())
+
+
+if __name__ == "__main__":
+    typer.run(main)

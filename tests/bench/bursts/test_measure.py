@@ -1,0 +1,29 @@
+"""Cells on the virtual clock, without host time, so that every run is the same."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bench.bursts.measure import measure_virtual
+from bench.bursts.traffic import Agents, Burst, BurstCell, Tree, Unshared
+
+KV_TOKENS = 400_000
+CELLS = (Burst(2, 16, 4096), Tree(2048, 4, 4096, 4), Agents(4, turns=3))
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_what_is_shared_is_computed_once(cell: BurstCell, stages: int) -> None:
+    making = measure_virtual(cell, stages, True, KV_TOKENS, charge=0.0)
+    without = measure_virtual(cell, stages, False, KV_TOKENS, charge=0.0)
+    assert making.computed == making.least < without.computed
+    assert making.bound <= making.seconds < without.seconds
+    assert making.p95 <= without.p95
+
+
+@pytest.mark.parametrize("cell", [Unshared(1, 8192), Unshared(8, 4096)], ids=lambda cell: cell.name)
+def test_requests_that_share_nothing_take_the_time_they_took(cell: BurstCell) -> None:
+    making = measure_virtual(cell, 4, True, KV_TOKENS, charge=0.0)
+    without = measure_virtual(cell, 4, False, KV_TOKENS, charge=0.0)
+    assert msgspec.structs.replace(making, making=False) == without
