@@ -7,11 +7,16 @@ from pathlib import Path
 
 from wavepp_worker.serve import guard
 
+from tests.support.waiting import wait_until
+
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 def marked(run_dir: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(SLEEPER, env={**os.environ, guard.MARK: str(run_dir)}, start_new_session=True)
+    process = subprocess.Popen(SLEEPER, env={**os.environ, guard.MARK: str(run_dir)}, start_new_session=True)
+    # ``Popen`` returns in the middle of exec, when there is no environment to be seen yet.
+    wait_until(lambda: str(run_dir).encode() in Path(f"/proc/{process.pid}/environ").read_bytes())
+    return process
 
 
 def test_what_is_left_of_a_run_goes_and_of_others_stays(tmp_path: Path) -> None:

@@ -147,10 +147,10 @@ def test_refused_configuration_fails_the_start_with_its_sentence(start_dummies: 
 
 
 def test_start_that_takes_too_long_says_what_is_missing(start_dummies: Starter) -> None:
-    with start_dummies("--Decode.sick_after=0", "--Decode.say=loading", "--start-timeout", "2") as graph:
+    with start_dummies("--Decode.sick_after=0", "--Decode.say=loading", "--start-timeout", "5") as graph:
         assert graph.wait_exit(30) == 1
         last = graph.log().splitlines()[-2:]
-        assert "not ready after 2 s" in last[0]
+        assert "not ready after 5 s" in last[0]
         assert "Decode:0" in last[0]
         assert "Decode:0 said last: loading" in last[1]
 

@@ -50,7 +50,9 @@ def timed_model(tmp_path: Path) -> Path:
 
 
 def test_a_real_run(tiny_llama: Path, tmp_path: Path) -> None:
-    """Every wave is on every rank, and every request is announced, prepared and applied on every rank."""
+    """Every wave is on every rank, and every request is announced, prepared and applied on every rank,
+    under the id that the engine gave it: its caller's, and a number.
+    """
     path = tmp_path / "trace.json"
     config = EngineConfig(
         model=tiny_llama, pp=2, max_num_batched_tokens=32, dtype="float32", kv_tokens=9000, timeline=path
@@ -64,7 +66,7 @@ def test_a_real_run(tiny_llama: Path, tmp_path: Path) -> None:
         for name in ("announce", "prepare", "hint", "apply"):
             part = [event for event in slices(of_rank, "admission") if event["name"] == name]
             assert {each for event in part for each in event["args"]["requests"]} == {
-                f"job-{index}" for index in range(8)
+                f"job-{index}-{index}" for index in range(8)
             }
         computed: dict[str, int] = defaultdict(int)
         forwards = [event for event in slices(of_rank, "loop") if event["name"].startswith("forward ")]
@@ -73,7 +75,7 @@ def test_a_real_run(tiny_llama: Path, tmp_path: Path) -> None:
             for request, span in zip(event["args"]["requests"], event["args"]["spans"], strict=True):
                 start, end = span.split(" to ")
                 computed[request] += int(end) - int(start)
-        assert computed["job-0"] == len(prompts(8)[0])
+        assert computed["job-0-0"] == len(prompts(8)[0])
         assert len(computed) == 8
         names = {event["name"] for event in slices(of_rank, "loop")}
         assert names >= {"materialise", *(("wait", "plan", "send") if rank == 0 else ("receive", "answer"))}
