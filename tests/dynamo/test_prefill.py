@@ -104,5 +104,6 @@ def test_prefill_is_quiescent_only_when_nothing_is_held(
         await asyncio.sleep(0.05)
         assert await worker.is_quiescent() is False
         await work
+        assert await worker.is_quiescent() is True
 
     run(check())

@@ -14,7 +14,8 @@ from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 from wavepp_worker.dynamo import decode_handler, presence
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.dynamo.prefill import PrefillWorker
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import EngineDead, HandoffError
+from wavepp_worker.liveness.stop_times import stop_variables
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -219,6 +220,74 @@ def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
 
     run_worker_as(monkeypatch, text_model, life)
     assert exit_codes[0] == 0
+
+
+@pytest.fixture
+def slow_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer takes a third of a second."""
+    monkeypatch.setattr(fakes.FakePrefillEngine, "delay", 0.3)
+    monkeypatch.setattr(fakes.FakeDecodeEngine, "delay", 0.1)
+
+
+@pytest.mark.usefixtures("slow_engines")
+def test_a_worker_that_is_told_to_stop_ends_its_requests_before_it_closes(
+    kind: str, text_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def check() -> None:
+        worker = await started(kind, text_model)
+        work = asyncio.create_task(collect(worker, prompt(kind), Context("r")))
+        await asyncio.sleep(0.05)
+        worker.told_to_stop()
+        await worker.cleanup()
+        assert reasons(await work) == ["length"]
+        assert capsys.readouterr().err.startswith("LEAVING: told to stop; requests have 25 s to end")
+        for engine in engines(worker):
+            assert engine.closed == 1
+        with pytest.raises(EngineShutdown, match="told to stop"):
+            raise worker.exception(EngineDead("the engine is not running"))
+
+    run(check())
+
+
+@pytest.mark.usefixtures("slow_engines")
+def test_what_does_not_end_in_time_fails_with_the_reason(
+    kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stop_variables(0).items():
+        monkeypatch.setenv(name, value)
+
+    async def check() -> None:
+        worker = await started(kind, text_model)
+        work = asyncio.create_task(collect(worker, prompt(kind, max_tokens=1000), Context("r")))
+        await asyncio.sleep(0.05)
+        worker.told_to_stop()
+        await worker.cleanup()
+        assert work.done(), "it hears of it before the process ends"
+        sentence = "the worker was told to stop, and its requests had 0 s to end .*; ask again"
+        with pytest.raises(EngineShutdown, match=sentence):
+            await work
+
+    run(check())
+
+
+def engines(worker: Any) -> list[Any]:
+    handlers = [getattr(worker, name, None) for name in ("_handler", "_prefill", "_decode")]
+    return [handler.engine for handler in handlers if handler is not None]
+
+
+@pytest.mark.usefixtures("slow_engines")
+def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_model: Path) -> None:
+    """As one whose engine died."""
+
+    async def check() -> None:
+        worker = await started(kind, text_model)
+        work = asyncio.create_task(collect(worker, prompt(kind, max_tokens=1000), Context("r")))
+        await asyncio.sleep(0.05)
+        await worker.cleanup()
+        with pytest.raises(EngineShutdown, match="in flight"):
+            await work
+
+    run(check())
 
 
 def test_controls(kind: str, text_model: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wavepp_worker.serve import health_watch
 from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper
@@ -132,6 +133,41 @@ def test_who_does_not_answer_is_killed_and_started_again(tmp_path: Path) -> None
         (killed,) = lines.of("is killed")
         assert "has not answered a health check for" in killed
         assert "Worker:0 was ended by SIGKILL" in lines.of("restarted")[0]
+
+    asyncio.run(check())
+
+
+def test_who_is_told_to_stop_and_says_that_it_is_not_well_meanwhile_is_let_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo's frontend does while it waits for its answers."""
+    monkeypatch.setattr(health_watch, "UNHEALTHY_SECONDS", 0.2)
+
+    async def check() -> None:
+        lines = await keep(tmp_path, "--drains=1.5", until=lambda keeper, _: keeper.ready)
+        assert lines.of("killed") == []
+
+    asyncio.run(check())
+
+
+def test_who_says_that_it_leaves_is_not_ready_any_more(tmp_path: Path) -> None:
+    """Somebody else told it to stop. That no frontend finds it is not to be the frontend's fault."""
+    told: list[int] = []
+    seen: list[bool] = []
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if keeper.ready and keeper.pid is not None and not told:
+            told.append(keeper.pid)
+            os.kill(keeper.pid, signal.SIGTERM)
+        if told and keeper.pid == told[0]:
+            seen.append(keeper.ready)
+        return bool(lines.of("is up again"))
+
+    async def check() -> None:
+        lines = await keep(tmp_path, "--leaves=1.0", until=until)
+        assert seen.index(False) < 25, "of about fifty looks in the second for which it stays"
+        assert not any(seen[seen.index(False) :])
+        assert len(lines.of("restarted")) == 1
 
     asyncio.run(check())
 

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from wavepp_worker.liveness.stop_times import stop_variables
 
 from tests.support.graph_process import RunningGraph, Starter
 
@@ -25,7 +26,8 @@ def alive(pid: int) -> bool:
 def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_path: Path) -> None:
     order = tmp_path / "order"
     logged = [f"--{name}.stop_log={order}" for name in ("Front", "Decode", "Prefill")]
-    with start_dummies(*logged, "--Decode.ServiceArgs.envs.COLOUR=007") as graph:
+    words = [*logged, "--Decode.ServiceArgs.envs.COLOUR=007", "--stop-timeout=7"]
+    with start_dummies(*words) as graph:
         graph.wait_ready()
         assert graph.log().count("ready in") == 1
         assert f"curl -s {graph.base_url}/v1/chat/completions" in graph.log()
@@ -36,8 +38,10 @@ def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_pa
         assert environment["COLOUR"] == "007"
         assert environment["DYN_FILE_KV"] == str(graph.run_dir / "store")
         assert environment["DYN_TCP_RPC_HOST"] == "127.0.0.1"
+        assert {**environment, **stop_variables(7)} == environment
         assert graph.stop() == 0
         assert order.read_text().split() == ["front", "decode", "prefill", "prefill"]
+        assert "SIGINT: stopping, requests have 7 s to end" in graph.log()
 
 
 def test_dead_service_is_reported_with_its_last_words_and_restarted(

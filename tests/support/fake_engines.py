@@ -47,6 +47,8 @@ class FakePrefillEngine:
 
     def close(self) -> None:
         self.closed += 1
+        for request_id in list(self.live):
+            self._end(request_id, EngineDead("the engine was closed while the request was in flight"))
 
     @property
     def alive(self) -> bool:
@@ -183,12 +185,14 @@ class FakeDecodeEngine:
         self.started = self.closed = 0
         self.requests: list[DecodeRequest] = []
         self.aborted: dict[str, threading.Event] = {}
+        self._closing = threading.Event()
 
     def start(self) -> None:
         self.started += 1
 
     def close(self) -> None:
         self.closed += 1
+        self._closing.set()
 
     def submit(self, request: DecodeRequest, on_output: Callable[[DecodeOutput], None]) -> None:
         self.requests.append(request)
@@ -226,6 +230,10 @@ class FakeDecodeEngine:
             return
         token, reused = room.first.first.token, room.first.reused_tokens
         for step in range(request.max_tokens):
+            if self._closing.is_set():
+                error = "the engine was closed while the request was in flight"
+                emit(finish_reason="error", error=error, error_kind="EngineDead")
+                return
             if aborted.wait(self.delay):
                 emit(finish_reason="cancelled", reused_tokens=reused)
                 return

@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 from wavepp_worker.dynamo.args import AggArgs
 from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
-from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
@@ -89,7 +88,7 @@ class AggWorker(WaveppWorker):
         try:
             parsed = parse_request(request, self._limits, self._defaults)
         except InvalidRequest as error:
-            raise to_dynamo_exception(error) from error
+            raise self.exception(error) from error
         try:
             if is_probe(request):
                 self._decode.probe(parsed.prompt_tokens)
@@ -102,7 +101,7 @@ class AggWorker(WaveppWorker):
         except RequestAborted:
             yield cancelled_chunk(parsed.prompt_tokens, 0)
         except WaveppError as error:
-            raise to_dynamo_exception(error) from error
+            raise self.exception(error) from error
 
     async def _answer(
         self, request_id: str, parsed: ParsedRequest, context: Context

@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from wavepp_worker.dynamo.args import DecodeArgs
 from wavepp_worker.dynamo.bootstrap_info import bootstrap_address
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
-from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
@@ -73,7 +72,7 @@ class DecodeWorker(WaveppWorker):
                     async for chunk in stream:
                         yield chunk
         except WaveppError as error:
-            raise to_dynamo_exception(error) from error
+            raise self.exception(error) from error
 
     def let_go(self, request_id: str) -> None:
         self._handler.engine.abort(request_id)

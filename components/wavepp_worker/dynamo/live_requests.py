@@ -14,6 +14,9 @@ class LiveRequests:
     def __init__(self) -> None:
         self._stopped: dict[str, Callable[[], bool]] = {}
 
+    def __len__(self) -> int:
+        return len(self._stopped)
+
     @contextmanager
     def entered(self, request_id: str, is_stopped: Callable[[], bool]) -> Iterator[None]:
         """The time for which a request is answered; ``is_stopped`` tells whether its own caller gave up.

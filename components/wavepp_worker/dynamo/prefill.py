@@ -21,7 +21,6 @@ from wavepp_worker.dynamo.bootstrap_info import (
     disaggregated_params,
     fresh_bootstrap_room,
 )
-from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
@@ -80,7 +79,7 @@ class PrefillWorker(WaveppWorker):
 
     async def is_quiescent(self) -> bool | None:
         # Rooms that nobody claimed do not count: their requests were refused, or their KV has been let go.
-        return self._handler.engine.idle()
+        return await super().is_quiescent() and self._handler.engine.idle()
 
     async def generate(
         self, request: GenerateRequest, context: Context
@@ -94,7 +93,7 @@ class PrefillWorker(WaveppWorker):
             self._live.check_free(request_id)
         except InvalidRequest as error:
             self._handler.refused(bootstrap_room, error)
-            raise to_dynamo_exception(error) from error
+            raise self.exception(error) from error
         try:
             if is_probe(request):
                 yield await self._handler.probe(parsed)
@@ -109,7 +108,7 @@ class PrefillWorker(WaveppWorker):
             yield cancelled_chunk(parsed.prompt_tokens, 0)
             return
         except WaveppError as error:
-            raise to_dynamo_exception(error) from error
+            raise self.exception(error) from error
         yield prefill_chunk(result, params, logprobs=parsed.sampling.logprobs is not None)
 
     def let_go(self, request_id: str) -> None:

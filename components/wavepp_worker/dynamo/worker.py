@@ -26,11 +26,13 @@ from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import RuntimeArgs
+from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.presence import watch_presence
-from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.dynamo.stop_order import StopOrder
+from wavepp_worker.errors import ConfigError, EngineDead, WaveppError
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ EXIT_BAD_CONFIG = 2
 EXIT_ENGINE_DIED = 70
 UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
-"""After its engine died, how long a worker goes on so that requests in flight get their error."""
+"""After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
 
 
@@ -53,7 +55,7 @@ class WaveppWorker(LLMEngine):
         self._snapshot_publisher: Any = None
         self._snapshot_thread = SnapshotThread(self._publish_snapshot)
         self._dying = threading.Event()
-        self._stopping = False
+        self._stop_order = StopOrder()
         self._closed = False
         self._live = LiveRequests()
         self.start_error: WaveppError | None = None
@@ -99,24 +101,38 @@ class WaveppWorker(LLMEngine):
         return registration
 
     async def cleanup(self) -> None:
-        """Stop everything; safe at any time and any number of times."""
+        """Stop everything, and let requests end before if told to; safe at any time and any number of times."""
         if self._closed:
             return
         self._closed = True
         if self._presence is not None:
             self._presence.cancel()
+        # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
+        await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
         await asyncio.to_thread(self.close)
+        if self._live:
+            await asyncio.sleep(LAST_ANSWERS_SECONDS)
+
+    async def is_quiescent(self) -> bool | None:
+        """Whether nobody waits for anything of this worker. Dynamo asks prefill workers alone."""
+        return not self._live
+
+    def exception(self, error: WaveppError) -> Exception:
+        """Dynamo's exception for one of ours; of an engine that was closed it tells why."""
+        if isinstance(error, EngineDead) and self._stop_order.reason is not None:
+            error = EngineDead(self._stop_order.reason)
+        return to_dynamo_exception(error)
 
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
-        if not self._stopping:
+        if not self._stop_order.given:
             self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
 
     def told_to_stop(self) -> None:
-        """Stop looking: Dynamo takes this worker out of discovery now, and gives it time for its last requests."""
-        self._stopping = True
+        """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""
+        self._stop_order.give()
         if self._presence is not None:
             self._presence.cancel()
         if self._loop is None:

@@ -76,6 +76,9 @@ def serve(
     restarts_per_minute: Annotated[
         int, typer.Option(min=1, help="Most restarts of a process in any minute.")
     ] = KeepLimits.restarts_per_minute,
+    stop_timeout: Annotated[
+        int, typer.Option(min=0, help="Seconds that requests have to end once a process is told to stop.")
+    ] = KeepLimits.stop_seconds,
 ) -> None:
     """Start every service of GRAPH, say when it is ready, and stop all of it on Ctrl-C.
 
@@ -88,10 +91,11 @@ def serve(
         short = {COMMON: {"model": model}} if model is not None else {}
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
+        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_timeout)
         if dry_run:
-            typer.echo(describe(plan))
+            typer.echo(describe(plan, limits))
             return
-        launch(plan, run_dir=run_dir, limits=KeepLimits(start_timeout, health_timeout, restarts_per_minute))
+        launch(plan, run_dir=run_dir, limits=limits)
     except ConfigError as error:
         _fail(str(error), CONFIG_EXIT_CODE)
     except StartFailed as error:

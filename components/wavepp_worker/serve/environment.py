@@ -40,7 +40,7 @@ QUIET = {
     # And a worker would say what it registers, in which is the key of a prefill worker's rooms.
     "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn,"
     "dynamo_backend_common::worker=warn",
-    # A worker's discovery entry is gone before it stops, and what it runs is drained after this grace.
+    # A worker is out of discovery before this grace, in which frontends hear of it; what it runs has longer to end.
     "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
 }
 

@@ -16,11 +16,13 @@ class KeepLimits:
         start_seconds: until it is ready.
         silent_seconds: without an answer to a health check, once it was ready.
         restarts_per_minute: most times it is started again in any minute.
+        stop_seconds: for its requests to end once it is told to stop.
     """
 
     start_seconds: float = 300.0
     silent_seconds: float = 60.0
     restarts_per_minute: int = 5
+    stop_seconds: int = 25
 
 
 class HealthWatch:

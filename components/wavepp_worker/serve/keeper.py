@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills
+from wavepp_worker.liveness.stop_times import LEAVING
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import get
@@ -74,6 +75,7 @@ class Keeper:
         self._child: Child | None = None
         self._ever_ready = False
         self._failed_starts = 0
+        self._leaving = False
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._refusals = 0
@@ -135,13 +137,11 @@ class Keeper:
 
     async def _live(self) -> float | None:
         """One life; returns the pause before the next in seconds, None if there shall be none."""
-        label = self.process.label
+        label, self._leaving = self.process.label, False
         began, killed_before = time.monotonic(), oom_kills()
         try:
             self._scratch.mkdir(mode=0o700, exist_ok=True)
-            child = await Child.start(
-                self.process.argv, self._environment, lambda line: self._log.line(label, line)
-            )
+            child = await Child.start(self.process.argv, self._environment, self._on_line)
         except OSError as error:
             if not self._ever_ready:
                 raise StartFailed(f"{label} cannot be started: {error}") from error
@@ -200,17 +200,25 @@ class Keeper:
             status, _ = await get(self.process.url + self._question(watch.ready))
             now = time.monotonic()
             verdict = watch.judge(status, now)
-            if watch.ready and not self.ready:
+            if watch.ready and not self.ready and not self._leaving:
                 again = "again " if self._ever_ready else ""
                 self.ready = self._ever_ready = True
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
                 self._changed()
             # How long the whole graph may take for its first start, the supervisor knows.
-            if verdict is not None and self._ever_ready:
+            # One that is told to stop says that it is not well while its last requests end, and ``stop`` sees to that.
+            if verdict is not None and self._ever_ready and not self._stopping.is_set():
                 self._log.say(f"{self.process.label} {verdict} and is killed", "red")
                 child.signal_group(signal.SIGKILL)
                 return
             await asyncio.sleep(_WATCH_SECONDS[kind] if self.ready else _POLL_SECONDS)
+
+    def _on_line(self, line: str) -> None:
+        if LEAVING in line:
+            # Somebody told it to stop. It says for a while that it is well, but no frontend finds it.
+            self._leaving, self.ready = True, False
+            self._changed()
+        self._log.line(self.process.label, line)
 
     def _question(self, ready: bool) -> str:
         """What to ask it; of a frontend, workers that it lacks say nothing against it."""

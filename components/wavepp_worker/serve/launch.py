@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from wavepp_worker.liveness.stop_times import stop_variables
 from wavepp_worker.serve.broker import Broker
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
@@ -28,7 +29,7 @@ from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.supervisor import Supervisor
 
 
-def describe(plan: LaunchPlan) -> str:
+def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
     """The plan for people: the merged configuration, and each process as a command line of a shell."""
     config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
     shared = {
@@ -36,6 +37,7 @@ def describe(plan: LaunchPlan) -> str:
         for key, value in {**LOOPBACK, **CANARY, **QUIET}.items()
         if os.environ.get(key, value) == value
     }
+    shared |= stop_variables(limits.stop_seconds)
     if plan.own_store:
         shared[STORE_VARIABLE] = "<run directory>/store"
     if plan.own_broker:
@@ -75,7 +77,12 @@ def _launch(plan: LaunchPlan, run_dir: Path | None, limits: KeepLimits, log: Log
     directory = RunDir(run_dir)
     broker = None
     try:
-        environment = {**base_environment(), **directory.environment()}
+        # Not the shell's, as the launcher kills by the same.
+        environment = {
+            **base_environment(),
+            **stop_variables(limits.stop_seconds),
+            **directory.environment(),
+        }
         if plan.own_store:
             environment[STORE_VARIABLE] = str(directory.store)
         if plan.own_broker:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from wavepp_worker.liveness.stop_times import KILL_SECONDS
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -17,9 +18,6 @@ from wavepp_worker.serve.keeper import Keeper, StartFailed
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
 from wavepp_worker.serve.run_dir import RunDir
-
-STOP_SECONDS = 30.0
-"""How long a service has to finish what it is doing before it is killed."""
 
 _POLL_SECONDS = 0.1
 _FRONTEND_SECONDS = 5.0
@@ -38,6 +36,7 @@ class Supervisor:
     ) -> None:
         """``environment`` is what every process gets before its own variables; ``limits`` are each process's."""
         self._start_seconds = limits.start_seconds
+        self._stop_seconds = limits.stop_seconds
         self._plan = plan
         self._run_dir = run_dir
         self._log = log
@@ -80,7 +79,11 @@ class Supervisor:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
-            self._log.say(f"{number.name}: stopping; once more to kill everything at once", "bold")
+            self._log.say(
+                f"{number.name}: stopping, requests have {self._stop_seconds} s to end; "
+                "once more to kill everything at once",
+                "bold",
+            )
             self._stop.set()
             return
         self._log.say("killing everything", "bold red")
@@ -148,7 +151,8 @@ class Supervisor:
         for service in dict.fromkeys(process.service for process in self._plan.processes):
             of_service = [keeper for keeper in self._keepers if keeper.process.service == service]
             self._log.say(f"stopping {service}")
-            await asyncio.gather(*(keeper.stop(STOP_SECONDS) for keeper in of_service))
+            seconds = float(self._stop_seconds + KILL_SECONDS)
+            await asyncio.gather(*(keeper.stop(seconds) for keeper in of_service))
         self._log.say("stopped")
 
     def _write_state(self) -> None:

@@ -22,6 +22,10 @@ parser.add_argument("--exit-code", type=int)
 parser.add_argument("--exit-after", type=float, default=0.0)
 parser.add_argument("--once", help="exit only if this file does not exist yet, and make it")
 parser.add_argument("--ignore-term", action="store_true")
+parser.add_argument("--drains", type=float, default=0.0, help="be sick for so long when told to stop")
+parser.add_argument(
+    "--leaves", type=float, default=0.0, help="stay for so long when told to stop, and say so"
+)
 parser.add_argument("--sick-after", type=float, default=1e9)
 parser.add_argument("--sick-if", help="be so from the start if this file exists")
 parser.add_argument("--stop-log", help="append the role when told to stop")
@@ -56,7 +60,13 @@ def on_term(*_: object) -> None:
     if args.stop_log:
         with open(args.stop_log, "a") as file:
             file.write(f"{args.role}\n")
-    if not args.ignore_term:
+    if args.drains:
+        args.sick_after = 0.0
+        threading.Timer(args.drains, os._exit, (0,)).start()
+    elif args.leaves:
+        print("LEAVING: told to stop", flush=True)
+        threading.Timer(args.leaves, os._exit, (0,)).start()
+    elif not args.ignore_term:
         os._exit(0)
 
 

@@ -1,0 +1,96 @@
+"""Who is told to stop ends its answers first; those that take too long are told why they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from tests.support.served_graph import ServedGraph
+
+pytestmark = pytest.mark.e2e
+
+ANSWERS = 4
+TOKENS = 600
+"""These take some seconds; Dynamo's own grace is one."""
+STOP_SECONDS = 60
+SHORT_SECONDS = 2
+
+
+@pytest.fixture(scope="module")
+def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
+    return start(
+        "graphs:disagg_wavepp",
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        "--PrefillWorker.pp=1",
+        "--PrefillWorker.ServiceArgs.workers=1",
+        f"--stop-timeout={STOP_SECONDS}",
+    )
+
+
+@contextmanager
+def answers_on_their_way(graph: ServedGraph, tokens: int) -> Iterator[list[Future[str]]]:
+    """Streams that have all begun; the result of each is the whole of its text."""
+    begun = Barrier(ANSWERS + 1)
+
+    def ask(first: int) -> str:
+        body = {"model": graph.running.model, "prompt": [first, 2, 3], "max_tokens": tokens, "stream": True}
+        with graph.http.stream("POST", "/v1/completions", json={"ignore_eos": True, **body}) as answer:
+            lines = answer.iter_lines()
+            text = [next(lines)]
+            begun.wait(60)
+            return "\n".join([*text, *lines])
+
+    with ThreadPoolExecutor(ANSWERS) as pool:
+        answers = [pool.submit(ask, 65 + number) for number in range(ANSWERS)]
+        begun.wait(60)
+        assert not any(answer.done() for answer in answers)
+        yield answers
+
+
+def whole(answers: list[Future[str]]) -> list[bool]:
+    return ['"finish_reason":"length"' in answer.result() for answer in answers]
+
+
+def test_a_decode_worker_that_is_told_to_stop_ends_its_answers(graph: ServedGraph) -> None:
+    (worker,) = graph.workers("DecodeWorker")
+    before = len(graph.running.log())
+    with answers_on_their_way(graph, TOKENS) as answers:
+        os.kill(worker["pid"], signal.SIGTERM)
+        graph.running.wait_for(lambda: not graph.workers("DecodeWorker")[0]["ready"])
+        assert whole(answers) == [True] * ANSWERS
+    graph.running.wait_for(lambda: "DecodeWorker:0 ended with" in graph.running.log()[before:])
+    assert "DecodeWorker:0 ended with exit code 0, " in graph.running.log()[before:]
+    graph.running.wait_for(
+        lambda: graph.post("/v1/completions", prompt=[1, 2], max_tokens=2).status_code == 200, 120
+    )
+    graph.audit()
+
+
+def test_what_takes_too_long_is_told_so(start: Callable[..., ServedGraph], ascii_model: Path) -> None:
+    graph = start(
+        "graphs:agg_wavepp",
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        f"--stop-timeout={SHORT_SECONDS}",
+    )
+    (worker,) = graph.workers("Worker")
+    with answers_on_their_way(graph, 7000) as answers:
+        os.kill(worker["pid"], signal.SIGTERM)
+        assert whole(answers) == [False] * ANSWERS
+        assert all('"error"' in answer.result() for answer in answers)
+    assert f"was told to stop, and its requests had {SHORT_SECONDS} s to end" in graph.running.log()
+
+
+def test_after_ctrl_c_answers_end_before_everything_else(graph: ServedGraph) -> None:
+    with answers_on_their_way(graph, TOKENS) as answers:
+        graph.running.process.send_signal(signal.SIGINT)
+        assert whole(answers) == [True] * ANSWERS
+    assert graph.running.wait_exit() == 0
