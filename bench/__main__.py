@@ -18,6 +18,7 @@ COMMANDS = {
     "bench.paper.cost_models": "cost models fitted to the paper's tables, and their errors",
     "bench.bursts": "cold bursts, trees and agents: what they compute and take, against the least possible",
     "bench.bursts.report FILE": "tables of a kept run of bench.bursts",
+    "bench.order": "who is served first when the prefixes do not all fit, and what that brings",
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
     "bench.trace FILE": "a public request trace replayed on virtual devices",

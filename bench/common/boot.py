@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from wavepp_worker import EngineConfig
 
@@ -12,7 +13,7 @@ from bench.common.systems import BLOCK, SYSTEMS, WAVE_TOKENS
 
 
 def boot_config(
-    model: str, policy: str, directory: Path, kv_tokens: int, round_delay: float = 0.0
+    model: str, policy: str, directory: Path, kv_tokens: int, round_delay: float = 0.0, **others: Any
 ) -> EngineConfig:
     """The configuration of one of ``SYSTEMS`` under one of ``POLICIES``.
 
@@ -20,6 +21,7 @@ def boot_config(
         directory: the timed model's.
         kv_tokens: tokens of KV of each rank.
         round_delay: seconds added to every admission round.
+        others: further fields of the configuration.
     """
     system, switches = SYSTEMS[model], dict(POLICIES[policy])
     if switches["planner"] == "mpu-paper" and system.stages == 8:
@@ -35,4 +37,5 @@ def boot_config(
         max_num_seqs=128,
         round_delay=round_delay,
         **switches,
+        **others,
     )

@@ -45,9 +45,10 @@ def main(
     policy: Annotated[
         list[str] | None, typer.Option(help=f"One of {', '.join(POLICIES)}; default: all.")
     ] = None,
-    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 2_000_000,
+    order: Annotated[list[str] | None, typer.Option(help="fcfs or prefix, or both; default: auto.")] = None,
+    kv_tokens: Annotated[list[int] | None, typer.Option(help="Tokens of KV of each rank.")] = None,
     timeline: Annotated[
-        Path | None, typer.Option(help="Write a Chrome trace of the last policy's run, for ui.perfetto.dev.")
+        Path | None, typer.Option(help="Write a Chrome trace of the last run, for ui.perfetto.dev.")
     ] = None,
 ) -> None:
     """Print hit rate, throughput and completion times per policy."""
@@ -60,12 +61,19 @@ def main(
         f"{trace.name} on {SYSTEMS[model].name}: {len(asked)} requests at {offered:.2f}/s, "
         f"{reusable(asked):.1%} reusable without eviction",
         f"measured at {origin}",
-        texts=["policy"],
-        numbers=COLUMNS,
+        texts=["policy", "order"],
+        numbers=("pool", *COLUMNS),
     )
-    for name in track(policies, description="replaying"):
+    rows = [
+        (pool, name, which)
+        for pool in kv_tokens or [2_000_000]
+        for name in policies
+        for which in order or ["auto"]
+    ]
+    for pool, name, which in track(rows, description="replaying"):
         with tempfile.TemporaryDirectory() as directory:
-            config = boot_config(model, name, write_model_dir(model, 1.0, Path(directory)), kv_tokens)
+            model_dir = write_model_dir(model, 1.0, Path(directory))
+            config = boot_config(model, name, model_dir, pool, order=which)
             replica = Replica(config, timeline=timeline is not None)
         begun = replica.events.now
         served = replay(replica, asked, rate)
@@ -77,6 +85,8 @@ def main(
         busy = max(rank.busy for rank in replica.ranks) / seconds
         table.add_row(
             name,
+            which,
+            f"{pool:,}",
             f"{reused / tokens:.1%}",
             f"{tokens / seconds:,.0f}",
             f"{(tokens - reused) / seconds:,.0f}",
@@ -84,7 +94,7 @@ def main(
             f"{busy:.0%}",
             f"{replica.rounds / len(served):.2f}",
         )
-        if timeline is not None and name == policies[-1]:
+        if timeline is not None and (pool, name, which) == rows[-1]:
             write_timeline(timeline, replica.timelines())
     print_table(Console(), table)
 

@@ -36,12 +36,22 @@ LATENCY = 100e-6
 
 @dataclass
 class Served:
-    """One request: when it came and ended (virtual seconds), its tokens and those reused."""
+    """One request: when it came, was admitted and ended (virtual seconds), its tokens and those reused.
+
+    Attributes:
+        turn: how many requests were admitted before it.
+    """
 
     prompt_tokens: int
     submitted: float
     reused_tokens: int = 0
+    turn: int = -1
+    admitted: float = math.nan
     finished: float = math.nan
+
+    @property
+    def waiting(self) -> float:
+        return self.admitted - self.submitted
 
     @property
     def completion(self) -> float:
@@ -77,7 +87,7 @@ class Replica:
         self._rounds.to_loop, self._rounds.on_admitted = self._to_loop, loops.tell_follower
         loops.on_progress, loops.on_ended = self._rounds.progressed, self._ended
         self._served: dict[str, Served] = {}
-        self._numbers = 0
+        self._numbers = self._admissions = 0
         self._answered: Callable[[str], None] = lambda request_id: None
         collect_young_only()
 
@@ -177,7 +187,9 @@ class Replica:
     def _to_loop(self, messages: Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]) -> None:
         for message in messages:
             if isinstance(message, LaneAdmitted):
-                self._served[message.request_id].reused_tokens = message.start
+                served = self._served[message.request_id]
+                served.reused_tokens, served.admitted = message.start, self.events.now
+                served.turn, self._admissions = self._admissions, self._admissions + 1
         self._loops.tell_leader(messages)
 
     def _ended(self, request_id: str) -> None:

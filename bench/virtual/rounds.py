@@ -52,7 +52,7 @@ class VirtualRounds:
             first.actions,
             first.requests,
             first.reports,
-            first.cache.unreserved_tokens,
+            first.cache,
             config.ranks,
         )
         self.count = 0

@@ -101,6 +101,20 @@ def test_trace(tmp_path: Path) -> None:
     assert json.loads(timeline.read_text())["traceEvents"]
 
 
+def test_order_shows_that_prefixes_which_do_not_fit_are_reused_more_and_nobody_is_passed_beyond_the_bound(
+    run_here,
+) -> None:
+    printed = run_here(
+        "bench.order", "--clients", "24", "--pool", "100000", "--requests", "1", "--least", "96", "--charge", "0",
+        "--bound", "40000",
+    )  # fmt: skip
+    [fcfs, prefix] = [
+        line.split() for line in printed.splitlines() if line.split()[:1] in (["fcfs"], ["prefix"])
+    ]
+    assert float(prefix[4].rstrip("%")) > float(fcfs[4].rstrip("%"))
+    assert 0 < int(prefix[9].replace(",", "")) <= 40_000
+
+
 def test_a_cell_of_the_paper_in_a_worker_process_and_its_reports(tmp_path: Path, run_here) -> None:
     """The worker is a process that imports what it runs: only a real one shows whether it can."""
     kept = tmp_path / "paper.json"

@@ -39,6 +39,23 @@ def test_a_rank_that_keeps_nothing_can_resume_anywhere_and_has_room() -> None:
     cache.audit()
 
 
+def test_what_a_prompt_finds_is_present_and_of_that_what_requests_hold() -> None:
+    cache = RankCache([attention(6)], BLOCK)
+    assert cache.free_tokens() == 6 * BLOCK
+    long = prompt(0, 5 * BLOCK)
+    cache.prepare("a", keys_of(long), 5 * BLOCK, 0)
+    assert cache.free_tokens() == BLOCK, "what is reserved is not free"
+    cache.materialise("a")
+    cache.publish("a", 5 * BLOCK)
+    assert cache.standing(keys_of(long), 5 * BLOCK) == (4 * BLOCK, 4 * BLOCK), "the last token is computed"
+    cache.release("a")
+    assert cache.standing(keys_of(long), 5 * BLOCK) == (4 * BLOCK, 0)
+    assert (cache.free_tokens(), cache.unreserved_tokens()) == (BLOCK, 6 * BLOCK)
+    cache.lease("b", keys_of(long), 5 * BLOCK, 2 * BLOCK)
+    assert cache.standing(keys_of(long), 5 * BLOCK) == (4 * BLOCK, 2 * BLOCK)
+    assert RankCache([], BLOCK).standing(keys_of(long), 5 * BLOCK) == (0, 0)
+
+
 def test_calls_out_of_order_say_what_the_request_holds() -> None:
     bench = CacheBench(attention(4))
     with pytest.raises(ValueError, match="request a holds nothing; this needs lease"):

@@ -96,6 +96,14 @@ def test_the_salt_comes_with_the_routing() -> None:
         read(routing={"cache_salt": "s" * 1025})
 
 
+def test_the_priority_comes_with_the_routing() -> None:
+    assert read(routing={"priority": -3}).priority == -3
+    assert read(**as_the_frontend_sends(routing__priority=None)).priority == 0
+    for wrong in ("high", True, 1.5):
+        with pytest.raises(InvalidRequest, match=r"priority=.* should be a whole number"):
+            read(routing={"priority": wrong})
+
+
 def test_packed_token_ids_are_understood() -> None:
     parsed = read(token_ids=np.array([4, 5], dtype="<i4").tobytes())
     assert token_ids.unpack(parsed.tokens).tolist() == [4, 5]

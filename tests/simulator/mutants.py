@@ -293,9 +293,30 @@ MUTANTS = (
     Mutant(
         "queue: who failed goes to the end",
         f"{ADMISSION}.queue",
-        "AdmissionQueue._put_back",
-        "key=lambda item: item[1].number",
-        "key=lambda item: (item[1].failed, item[1].number)",
+        "AdmissionQueue._sort",
+        "key=lambda item: item[1].first_come",
+        "key=lambda item: (item[1].failed, item[1].first_come)",
+    ),
+    Mutant(
+        "queue: who passes others is not charged with it",
+        f"{ADMISSION}.queue",
+        "AdmissionQueue._begin",
+        "charge(entry, self._waiting.values())",
+        "pass",
+    ),
+    Mutant(
+        "order: who is passed too much is passed all the same",
+        f"{ADMISSION}.order",
+        "arrange",
+        "> bound",
+        "> 2 * bound",
+    ),
+    Mutant(
+        "order: without pressure too, others than who came first are preferred",
+        f"{ADMISSION}.order",
+        "PrefixOrder.heads",
+        "<= around.cache.free_tokens()",
+        "<= 0",
     ),
     Mutant(
         "queue: an aborted request goes on being lowered",

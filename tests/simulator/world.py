@@ -9,11 +9,13 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.admission.order import PrefixOrder
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
@@ -76,13 +78,19 @@ class World:
             headroom_tokens=headroom,
             block_size=setting.block_size if self.leases and admission == "wave" else 0,
         )
+        # Of a seed of its own: what else is drawn stays what it was.
+        self._own = own = random.Random(f"order {seed}")
+        self.priorities = own.choice(((0,), (0,), (0, 0, 0, 1, -1)))
+        self.computed_by_others: Counter[str] = Counter()
+        in_use = self.leases and admission == "wave"
+        self.order_by(own.choice((None, 0, setting.longest, 3 * setting.longest, 1000)) if in_use else None)
         self.planner = RoundPlanner(self.queue, leases=self.leases)
         self.wave = LeaderWave(
             self.planner,
             first.actions,
             first.requests,
             first.reports,
-            first.cache.unreserved_tokens,
+            first.cache,
             len(self.ranks),
             setting.beat,
         )
@@ -96,6 +104,7 @@ class World:
         self._to_loop: list[RequestsWaiting | LaneAdmitted | LaneAborted] = []
         self._ended: list[WaveDone] = []
         self._plan: Plan | None = None
+        self._pressure = False
         self._passed: set[str] = set()
         self._timer = self._launch_timer = -1.0
         self._quiet_until = -1.0
@@ -108,6 +117,11 @@ class World:
         """Let rank 0's LOOP thread plan so, from the start."""
         self.lanes = Lanes(Ring(2 * len(self.ranks)), planner, self.queue.limit)
         self.loop = LeaderLoop(self.lanes, self.ranks[0].parts.order, OFF)
+
+    def order_by(self, most_passed: int | None) -> None:
+        """Let rank 0 admit so, from the start: first come, first served if no bound is given."""
+        self.most_passed = most_passed or 0
+        self.queue.order = None if most_passed is None else PrefixOrder(most_passed, self.block_size)
 
     def run(self) -> int:
         """Until nothing is left to happen; returns how many events there were."""
@@ -207,6 +221,7 @@ class World:
         self._at(arrival, act, *arguments)
 
     def _submit(self, request: PrefillRequest) -> None:
+        request = msgspec.structs.replace(request, priority=self._own.choice(self.priorities))
         self.client.submit(request, self.now)
         self._wave_hears(Submit(request=request, keys=self._keys.keys(request.tokens)))
 
@@ -261,6 +276,9 @@ class World:
         self._plan = plan
         self.trace.append((self.now, plan))
         self._passed = set(self.queue._waiting) if plan.prepare else set()
+        asked = (*self.queue._waiting, *(admit.request_id for admit in plan.prepare))
+        demand = sum(self.client.requests[name].prompt_tokens for name in asked)
+        self._pressure = demand > self.ranks[0].parts.cache.free_tokens()
         for rank in self.ranks:
             self._send(("rounds", rank.number), self._vote, rank, plan)
 
@@ -312,12 +330,22 @@ class World:
         arrivals = list(self.client.requests)
         # One that is being lowered may be passed by others while it holds its lease.
         prepared = any(admit.request_id == name for admit in plan.prepare)
+        waited = [other for other in self._passed if prepared and other not in self.client.aborted]
+        mine = self.client.requests[name].priority
+        higher = [other for other in waited if self.client.requests[other].priority > mine]
+        assert not higher, f"{name} was admitted before {higher} of a higher priority"
         overtaken = [
             other
-            for other in self._passed
-            if prepared and arrivals.index(other) < arrivals.index(name) and other not in self.client.aborted
+            for other in waited
+            if arrivals.index(other) < arrivals.index(name) and self.client.requests[other].priority == mine
         ]
-        assert not overtaken, f"{name} was admitted before {overtaken}"
+        if self.queue.order is None or not self._pressure:
+            assert not overtaken, f"{name} was admitted before {overtaken}"
+        for other in overtaken:
+            self.computed_by_others[other] += admitted.end - admitted.start
+            assert self.computed_by_others[other] <= self.most_passed, (
+                f"{other} was passed by {self.computed_by_others[other]} tokens, {name} the last of them"
+            )
 
     def _apply(self, rank: SimulatedRank, tally: Tally) -> None:
         assert rank.wave is not None

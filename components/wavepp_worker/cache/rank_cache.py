@@ -18,8 +18,9 @@ from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.reservations import Reservations
-from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, StoredBlock
+from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, Standing, StoredBlock
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.full import FullWindow
 from wavepp_worker.cache.windows.kinds import make_window
 from wavepp_worker.cache.windows.window import Window
 from wavepp_worker.errors import ConfigError
@@ -76,6 +77,23 @@ class RankCache:
         with self._mutex:
             unreserved = [window.unreserved for window in self._prefix_trees()]
         return min((self.block_size * blocks for blocks in unreserved), default=math.inf)
+
+    def free_tokens(self) -> float:
+        """Tokens that ``prepare`` could reserve now without that anything reusable has to go.
+
+        Counts windows of full attention; infinity if there are none.
+        """
+        with self._mutex:
+            free = [window.free for window in self._prefix_trees()]
+        return min((self.block_size * blocks for blocks in free), default=math.inf)
+
+    def standing(self, keys: Sequence[bytes], prompt_tokens: int) -> Standing:
+        """How much of a prompt is reusable, and how much of that is held. Looks at windows of full attention."""
+        limit = self._limit(keys, prompt_tokens, prompt_tokens)
+        with self._mutex:
+            blocks = [window.standing(keys, limit) for window in self._prefix_trees()]
+        present, held = blocks[0] if blocks else (0, 0)
+        return Standing(self.block_size * present, self.block_size * held)
 
     def use(self) -> CacheUse:
         """Where the blocks of window 0 are."""
@@ -232,6 +250,6 @@ class RankCache:
         """The largest endpoint in blocks that there can be up to a candidate in tokens."""
         return max(0, min(min(candidate, prompt_tokens - 1) // self.block_size, len(keys)))
 
-    def _prefix_trees(self) -> list[Window]:
+    def _prefix_trees(self) -> list[FullWindow]:
         """The window that is kept on disk over a restart: the first with full attention, if any."""
-        return [window for window in self._windows if window.prefix_tree][:1]
+        return [window for window in self._windows if isinstance(window, FullWindow)][:1]

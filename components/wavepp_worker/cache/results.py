@@ -40,6 +40,18 @@ class CacheUse:
     disk_used: int
 
 
+class Standing(NamedTuple):
+    """How much of a prompt a rank has now.
+
+    Attributes:
+        present: tokens that can be reused.
+        held: of those, the first ones, which some request holds: reusing them takes no room.
+    """
+
+    present: int
+    held: int
+
+
 @dataclass(frozen=True)
 class Prepared:
     """How far a preparation got.

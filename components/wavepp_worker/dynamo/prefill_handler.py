@@ -226,4 +226,5 @@ def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) ->
         sampling=parsed.sampling,
         handoff=handoff,
         banned=parsed.banned_first,
+        priority=parsed.priority,
     )

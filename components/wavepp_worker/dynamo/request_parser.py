@@ -39,6 +39,7 @@ class ParsedRequest:
     Attributes:
         tokens: the prompt, packed as ``token_ids`` says.
         salt: the cache isolation key.
+        priority: who has a higher one is admitted first (the frontend's ``nvext.agent_hints.priority``).
         sampling: how tokens are chosen.
         max_tokens: most tokens to generate: at least 1, at most what the context leaves.
         min_tokens: tokens before which nothing ends the answer.
@@ -51,6 +52,7 @@ class ParsedRequest:
 
     tokens: bytes
     salt: str
+    priority: int
     sampling: SamplingParams
     max_tokens: int
     min_tokens: int
@@ -110,6 +112,7 @@ def parse_request(
     return ParsedRequest(
         tokens=tokens,
         salt=salt,
+        priority=_priority(groups.routing),
         sampling=sampling,
         max_tokens=min(max_tokens, context_left),
         min_tokens=min(min_tokens, context_left),
@@ -119,6 +122,13 @@ def parse_request(
         keep_stop_string=bool(groups.sampling.get("include_stop_str_in_output")),
         skip_special=groups.output.get("skip_special_tokens") is not False,
     )
+
+
+def _priority(routing: Mapping[str, Any]) -> int:
+    value = routing.get("priority", 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequest(f"priority={value!r} should be a whole number; higher ones are served first")
+    return value
 
 
 def _packed(ids: Any) -> bytes:

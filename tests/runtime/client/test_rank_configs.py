@@ -68,3 +68,17 @@ def test_sizes_that_do_not_suit_the_planner_are_refused_before_a_rank_starts(
         ConfigError, match=r"max_num_batched_tokens 100. Change those two to multiples of block_size"
     ):
         rank_configs(bad, read_model_info(tiny_llama), tmp_path)
+
+
+def test_order_is_by_prefix_where_requests_lease_and_is_refused_elsewhere(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    info = read_model_info(tiny_llama)
+    [leased, _] = rank_configs(config(tiny_llama, pp=2, kv_tokens=(640, 320)), info, tmp_path)
+    assert (leased.order, leased.order_max_passed_tokens) == ("prefix", 640), "twice the smallest pool"
+    [told] = rank_configs(config(tiny_llama, order="fcfs", order_max_passed_tokens=7), info, tmp_path)
+    assert (told.order, told.order_max_passed_tokens) == ("fcfs", 7)
+    [baseline] = rank_configs(config(tiny_llama, admission="lockstep"), info, tmp_path)
+    assert baseline.order == "fcfs"
+    with pytest.raises(ConfigError, match="order=prefix needs ownership=lease"):
+        rank_configs(config(tiny_llama, ownership="none", order="prefix"), info, tmp_path)

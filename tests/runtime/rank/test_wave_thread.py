@@ -57,9 +57,7 @@ class Bench:
         rounds = LeaderRounds(self.context, [ADDRESS], wait)
         self.opened.append(rounds)
         parts, planner = self.leader.parts, RoundPlanner(AdmissionQueue(1), leases=True)
-        wave = LeaderWave(
-            planner, parts.actions, parts.requests, parts.reports, parts.cache.unreserved_tokens, 2, beat
-        )
+        wave = LeaderWave(planner, parts.actions, parts.requests, parts.reports, parts.cache, 2, beat)
         return LeaderWaveThread(
             wave,
             rounds,

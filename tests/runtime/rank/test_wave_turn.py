@@ -53,7 +53,7 @@ class Leader:
             parts.actions,
             parts.requests,
             parts.reports,
-            parts.cache.unreserved_tokens,
+            parts.cache,
             ranks,
             heartbeat_seconds,
         )

@@ -31,6 +31,11 @@ class FullWindow(AttentionWindow):
         on_device = leading(present, lambda at: nodes[keys[at]].tier == Tier.DEVICE)
         return present if on_device - pinned <= pinnable else pinned + max(0, pinnable)
 
+    def standing(self, keys: Sequence[bytes], limit: int) -> tuple[int, int]:
+        """How many of the first ``limit`` blocks are reusable, and how many of those someone holds."""
+        nodes, present = self.tree.nodes, self.tree.match(keys, limit)
+        return present, leading(present, lambda at: nodes[keys[at]].pins > 0)
+
     def lease(self, keys: Sequence[bytes], end: int) -> Share:
         """From the last block up: a look-up of each key would cost more than all the rest."""
         node = self.tree.nodes[keys[end - 1]] if end else None

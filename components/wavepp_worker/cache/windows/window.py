@@ -109,6 +109,11 @@ class Window(ABC):
         """Say what each of a request's ``own`` new device blocks is for; all it pinned is on the device."""
 
     @property
+    def free(self) -> int:
+        """Device blocks without content beside all escrows."""
+        return max(0, self.tree.pools[Tier.DEVICE].free - self.ledger.reserved)
+
+    @property
     def unreserved(self) -> int:
         """Room beside all escrows, in blocks."""
         return self.tree.room(Tier.DEVICE) - self.ledger.reserved

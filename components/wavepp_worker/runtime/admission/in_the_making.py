@@ -43,6 +43,10 @@ class InTheMaking:
         self._reads: dict[str, tuple[str, int]] = {}
         self._changed: dict[str, int] = {}
 
+    def __len__(self) -> int:
+        """Admitted requests that are not over."""
+        return len(self._writers)
+
     def admitted(self, request_id: str, keys: BlockKeys, endpoint: int) -> None:
         """All ranks hold a request, which will compute what follows ``endpoint``; if it reads, then up to there."""
         writer = self._writers[request_id] = Writer(keys, endpoint, len(keys))

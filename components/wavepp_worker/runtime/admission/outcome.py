@@ -37,7 +37,7 @@ def decide(plan: Plan, votes: Sequence[Vote]) -> RoundOutcome:
 
     A candidate is the minimum of the hints. A request is admitted if every rank committed it where it was
     asked to. Otherwise it fails if some rank has no room, and else is lowered: reconciliation only lowers.
-    Requests are served first come first served: behind one that fails, all that the round prepares fail.
+    Nobody overtakes in a round: behind one that fails, all that the round prepares after it fail.
 
     Raises:
         PositionMismatch: a vote does not answer the plan.

@@ -22,7 +22,7 @@ class Ownership(Protocol):
     """What one rank holds for requests. Used by the WAVE thread only."""
 
     def prepare(self, wanted: Sequence[Admit], headroom: int) -> list[Claim]:
-        """Pin up to each candidate and make sure of the room after it, first come first served.
+        """Pin up to each candidate and make sure of the room after it, one after the other.
 
         Args:
             wanted: requests with the endpoint that all ranks believe in.

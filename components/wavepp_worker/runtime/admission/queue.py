@@ -1,4 +1,4 @@
-"""Which requests rank 0 asks the ranks about next: first come first served, within limits. Pure."""
+"""Which requests rank 0 asks the ranks about next: in order, within limits. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
+from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
+from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.protocol.rounds import Admit
 
 MAX_HINT_AGE_SECONDS = 0.02
@@ -34,33 +37,6 @@ class Work:
 
     def __bool__(self) -> bool:
         return bool(self.hint or self.prepare or self.reconcile)
-
-
-@dataclass
-class Waiting:
-    """A request that holds nothing.
-
-    Attributes:
-        arrived: seconds on the caller's clock.
-        prompt_tokens: length of the prompt.
-        number: of its arrival; requests are served in this order.
-        keys: of the full blocks of the prompt.
-        reusable: most of them that the request could reuse.
-        candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
-        hinted: when that was.
-        selected: when it was first prepared.
-        failed: some rank had no room for it.
-    """
-
-    arrived: float
-    prompt_tokens: int
-    number: int
-    keys: BlockKeys
-    reusable: int
-    candidate: int | None = None
-    hinted: float = -math.inf
-    selected: float | None = None
-    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,12 +64,14 @@ class AdmissionQueue:
             are looked up as they arrive, also beyond the limit; they own nothing by it.
         headroom_tokens: tokens that preparing a request leaves to others.
         block_size: tokens per block, to let requests reuse blocks in the making; 0 if they shall not.
+        order: who comes first under pressure; None if that is always first come, first served.
     """
 
     limit: int
     lockstep: bool = False
     headroom_tokens: int = 0
     block_size: int = 0
+    order: PrefixOrder | None = None
     _making: InTheMaking = field(default_factory=InTheMaking)
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
@@ -113,16 +91,23 @@ class AdmissionQueue:
         """In lockstep, whether requests were looked up and are not all allocated: nothing else may come first."""
         return self.lockstep and (self._looked_up or bool(self._lower))
 
-    def arrive(self, request_id: str, prompt_tokens: int, now: float, keys: BlockKeys = NO_KEYS) -> None:
+    def arrive(
+        self, request_id: str, prompt_tokens: int, now: float, keys: BlockKeys = NO_KEYS, priority: int = 0
+    ) -> None:
         self._arrivals += 1
         reusable = shareable(keys, prompt_tokens, self.block_size) if self.block_size else 0
-        self._waiting[request_id] = Waiting(now, prompt_tokens, self._arrivals, keys, reusable)
+        entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
+        last = next(reversed(self._waiting.values()), entry)
+        self._waiting[request_id] = entry
+        if last.priority < priority:
+            self._sort()
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
         self._lower.pop(request_id, None)
         found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
         if found is not None:
+            give_back(found, found.prompt_tokens)
             self._making.stopped_reading(request_id)
             self.freed()
         return found is not None
@@ -162,16 +147,22 @@ class AdmissionQueue:
             return max(now, self._retry_at)
         return math.inf
 
-    def work(self, now: float, unreserved_tokens: float = math.inf) -> Work:
+    def work(
+        self,
+        now: float,
+        unreserved_tokens: float = math.inf,
+        cache: CacheView | None = None,
+    ) -> Work:
         """What to ask the ranks next. Every request in it has an answer in the round's outcome.
 
         Args:
             unreserved_tokens: what rank 0 could reserve for new requests at most. Who does not fit there is not asked
                 about: a round that must fail costs all ranks and brings nothing.
+            cache: of rank 0, which ``order`` looks at.
         """
         reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
         self._lower.clear()
-        heads = list(self._waiting.items())[: max(0, self._free_places())]
+        heads = self._heads(now, unreserved_tokens - self.headroom_tokens, cache)
         # Requests that fail on different ranks fail all, and would again, if they were asked for together.
         alone = bool(heads) and heads[0][1].failed and not self._open and not self._preparing
         if alone:
@@ -183,13 +174,14 @@ class AdmissionQueue:
         # While a request goes down, its demand grows: who came later must not take that room from it.
         if now >= self._retry_at and not reconcile:
             left = unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens
+            groups: set[int] = set()
             for request_id, entry in heads:
                 if entry.candidate is None:
                     break
                 admit = self._candidate(request_id, entry)
                 if self._made_by_another(entry, admit, prepare):
                     break
-                left -= entry.prompt_tokens - admit.endpoint
+                left -= self._room(entry, admit, groups)
                 if left < 0:
                     if not prepare:
                         entry.failed = True
@@ -209,12 +201,18 @@ class AdmissionQueue:
         for candidate in outcome.candidates:
             if candidate.request_id in self._waiting:
                 entry = self._waiting[candidate.request_id]
+                if entry.candidate is None and self.order is not None:
+                    # It may come before those that nothing could be done for.
+                    self.freed()
                 entry.candidate, entry.hinted = candidate.endpoint, now
         admissions = []
         for admit in outcome.admitted:
             entry = self._preparing.pop(admit.request_id)
+            give_back(entry, admit.endpoint)
             self._open.add(admit.request_id)
             after = self._making.writer_of(admit.request_id)
+            if self.order is not None:
+                self.order.admitted(entry, admit.endpoint)
             if self.block_size:
                 self._making.admitted(admit.request_id, entry.keys, admit.endpoint // self.block_size)
             selected = now if entry.selected is None else entry.selected
@@ -269,9 +267,37 @@ class AdmissionQueue:
         for request_id in failed:
             entry = self._preparing.pop(request_id)
             self._making.stopped_reading(request_id)
+            give_back(entry, entry.prompt_tokens)
             entry.failed = True
             self._waiting[request_id] = entry
-        self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].number))
+        self._sort()
+
+    def _sort(self) -> None:
+        self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].first_come))
+
+    def _heads(self, now: float, room: float, cache: CacheView | None) -> list[tuple[str, Waiting]]:
+        """Those that may be prepared, in order."""
+        places = max(0, self._free_places())
+        chosen = None
+        if self.order is not None and cache is not None and places and now >= self._retry_at:
+            running = len(self._making) + len(self._preparing)
+            around = Surroundings(room, cache, running, self._making.writer)
+            chosen = self.order.heads(self._waiting.values(), now, around)
+        if chosen is None:
+            return list(islice(self._waiting.items(), places))
+        if not chosen:
+            self._retry_at = now + LOCAL_RETRY_SECONDS
+        names = {id(entry): name for name, entry in self._waiting.items()}
+        return [(names[id(entry)], entry) for entry in chosen[:places]]
+
+    def _room(self, entry: Waiting, admit: Admit, groups: set[int]) -> int:
+        """Tokens of room that rank 0 is taken to need for a request, beside those of ``groups``."""
+        computed = entry.prompt_tokens - admit.endpoint
+        if entry.demand is None:
+            return computed
+        shared = entry.demand.shared if entry.demand.group in groups else 0
+        groups.add(entry.demand.group)
+        return max(computed, entry.demand.alone - shared)
 
     def _free_places(self) -> int:
         return self.limit - len(self._open) - len(self._preparing)
@@ -280,6 +306,8 @@ class AdmissionQueue:
         for admit in prepare:
             entry = self._waiting.pop(admit.request_id)
             entry.selected = now if entry.selected is None else entry.selected
+            if self.order is not None:
+                charge(entry, self._waiting.values())
             self._preparing[admit.request_id] = entry
             if admit.writer:
                 self._making.reads(admit.request_id, admit.writer, admit.endpoint // self.block_size)

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -103,16 +104,21 @@ class RoundPlanner:
         """When the next round is due; infinity if that depends on an event."""
         return now if self._news() else self._queue.due(now)
 
-    def next_plan(self, now: float, unreserved_tokens: float = math.inf) -> Plan | None:
+    def next_plan(
+        self,
+        now: float,
+        unreserved_tokens: float = math.inf,
+        cache: CacheView | None = None,
+    ) -> Plan | None:
         """The next round, or None if there is nothing to do. Its outcome goes to ``apply`` before the next.
 
-        ``unreserved_tokens``: see ``AdmissionQueue.work``.
+        ``unreserved_tokens`` and ``cache``: see ``AdmissionQueue.work``.
         """
         halfway = self._queue.halfway
         news = self._news() and not halfway
         arrivals = self._announce() if news else ()
         # In lockstep, looking up stops the executors until the round after it: nothing may come between.
-        work = Work() if news and self._queue.lockstep else self._queue.work(now, unreserved_tokens)
+        work = Work() if news and self._queue.lockstep else self._queue.work(now, unreserved_tokens, cache)
         if not (news or work or halfway):
             return None
         plan = Plan(
@@ -153,7 +159,9 @@ class RoundPlanner:
             if announced and size > MAX_KEY_BYTES_PER_ROUND:
                 break
             self._arrivals.popitem(last=False)
-            self._queue.arrive(request.request_id, request.prompt_tokens, arrived, BlockKeys(request.keys))
+            self._queue.arrive(
+                request.request_id, request.prompt_tokens, arrived, BlockKeys(request.keys), request.priority
+            )
             announced.append(request)
         return tuple(announced)
 
@@ -169,5 +177,8 @@ def make_round_planner(config: RankConfig) -> RoundPlanner:
         lockstep=config.lockstep,
         headroom_tokens=headroom,
         block_size=config.block_size if config.leases and not config.lockstep else 0,
+        order=PrefixOrder(config.order_max_passed_tokens, config.block_size)
+        if config.order == "prefix"
+        else None,
     )
     return RoundPlanner(queue, leases=config.leases)

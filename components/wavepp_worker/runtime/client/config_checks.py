@@ -62,3 +62,19 @@ def ownership_of(config: EngineConfig) -> Literal["none", "lease"]:
             "paused; set ownership to none, or admission to wave"
         )
     return config.ownership
+
+
+def order_of(config: EngineConfig, ownership: str) -> Literal["fcfs", "prefix"]:
+    """Who is admitted first under pressure.
+
+    Raises:
+        ConfigError: ``prefix`` needs leases.
+    """
+    if config.order == "auto":
+        return "prefix" if ownership == "lease" else "fcfs"
+    if config.order == "prefix" and ownership != "lease":
+        raise ConfigError(
+            "order=prefix needs ownership=lease: it looks at which blocks requests hold before they run; set order to "
+            "fcfs, or ownership to lease"
+        )
+    return config.order

@@ -10,6 +10,7 @@ from wavepp_worker.model.stage_loader import resolve_dtype
 from wavepp_worker.runtime.client.config_checks import (
     check_planner,
     check_timeline,
+    order_of,
     ownership_of,
     transport_of,
 )
@@ -21,6 +22,10 @@ WAIT_SECONDS = 120.0
 """Bound of every wait inside a worker: a rank that makes its peers wait longer counts as dead."""
 WAVE_TIMEOUTS_PER_WAIT = 2
 """Who waits for another rank waits longer than that rank may be hung: it knows less of what happened."""
+
+POOLS_PASSED = 2
+"""Default of ``order_max_passed_tokens``, in pools: with one, requests of 8 prefixes of which 6 fit cannot all run
+together with their like."""
 
 
 def rank_configs(
@@ -40,6 +45,10 @@ def rank_configs(
     blocks = pool_blocks(config)
     tiers = tier_blocks(config)
     ownership = ownership_of(config)
+    order = order_of(config, ownership)
+    max_passed = config.order_max_passed_tokens
+    if max_passed is None:
+        max_passed = POOLS_PASSED * config.block_size * min(blocks)
 
     def address(name: str) -> str:
         return f"ipc://{run_dir}/{name}"
@@ -63,6 +72,8 @@ def rank_configs(
             admission=config.admission,
             ownership=ownership,
             headroom_blocks=headroom_blocks(config, blocks[rank]),
+            order=order,
+            order_max_passed_tokens=max_passed,
             round_delay=config.round_delay,
             max_num_batched_tokens=config.max_num_batched_tokens,
             min_num_batched_tokens=config.min_num_batched_tokens,

@@ -49,6 +49,13 @@ class EngineConfig(Settings):
     ownership: Literal["auto", "none", "lease"] = "auto"
     """``lease`` pins and reserves until a request runs, the default with ``wave``; ``none`` allocates at
     admission (for comparison)."""
+    order: Literal["auto", "fcfs", "prefix"] = "auto"
+    """Who is admitted first while what waits does not fit the cache: ``fcfs`` is who came first; ``prefix`` is who
+    reuses most of what is there, so that requests of one prefix run together, the default with ``ownership=lease``.
+    Requests of a higher priority come before all others."""
+    order_max_passed_tokens: int | None = Field(default=None, ge=0)
+    """Most tokens that those compute in all which ``order=prefix`` admits before a request that came earlier;
+    default: twice what the smallest rank's KV holds."""
     round_delay: float = Field(default=0.0, ge=0, le=LONGEST_SECONDS)
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
     planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"

@@ -18,6 +18,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         admission: ``lockstep`` or ``wave``.
         ownership: ``none`` or ``lease``.
         headroom_blocks: blocks that preparing a request must leave to others.
+        order: ``fcfs`` or ``prefix``; see ``EngineConfig``.
+        order_max_passed_tokens: see ``EngineConfig``.
         min_num_batched_tokens: fewest tokens a wave's budget shrinks to; None for the planner's default.
         planner: see ``EngineConfig``.
         wave_cost: seconds of the slowest stage per wave, per token, and per token and token of context.
@@ -49,6 +51,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     admission: str
     ownership: str
     headroom_blocks: int
+    order: str
+    order_max_passed_tokens: int
     round_delay: float
     max_num_batched_tokens: int
     min_num_batched_tokens: int | None

@@ -26,6 +26,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         banned: tokens the first one must not be (stop tokens of a request with ``min_tokens``).
         secret: what a decode worker must know to get the KV; the engine chooses it.
         probe: nobody asked for it: it is in no statistics, and nothing is learned from it.
+        priority: who has a higher one is admitted first.
     """
 
     request_id: str
@@ -37,6 +38,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     banned: tuple[int, ...] = ()
     secret: Secret | None = None
     probe: bool = False
+    priority: int = 0
 
     @classmethod
     def of(
@@ -93,7 +95,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         keys: packed keys of the prompt's full blocks, see ``block_keys``.
-        handoff, secret: see ``PrefillRequest``.
+        handoff, secret, priority: see ``PrefillRequest``.
     """
 
     request_id: str
@@ -101,6 +103,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keys: bytes
     handoff: bool = False
     secret: Secret | None = None
+    priority: int = 0
 
     @classmethod
     def of(cls, request: PrefillRequest, keys: bytes) -> Arrival:
@@ -111,6 +114,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             keys=keys,
             handoff=request.handoff,
             secret=request.secret,
+            priority=request.priority,
         )
 
 

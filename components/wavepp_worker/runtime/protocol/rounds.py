@@ -27,7 +27,7 @@ class Plan(Message, frozen=True, omit_defaults=True):
         arrivals: requests every rank shall know from now on.
         release: requests every rank lets go of, whatever their state.
         hint: requests whose local reuse endpoint the vote shall carry.
-        prepare: requests to lease and reserve for, first come first served; the vote carries a claim each.
+        prepare: requests to lease and reserve for, in the order of their admission; the vote carries a claim each.
         exempt: the only request of ``prepare`` may ignore the headroom, as no other holds a lease.
         reconcile: requests to commit at a lower endpoint; the vote carries a claim each.
         audit_id: if set, every rank reports its books.

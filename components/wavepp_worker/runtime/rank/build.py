@@ -188,7 +188,7 @@ def _leader(
         parts.actions,
         parts.requests,
         parts.reports,
-        parts.cache.unreserved_tokens,
+        parts.cache,
         config.ranks,
         HEARTBEAT_SECONDS,
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.actions import RoundActions
 from wavepp_worker.runtime.admission.ballot import Ballot
@@ -55,16 +56,15 @@ class LeaderWave:
         actions: RoundActions,
         requests: RequestTable,
         reports: RankReports,
-        unreserved_tokens: Callable[[], float],
+        cache: RankCache,
         ranks: int,
         heartbeat_seconds: float = math.inf,
     ) -> None:
-        """``unreserved_tokens`` tells how many this rank could reserve now; see ``AdmissionQueue.work``."""
         self._planner = planner
         self._actions = actions
         self._requests = requests
         self._reports = reports
-        self._unreserved_tokens = unreserved_tokens
+        self._cache = cache
         self._ranks = ranks
         self._heartbeat_seconds = heartbeat_seconds
         self._next_beat = 0.0 if math.isfinite(heartbeat_seconds) else math.inf
@@ -101,7 +101,7 @@ class LeaderWave:
         if now >= self._next_beat:
             self._next_beat = now + self._heartbeat_seconds
             events = (self._reports.heartbeat(self._planner.waiting, self._planner.running),)
-        plan = self._planner.next_plan(now, self._unreserved_tokens())
+        plan = self._planner.next_plan(now, self._cache.unreserved_tokens(), self._cache)
         if plan is not None:
             self._ballot = Ballot(plan, self._ranks)
         return LeaderWaveEffects((*self._tell_waiting(), *self._planner.take_aborted()), events, plan)

@@ -1,0 +1,1 @@
+"""Who is served first when not all that is reusable fits."""

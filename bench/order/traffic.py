@@ -1,0 +1,46 @@
+"""Requests that follow one of several prefixes, which do not all fit the cache, with a suffix of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from bench.common.prompts import Prompts
+from bench.virtual.replica import Served
+
+PREFIXES = 8
+PREFIX, SUFFIX = 16_384, 512
+"""Tokens of a prefix, and of what follows it."""
+
+
+class SuffixTraffic:
+    """Prompts (packed token ids) that depend on the seed only."""
+
+    def __init__(self, seed: int) -> None:
+        self._new = Prompts(seed)
+        self._draw = random.Random(seed)
+        self.prefixes = [self._new.tokens(PREFIX) for _ in range(PREFIXES)]
+
+    def prompts(self, count: int) -> Iterator[bytes]:
+        """Each of a prefix drawn at random."""
+        for _ in range(count):
+            yield self._draw.choice(self.prefixes) + self._new.tokens(SUFFIX)
+
+
+def most_passed(served: Sequence[Served]) -> int:
+    """Tokens that requests computed which came after another and were admitted before it, of the one with most.
+
+    Args:
+        served: in the order of their arrival.
+    """
+    turns = sorted(range(len(served)), key=lambda at: served[at].turn)
+    waiting = dict.fromkeys(range(len(served)), 0)
+    most = 0
+    for at in turns:
+        most = max(most, waiting.pop(at))
+        computed = served[at].prompt_tokens - served[at].reused_tokens
+        for other in waiting:
+            if other >= at:
+                break
+            waiting[other] += computed
+    return most

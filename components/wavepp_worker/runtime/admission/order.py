@@ -1,0 +1,184 @@
+"""In which order waiting requests are prepared while not all of them fit. Pure.
+
+First come, first served keeps nobody waiting for those who came later. But where the prefixes that requests share do
+not all fit the cache, each then finds its own evicted by those in between, and most compute everything. Under that
+pressure requests come first whose admission computes and takes least: those of one prefix run together while it is
+there. A popular prefix that had to go comes back when enough requests wait for it, not for each of them anew. Nobody is
+passed for ever: what those compute who pass a request is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import Protocol
+
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.cache.results import Standing
+from wavepp_worker.runtime.admission.demand import Demand, demands
+from wavepp_worker.runtime.admission.popular import PopularPrefixes
+from wavepp_worker.runtime.admission.waiting import Waiting
+
+LOOKAHEAD = 128
+"""Most waiting requests that are looked at: that takes 10 to 20 µs each."""
+LOOK_AGAIN_SECONDS = 0.02
+"""Seconds after which what the waiting requests demand is looked at again; who comes meanwhile is looked at alone."""
+HELD_BACK = 1 / 8
+"""Share of a prompt that is popular and missing, from which on it is held back."""
+WAITING_PER_RUNNING = 2
+"""So many times as many requests wait as run, when the next popular prefix is computed again."""
+
+
+class CacheView(Protocol):
+    """What is looked at of rank 0's cache; see ``RankCache``."""
+
+    def free_tokens(self) -> float: ...
+    def standing(self, keys: BlockKeys, prompt_tokens: int) -> Standing: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What waiting requests meet.
+
+    Attributes:
+        room: tokens that could be reserved for them.
+        cache: of rank 0.
+        running: requests that are admitted or being prepared, and not over.
+        writer: see ``InTheMaking.writer``.
+    """
+
+    room: float
+    cache: CacheView
+    running: int
+    writer: Callable[[BlockKeys, int, int], tuple[str, int] | None]
+
+
+@dataclass
+class PrefixOrder:
+    """Requests that compute and take least come first while not all that wait fit; else who came first.
+
+    Attributes:
+        max_passed_tokens: most tokens that those compute in all which pass a request.
+        block_size: tokens per block.
+    """
+
+    max_passed_tokens: int
+    block_size: int
+    _popular: PopularPrefixes = field(default_factory=PopularPrefixes)
+    _looked_at: float = -1.0
+
+    def admitted(self, entry: Waiting, endpoint: int) -> None:
+        """A request was admitted that reuses ``endpoint`` tokens."""
+        self._popular.reused(entry.keys, endpoint // self.block_size)
+        if entry.demand is not None and entry.demand.shared:
+            # What it took together with others is there for them now.
+            self._looked_at = -1.0
+
+    def heads(self, waiting: Iterable[Waiting], now: float, around: Surroundings) -> list[Waiting] | None:
+        """Who may be prepared, in order, perhaps nobody yet; None if nothing speaks against who came first.
+
+        Args:
+            waiting: first come first.
+        """
+        rest = iter(waiting)
+        first = next(rest, None)
+        if first is None:
+            return None
+        rivals = [
+            first,
+            *islice(takewhile(lambda each: each.priority == first.priority, rest), LOOKAHEAD - 1),
+        ]
+        if sum(each.prompt_tokens for each in rivals) <= around.cache.free_tokens():
+            return None
+        looked_at = self._look(rivals, now, around)
+        held_back = [
+            each for each, demand in zip(rivals, looked_at, strict=True) if self._held_back(each, demand)
+        ]
+        if not held_back and sum(demand.takes for demand in looked_at) <= around.room:
+            return None
+        arranged = arrange(rivals, looked_at, self.max_passed_tokens)
+        back = around.running * WAITING_PER_RUNNING > len(rivals)
+        return without_held_back(arranged, held_back, 0 if back else 1)
+
+    def _held_back(self, entry: Waiting, demand: Demand) -> bool:
+        if 2 * (entry.passed + entry.prompt_tokens) > self.max_passed_tokens:
+            return False
+        missing = self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - demand.present)
+        return missing >= HELD_BACK * entry.prompt_tokens
+
+    def _look(self, rivals: Sequence[Waiting], now: float, around: Surroundings) -> list[Demand]:
+        if not 0 <= now - self._looked_at <= LOOK_AGAIN_SECONDS:
+            self._looked_at = now
+            for each in rivals:
+                each.demand = None
+        new = [each for each in rivals if each.demand is None]
+        together = [new] if len(new) == len(rivals) else [[each] for each in new]
+        for prompts in together:
+            found = demands(prompts, self.block_size, around.cache.standing, around.writer)
+            for each, demand in zip(prompts, found, strict=True):
+                each.demand = demand
+        return [each.demand for each in rivals if each.demand is not None]
+
+
+def arrange(rivals: Sequence[Waiting], looked_at: Sequence[Demand], bound: int) -> list[Waiting]:
+    """Requests of low cost first, as long as what passes each of them stays within ``bound``.
+
+    Args:
+        rivals: first come first, all of one priority.
+        looked_at: their demands.
+        bound: tokens; a prompt counts whole until it is admitted.
+    """
+    most = [0] * (len(rivals) + 1)
+    for at in range(len(rivals) - 1, -1, -1):
+        most[at] = max(most[at + 1], rivals[at].passed)
+
+    def rank(at: int) -> tuple[float, int, int]:
+        return looked_at[at].cost(rivals[at].prompt_tokens), looked_at[at].group, at
+
+    chosen: list[Waiting] = []
+    taken = [False] * len(rivals)
+    oldest = passing = 0
+    for at in sorted(range(len(rivals)), key=rank):
+        while not taken[at]:
+            following = at
+            if at != oldest and most[oldest] + passing + rivals[at].prompt_tokens > bound:
+                following = oldest
+            elif at != oldest:
+                passing += rivals[at].prompt_tokens
+            taken[following] = True
+            chosen.append(rivals[following])
+            while oldest < len(rivals) and taken[oldest]:
+                oldest += 1
+    return chosen
+
+
+def without_held_back(
+    arranged: Sequence[Waiting], held_back: Sequence[Waiting], groups: int
+) -> list[Waiting]:
+    """The leading requests among which those held back are of at most so many groups."""
+    held = {id(each) for each in held_back}
+    seen: set[int] = set()
+    for at, each in enumerate(arranged):
+        if id(each) in held and each.demand is not None:
+            seen.add(each.demand.group)
+            if len(seen) > groups:
+                return list(arranged[:at])
+    return list(arranged)
+
+
+def charge(entry: Waiting, waiting: Iterable[Waiting]) -> None:
+    """A request is being prepared: it passes those of its priority that came before and wait (first come first)."""
+    for other in waiting:
+        if other.first_come >= entry.first_come:
+            break
+        if other.priority == entry.priority:
+            other.passed += entry.prompt_tokens
+            entry.passes.append(other)
+
+
+def give_back(entry: Waiting, tokens: int) -> None:
+    """Of what a request was charged with that passed others, so many tokens it does not compute."""
+    for other in entry.passes:
+        other.passed -= tokens
+    entry.passes.clear()

@@ -1,0 +1,197 @@
+"""Who is prepared first while not all that wait fit; in blocks of one token, a letter each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
+from wavepp_worker.cache.results import Standing
+from wavepp_worker.runtime.admission.order import PrefixOrder
+from wavepp_worker.runtime.admission.outcome import RoundOutcome
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.protocol.rounds import Admit
+
+
+def keys(text: str) -> BlockKeys:
+    """Of a prompt with a block for each letter: a key stands for all before it as well."""
+    return BlockKeys.of(
+        text[: at + 1].encode().rjust(KEY_BYTES, b"\0")[-KEY_BYTES:] for at in range(len(text))
+    )
+
+
+@dataclass
+class Cache:
+    """What of which prompts is there."""
+
+    free: float = 0
+    present: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+
+    def free_tokens(self) -> float:
+        return self.free
+
+    def standing(self, keys: BlockKeys, prompt_tokens: int) -> Standing:
+        return Standing(*(self._common(keys, texts) for texts in (self.present + self.held, self.held)))
+
+    def _common(self, wanted: BlockKeys, texts: list[str]) -> int:
+        return max(
+            (sum(a == b for a, b in zip(wanted, keys(text), strict=False)) for text in texts), default=0
+        )
+
+
+@dataclass
+class Served:
+    """A queue whose ranks have what its cache says, and room for what is asked."""
+
+    cache: Cache = field(default_factory=Cache)
+    bound: int = 1000
+    limit: int = 64
+    now: float = 0.0
+    room: float = 20
+    order: bool = True
+
+    def __post_init__(self) -> None:
+        order = PrefixOrder(self.bound, 1) if self.order else None
+        self.queue = AdmissionQueue(self.limit, block_size=1, order=order)
+
+    def arrive(self, *texts: str, priority: int = 0) -> None:
+        for text in texts:
+            self.queue.arrive(text, len(text), self.now, keys(text), priority)
+        self.queue.work(self.now, 0.0)
+        self.hint(*texts)
+
+    def hint(self, *texts: str) -> None:
+        found = [Admit(text, self.cache.standing(keys(text), len(text)).present) for text in texts]
+        self.queue.apply(RoundOutcome(candidates=tuple(found)), self.now)
+
+    def asked(self) -> list[str]:
+        """Who is prepared now; what the candidates are is looked up in between."""
+        self.queue.freed()
+        work = self.queue.work(self.now, self.room, self.cache)
+        while work.hint and not work.prepare:
+            self.hint(*work.hint)
+            work = self.queue.work(self.now, self.room, self.cache)
+        self._asked = work.prepare
+        return [admit.request_id for admit in work.prepare]
+
+    def admit(self) -> list[str]:
+        asked = self.asked()
+        self.queue.apply(RoundOutcome(admitted=self._asked), self.now)
+        return asked
+
+    def served(self, *texts: str) -> None:
+        """Requests that came, were admitted and are over."""
+        self.arrive(*texts)
+        self.queue.apply(RoundOutcome(), self.now)
+        while set(asked := self.admit()) and asked:
+            for text in asked:
+                self.queue.ended(text)
+
+
+def test_who_suits_the_cache_comes_first_under_pressure() -> None:
+    served = Served(Cache(present=["abcdefgh"]))
+    served.arrive("12345678x", "abcdefghi")
+    served.room = 11
+    assert served.asked() == ["abcdefghi"]
+
+
+def test_without_pressure_who_came_first_comes_first() -> None:
+    served = Served(Cache(free=18, present=["abcdefgh"]))
+    served.arrive("12345678x", "abcdefghi")
+    assert served.asked() == ["12345678x", "abcdefghi"]
+    served = Served(Cache(free=0, present=["abcdefgh"]), room=18)
+    served.arrive("12345678x", "abcdefghi")
+    assert served.asked() == ["12345678x", "abcdefghi"], "all of it fits beside what they reuse"
+
+
+def test_of_what_is_there_what_is_in_use_comes_first_as_it_takes_no_room() -> None:
+    served = Served(Cache(present=["12345678"], held=["abcdefgh"]))
+    served.arrive("12345678x", "abcdefghi")
+    served.room = 9
+    assert served.asked() == ["abcdefghi"]
+
+
+def test_what_many_want_and_nobody_has_comes_before_what_one_wants() -> None:
+    served = Served(Cache(), room=19)
+    served.arrive("12345678x", "abcdefghi", "abcdefghj", "abcdefghk")
+    assert served.admit() == ["abcdefghi"], "who wants the same waits until one makes it"
+    served.room = 6
+    assert served.asked() == ["abcdefghj", "abcdefghk"]
+
+
+@pytest.mark.parametrize(("bound", "first"), [(9, "abcdefghi"), (8, "12345678x")])
+def test_a_prompt_counts_whole_until_it_is_admitted(bound: int, first: str) -> None:
+    served = Served(Cache(held=["abcdefgh"]), bound, room=9)
+    served.arrive("12345678x", "abcdefghi")
+    assert served.asked() == [first]
+
+
+def test_what_was_reused_does_not_count_once_a_request_is_admitted_and_nothing_if_it_failed() -> None:
+    served = Served(Cache(held=["abcdefgh"]), 10, room=9)
+    served.arrive("12345678x", "abcdefghi", "abcdefghj", "abcdefghk")
+    assert served.admit() == ["abcdefghi"], "two prompts are more than 10"
+    served.room = 8
+    assert served.asked() == ["abcdefghj"]
+    served.queue.apply(RoundOutcome(failed=("abcdefghj",)), served.now)
+    assert served.admit() == ["abcdefghj"]
+    assert served.asked() == [], "with 2 passed, 9 more exceed 10: the oldest is next, and does not fit"
+
+
+def test_who_is_aborted_while_it_is_prepared_has_passed_nobody() -> None:
+    served = Served(Cache(held=["abcdefgh"]), 9, room=8)
+    served.arrive("12345678x", "abcdefghi", "abcdefghj")
+    assert served.asked() == ["abcdefghi"]
+    served.queue.withdraw("abcdefghi")
+    assert served.asked() == ["abcdefghj"]
+
+
+def test_a_popular_prefix_that_had_to_go_comes_back_when_enough_wait_for_it() -> None:
+    served = Served(Cache(present=["abcdefgh"], held=["12345678"]), room=200)
+    for each in ("i", "j", "k", "l"):
+        served.served(f"abcdefgh{each}")
+    served.cache.present = []
+    served.arrive("12345678x", "12345678y")
+    assert served.admit() == ["12345678x", "12345678y"]
+    served.arrive("abcdefghm")
+    assert served.asked() == [], "two run, and one waits"
+    assert served.queue.due(served.now) > served.now, "until something happens, or a while has passed"
+    served.arrive("12345678z")
+    assert served.admit() == ["12345678z"], "who takes nothing from anybody does not wait for it"
+    for name in ("12345678x", "12345678y", "12345678z"):
+        served.queue.ended(name)
+    assert served.asked() == ["abcdefghm"], "nothing else is left to do"
+
+
+def test_one_of_two_popular_prefixes_comes_back_at_a_time() -> None:
+    served = Served(Cache(present=["abcdefgh", "12345678"]), room=200)
+    for each in ("i", "j", "k", "l"):
+        served.served(f"abcdefgh{each}", f"12345678{each}")
+    served.cache.present = []
+    served.arrive("abcdefghm", "12345678m")
+    assert served.admit() == ["abcdefghm"]
+    assert served.asked() == []
+    served.queue.ended("abcdefghm")
+    assert served.asked() == ["12345678m"]
+
+
+def test_who_has_been_passed_by_half_the_bound_is_not_held_back() -> None:
+    served = Served(Cache(present=["abcdefgh"], held=["12345678"]), 17, room=200)
+    for each in ("i", "j", "k", "l"):
+        served.served(f"abcdefgh{each}")
+    served.cache.present = []
+    served.arrive("12345678x", "12345678y", "abcdefghm")
+    assert served.asked() == ["12345678x", "12345678y", "abcdefghm"]
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_higher_priorities_come_first_and_nobody_else_passes_for_it(order: bool) -> None:
+    served = Served(Cache(held=["abcdefgh"]), room=9, order=order)
+    served.arrive("abcdefghi")
+    served.arrive("12345678x", priority=1)
+    served.arrive("abcdefghj", priority=-1)
+    assert served.asked() == ["12345678x"]
+    served.queue.apply(RoundOutcome(failed=("12345678x",)), math.inf)
+    served.queue.check()
+    assert served.asked() == ["12345678x"], "it comes back to its place"

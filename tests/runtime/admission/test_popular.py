@@ -1,0 +1,32 @@
+"""Prefixes that are asked for again and again; in blocks of a letter."""
+
+from __future__ import annotations
+
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.popular import LATEST, POPULAR, PopularPrefixes
+
+from tests.runtime.admission.test_order import keys
+
+
+def test_a_prefix_is_popular_while_enough_of_the_latest_admissions_resumed_after_it() -> None:
+    popular = PopularPrefixes()
+    for _ in range(POPULAR - 1):
+        popular.reused(keys("abcx"), 3)
+    assert popular.end(keys("abcy")) == 0
+    popular.reused(keys("abcz"), 3)
+    assert popular.end(keys("abcy")) == 3
+    assert popular.end(keys("ab")) == popular.end(keys("abd")) == popular.end(BlockKeys()) == 0
+    for _ in range(LATEST - POPULAR):
+        popular.reused(keys("x"), 0)
+    assert popular.end(keys("abcy")) == 3
+    popular.reused(keys("x"), 0)
+    assert popular.end(keys("abcy")) == 0
+
+
+def test_the_longest_of_several_counts() -> None:
+    popular = PopularPrefixes()
+    for _ in range(POPULAR):
+        popular.reused(keys("abcdx"), 2)
+        popular.reused(keys("abcdx"), 4)
+    assert popular.end(keys("abcdy")) == 4
+    assert popular.end(keys("abxy")) == 2
