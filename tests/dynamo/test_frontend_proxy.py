@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from wavepp_worker.dynamo import frontend_proxy
+from wavepp_worker.dynamo import frontend_proxy, request_bodies
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
@@ -198,7 +198,7 @@ def test_a_compressed_body_is_refused() -> None:
 
 
 def test_a_body_that_is_too_long_or_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frontend_proxy, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(request_bodies, "BODY_SECONDS", 0.2)
 
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         async def never() -> AsyncIterator[bytes]:
@@ -207,11 +207,26 @@ def test_a_body_that_is_too_long_or_does_not_come_is_refused(monkeypatch: pytest
 
         async with session.post(f"{url}{COMPLETIONS}", data=never()) as answer:
             assert answer.status == 408
-        too_long = b" " * (frontend_proxy.MOST_BODY_BYTES + 1)
+        too_long = b" " * (request_bodies.MOST_BODY_BYTES + 1)
         async with session.post(f"{url}{COMPLETIONS}", data=too_long) as answer:
             assert answer.status == 413
             assert "send fewer or shorter prompts" in (await answer.json())["message"]
         assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+def test_bodies_take_no_more_memory_than_there_is_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every connection may send one: thousands of the largest would end the process."""
+    monkeypatch.setattr(request_bodies, "BODIES_BYTES", 100 << 10)
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{url}{COMPLETIONS}", data=b" " * (200 << 10)) as answer:
+            assert answer.status == 503
+            assert "try again shortly" in (await answer.json())["message"]
+        async with session.post(f"{url}{COMPLETIONS}", json=HELLO) as answer:
+            assert answer.status == 207
+        assert len(upstream.requests) == 1
 
     through_the_proxy(check)
 

@@ -29,14 +29,12 @@ class BoundedHttpServer(web.Server):
     def __init__(
         self,
         handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        max_body_bytes: int,
         max_connections: int | None = None,
         **options: Any,
     ) -> None:
         """To be made in a running loop; ``options`` are of ``web.Server``."""
-        super().__init__(self._answer, request_factory=self._request, **options)
+        super().__init__(self._answer, **options)
         self._handle = handle
-        self._max_body_bytes = max_body_bytes
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max_connections or max(1, min(MAX_CONNECTIONS, files // DESCRIPTORS_PER_CONNECTION))
         self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
@@ -60,12 +58,6 @@ class BoundedHttpServer(web.Server):
         finally:
             if handler.transport is not None:
                 self._await_request(handler, IDLE_SECONDS)
-
-    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        loop = asyncio.get_running_loop()
-        return web.BaseRequest(
-            message, payload, protocol, writer, task, loop, client_max_size=self._max_body_bytes
-        )
 
     def _await_request(self, handler: web.RequestHandler, seconds: float) -> None:
         self._silent[handler] = asyncio.get_running_loop().call_later(seconds, self._drop, handler)

@@ -23,16 +23,10 @@ from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
+from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
 from wavepp_worker.dynamo.worker_choice import refused_header
 from wavepp_worker.errors import ConfigError, InvalidRequest
 
-MOST_BODY_BYTES = 8 << 20
-"""As much as a million token ids; decoded, a hostile body takes about 25 times as much for a moment."""
-LARGE_BODY_BYTES = 64 << 10
-"""Bodies from this size on, which take up to half a second to judge, are judged one at a time, with pauses as long:
-whoever else asks, such as the launcher for a sign of life, comes in between."""
-BODY_SECONDS = 60.0
-"""How long a client may take to send its body."""
 CLIENT_LEFT = 499
 """What proxies call this; nobody sees it."""
 CLOSED_PATHS = ("/busy_threshold",)
@@ -61,6 +55,7 @@ class FrontendProxy:
         self._vocab_size = vocab_size
         self._session: aiohttp.ClientSession | None = None
         self._live = LiveRequests()
+        self._bodies = RequestBodies()
         self._judging = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
 
@@ -77,7 +72,7 @@ class FrontendProxy:
         )
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
         server = BoundedHttpServer(
-            self._handle, MOST_BODY_BYTES, handler_cancellation=True, access_log=None, auto_decompress=False
+            self._handle, handler_cancellation=True, access_log=None, auto_decompress=False
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -104,26 +99,18 @@ class FrontendProxy:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            body = await _body(request)
-            await self._judge(request, body)
+            async with self._bodies.body(request) as body:
+                await self._judge(request, body)
+                if request.path in CLOSED_PATHS:
+                    sentence = f"{request.path} is not for clients; set it where Dynamo starts"
+                    return _refused(403, "Forbidden", sentence)
+                # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
+                with self._chosen_id(request):
+                    return await self._pass_on(request, body)
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
-        except web.HTTPRequestEntityTooLarge:
-            sentence = f"the body is longer than {MOST_BODY_BYTES} bytes; send fewer or shorter prompts"
-            return _refused(413, "Payload Too Large", sentence)
-        except asyncio.TimeoutError:
-            sentence = f"the body did not arrive within {BODY_SECONDS:.0f} s; send it at once"
-            return _refused(408, "Request Timeout", sentence)
-        if request.path in CLOSED_PATHS:
-            return _refused(
-                403, "Forbidden", f"{request.path} is not for clients; set it where Dynamo starts"
-            )
-        try:
-            # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
-            with self._chosen_id(request):
-                return await self._pass_on(request, body)
-        except InvalidRequest as error:
-            return _refused(400, "Bad Request", str(error))
+        except BodyRefused as error:
+            return _refused(error.status, error.kind, str(error))
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         assert self._session is not None
@@ -155,7 +142,11 @@ class FrontendProxy:
         return self._live.entered(str(chosen), lambda: False)
 
     async def _judge(self, request: web.BaseRequest, body: bytes) -> None:
-        """``_check`` a body; raises as that."""
+        """``_check`` a body; raises as that.
+
+        Large ones, which take up to half a second, are judged one at a time, with pauses as long: whoever else asks,
+        such as the launcher for a sign of life, comes in between.
+        """
         if len(body) < LARGE_BODY_BYTES:
             self._check(request, body)
             return
@@ -202,16 +193,6 @@ async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> we
 def _refused(status: int, kind: str, sentence: str) -> web.Response:
     # The shape of the frontend's own refusals.
     return web.json_response({"message": sentence, "type": kind, "code": status}, status=status)
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    """The body as it was sent; raises ``InvalidRequest`` if it cannot be had."""
-    if "Content-Encoding" in request.headers:
-        raise InvalidRequest("compressed bodies are not taken; send it without Content-Encoding")
-    try:
-        return await asyncio.wait_for(request.read(), BODY_SECONDS)
-    except web.RequestPayloadError as error:
-        raise InvalidRequest(f"the body cannot be read: {error}") from error
 
 
 def _decoded(body: bytes) -> Any:
