@@ -21,8 +21,9 @@ COMMANDS = {
     "bench.order": "who is served first when the prefixes do not all fit, and what that brings",
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
-    "bench.trace FILE": "a public request trace replayed on virtual devices",
+    "bench.trace FILE": "a public request trace, or a generated one, replayed on virtual devices",
     "bench.planners": "every planner on the paper's cells, without host and cache",
+    "bench.planners.open_loop": "every planner on traces at several loads, without host and cache",
 }
 """What follows ``python -m``, and what it prints."""
 

@@ -1,20 +1,22 @@
 """A virtual pipeline for planners: exact stage times, no host work, no cache.
 
-``P`` stages each take ``a + b*n + c*sum(context)`` seconds for a wave; ``R = 2P`` waves are in flight; ``c``
-clients send their next request when the previous one is done. Nothing here measures admission, transports or
-the cache: it compares what planners do with the same requests.
+``P`` stages each take ``a + b*n + c*sum(context)`` seconds for a wave; ``R = 2P`` waves are in flight; ``c`` clients
+send their next request when the previous one is done, or requests come at given times. Nothing here measures admission,
+transports or the cache: it compares what planners do with the same requests.
 """
 
 from __future__ import annotations
 
 import heapq
 import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView, Planner
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.rank.loop_turn import WAVES_ON_DEVICE
 
 from bench.common.cells import Shape
 from bench.common.percentile import p95
@@ -50,9 +52,15 @@ class PlannerRun:
 
 
 def simulate(
-    device: VirtualDevice, planner: Planner, requests: Sequence[Shape], concurrency: int
+    device: VirtualDevice,
+    planner: Planner,
+    requests: Sequence[Shape],
+    concurrency: int = 0,
+    times: Sequence[float] = (),
 ) -> PlannerRun:
-    """Run ``requests`` in order, ``concurrency`` at a time; the ring and every planner rule are as in the LOOP.
+    """Run ``requests`` in order, ``concurrency`` at a time, or each at its time of ``times`` (seconds, ascending).
+
+    The ring, the waves on rank 0's device and every planner rule are as in the LOOP.
 
     Raises:
         RuntimeError: the planner schedules nothing although nothing is in flight that could change its mind.
@@ -62,7 +70,8 @@ def simulate(
     lanes: dict[str, Lane] = {}
     flight: list[tuple[Span, ...]] = []
     ends: list[float] = []
-    arrivals = [(0.0, i) for i in range(min(concurrency, len(requests)))]
+    on_device: deque[float] = deque()
+    arrivals = [(times[i] if times else 0.0, i) for i in range(len(times) or min(concurrency, len(requests)))]
     heapq.heapify(arrivals)
     begun: dict[str, float] = {}
     latencies: list[float] = []
@@ -80,10 +89,15 @@ def simulate(
                     if upcoming < len(requests):
                         heapq.heappush(arrivals, (now, upcoming))
                         upcoming += 1
-        while lanes and len(flight) < ring:
+        while on_device and on_device[0] <= now:
+            on_device.popleft()
+        if not lanes:
+            planner.propose(PipelineView((), tuple(flight)))
+        while lanes and len(flight) < ring and len(on_device) < WAVES_ON_DEVICE:
             open_lanes = tuple(lanes.values())[: device.max_batch]
             slack = max(0.0, free[0] - now)
-            view = PipelineView(open_lanes, tuple(flight), len(arrivals), slack=slack)
+            admitting = sum(at <= now for at, _ in arrivals) if concurrency else 0
+            view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack)
             spans = planner.propose(view)
             if not spans:
                 if not flight:
@@ -94,6 +108,8 @@ def simulate(
             end = now
             for stage in range(device.stages):
                 end = free[stage] = max(end, free[stage]) + seconds
+                if stage == 0:
+                    on_device.append(end)
                 end += device.hop
             flight.append(spans)
             ends.append(end)
@@ -103,6 +119,8 @@ def simulate(
                     del lanes[span.request_id]
         upcoming_events = [ends[0]] if ends else []
         # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
+        if lanes and on_device:
+            upcoming_events.append(on_device[0])
         if lanes and (due := free[0] - LAUNCH_MARGIN_SECONDS + 1e-6) > now:
             upcoming_events.append(due)
         if arrivals:

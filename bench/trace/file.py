@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from wavepp_worker import token_ids
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
 
 TRACE_BLOCK = 512
 
@@ -42,15 +45,31 @@ def read_trace(file: Path, most: int | None = None) -> list[TraceRequest]:
     return sorted(requests, key=lambda request: request.timestamp)
 
 
+def cached_tokens(requests: Iterable[TraceRequest]) -> list[int]:
+    """Tokens of each request that a cache which never evicts could reuse, in whole trace blocks."""
+    seen: set[int] = set()
+    cached = []
+    for request in requests:
+        full = request.hash_ids[: request.input_length // TRACE_BLOCK]
+        cached.append(TRACE_BLOCK * sum(1 for _ in takewhile(seen.__contains__, full)))
+        seen.update(full)
+    return cached
+
+
 def reusable(requests: list[TraceRequest]) -> float:
     """Share of the tokens that a cache which never evicts could reuse, in whole trace blocks."""
-    seen: set[int] = set()
-    reused = 0
-    for request in requests:
-        full = request.input_length // TRACE_BLOCK
-        for block in request.hash_ids[:full]:
-            if block not in seen:
-                break
-            reused += TRACE_BLOCK
-        seen.update(request.hash_ids[:full])
-    return reused / sum(request.input_length for request in requests)
+    return sum(cached_tokens(requests)) / sum(request.input_length for request in requests)
+
+
+def rate_for_load(requests: list[TraceRequest], load: float, cost: WaveCost, full: int) -> float:
+    """How many times as fast requests have to come to keep a stage of this cost busy for a share ``load`` of the time.
+
+    That is in full waves of ``full`` tokens, and with all that could be reused.
+    """
+    work = sum(
+        cost.work(cached, tokens) + cost.a * tokens / full
+        for request, cached in zip(requests, cached_tokens(requests), strict=True)
+        if (tokens := request.input_length - cached)
+    )
+    seconds = (requests[-1].timestamp - requests[0].timestamp) / 1000
+    return load * seconds / work

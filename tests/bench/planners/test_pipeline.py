@@ -39,3 +39,11 @@ def test_equal_time_waves_are_never_much_worse_than_a_fixed_budget(
     for budget in (16384, 8192):
         fixed = simulate(device, GreedyPlanner(budget), shapes, concurrency)
         assert ours.throughput > 0.985 * fixed.throughput
+
+
+def test_requests_come_at_their_times_whether_or_not_others_are_done() -> None:
+    device = VirtualDevice(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
+    outcome = simulate(device, GreedyPlanner(100), [Shape(100)] * 3, times=[0.0, 0.1, 50.0])
+    assert outcome.seconds == pytest.approx(50 + 4 * 1.5)
+    assert outcome.p50 == pytest.approx(4 * 1.5)
+    assert outcome.p95 == pytest.approx(4 * 1.5 + 1.5 - 0.1), "behind the one before"
