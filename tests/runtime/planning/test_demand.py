@@ -6,7 +6,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.runtime.planning.demand import WINDOW_WAVES, Demand
+from wavepp_worker.runtime.planning.demand import STEADY_ANSWERS, WINDOW_WAVES, Demand
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -45,33 +45,86 @@ def test_the_most_of_the_window_counts() -> None:
     assert (demand.requests, demand.tokens) == (2, 200)
 
 
-def test_a_load_is_steady_if_it_never_halved_in_a_full_window() -> None:
-    demand = Demand()
-    launch(demand, 4, WINDOW_WAVES - 1)
-    demand.see(view(4))
-    assert not demand.steady, "not known for long enough"
-    launch(demand, 2, 1)
-    demand.see(view(4))
-    assert demand.steady, "half of the most is enough"
-    launch(demand, 1, 1)
-    demand.see(view(4))
+def numbered(first: int, last: int) -> PipelineView:
+    return PipelineView(tuple(Lane(f"w{i}", 0, 100) for i in range(first, last)))
+
+
+def answer(demand: Demand, begun: int, present: int, answered: int, again: int) -> int:
+    """The oldest ``answered`` of the requests from number ``begun`` end, ``again`` new ones come; the first left."""
+    lanes = numbered(begun, begun + present).lanes
+    ending = tuple(Span(lane.request_id, 0, 100, True) for lane in lanes[:answered])
+    demand.see(PipelineView(lanes))
+    demand.launched(ending, 0.0)
+    demand.see(PipelineView(lanes[answered:], (ending,)))
+    demand.see(PipelineView(lanes[answered:]))
+    demand.see(numbered(begun + answered, begun + present + again))
+    return begun + answered
+
+
+def test_a_load_is_steady_while_only_those_who_were_answered_ask_again() -> None:
+    demand, begun = Demand(), 0
+    for _ in range(20):
+        begun = answer(demand, begun, present=4, answered=2, again=2)
+        assert demand.steady
+
+
+def test_one_request_more_after_an_answer_comes_from_somebody_else() -> None:
+    demand, begun = Demand(), 0
+    begun = answer(demand, begun, present=3, answered=1, again=2)
     assert not demand.steady
-    launch(demand, 4, WINDOW_WAVES)
-    demand.see(view(4))
+    for _ in range(STEADY_ANSWERS - 1):
+        begun = answer(demand, begun, present=4, answered=1, again=1)
+    assert not demand.steady
+    answer(demand, begun, present=4, answered=1, again=1)
+    assert demand.steady, "it did not happen again for long enough"
+
+
+def test_clients_that_begin_one_after_the_other_are_no_open_loop() -> None:
+    demand = Demand()
+    for clients in range(1, 9):
+        demand.see(numbered(0, clients))
+    assert demand.steady
+    answer(demand, 0, present=8, answered=3, again=3)
     assert demand.steady
 
 
-def test_only_a_steady_load_supplies_what_it_did_before() -> None:
+def test_clients_that_begin_when_others_have_stopped_are_no_open_loop() -> None:
     demand = Demand()
+    begun = answer(demand, 0, present=2, answered=1, again=0)
+    begun = answer(demand, begun, present=1, answered=1, again=0)
+    demand.see(PipelineView(()))
+    demand.see(numbered(begun, begun + 8))
+    assert demand.steady
+
+
+def test_running_empty_again_and_again_is_no_steady_load() -> None:
+    demand = Demand()
+    begun = answer(demand, 0, present=3, answered=1, again=2)
+    assert not demand.steady
+    for _ in range(2 * STEADY_ANSWERS):
+        for present in (4, 3, 2, 1):
+            begun = answer(demand, begun, present=present, answered=1, again=0)
+        demand.see(PipelineView(()))
+        demand.see(numbered(begun, begun + 4))
+        assert not demand.steady
+
+
+def test_who_comes_is_told_once_oldest_first() -> None:
+    demand = Demand()
+    assert [lane.request_id for lane in demand.see(numbered(0, 2))] == ["w0", "w1"]
+    assert [lane.request_id for lane in demand.see(numbered(0, 4))] == ["w2", "w3"]
+    assert demand.see(numbered(0, 4)) == []
+
+
+def test_the_largest_supply_of_the_window_counts() -> None:
+    demand = Demand()
+    launch(demand, 4, WINDOW_WAVES, supply=99.0)
+    assert demand.recent
+    assert demand.supply(50.0) == 50.0, "they came just now"
     launch(demand, 4, 1, supply=90.0)
-    launch(demand, 4, WINDOW_WAVES - 2, supply=40.0)
-    demand.see(view(4))
-    assert demand.supply(50.0) == 50.0
-    launch(demand, 4, 1, supply=40.0)
-    demand.see(view(4))
+    launch(demand, 4, WINDOW_WAVES - 1, supply=40.0)
     assert demand.supply(50.0) == 90.0
     launch(demand, 4, 1, supply=40.0)
-    demand.see(view(4))
     assert demand.supply(50.0) == 50.0
 
 

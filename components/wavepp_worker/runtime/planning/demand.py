@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from wavepp_worker.runtime.planning.planner import PipelineView
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.protocol.waves import Span
 
 WINDOW_WAVES = 32
-"""Waves by which the load is judged: some fills of the ring, so that a burst has ebbed away within them."""
-MIN_STEADY_SHARE = 0.5
-"""Share of the most requests at a time: a load that fell below it within the window comes in bursts."""
+"""Waves whose most requests, tokens and supply count under a steady load: some fills of the ring."""
+STEADY_ANSWERS = 32
+"""Answers since there was last one request more: from then on a load counts as steady."""
 
 
 class Demand:
     """The requests that wait or are in flight, and the most there were of them during the last ``WINDOW_WAVES`` waves.
 
-    Clients that ask again when they are answered are missing for a moment, just when the next wave is planned:
-    under a *steady* load the most that was seen is what there is.
+    Clients that ask again when they are answered (a closed loop) are missing for a moment, just when the next wave is
+    planned: under such a *steady* load the most that was seen is what there is. It shows in what never happens: after
+    an answer there is never one request more than before. Where requests come without waiting for answers, their number
+    falls and rises all the time, with little load as in overload. So a load is steady until the number of requests
+    rises above the most since it last fell by more than were answered at once, and again ``STEADY_ANSWERS`` later.
     """
 
     def __init__(self) -> None:
@@ -28,34 +31,46 @@ class Demand:
         self._requests_of_waves = deque([0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
         self._tokens_of_waves = deque([0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
         self._supply_of_waves = deque([0.0] * WINDOW_WAVES, maxlen=WINDOW_WAVES)
-        self.steady = False
-        """Whether there were requests all the time, never less than ``MIN_STEADY_SHARE`` of the most."""
+        self._level, self._answers_at_level, self._waves_at_level = 0, 0, 0
+        self._answered_at_once = deque([0], maxlen=STEADY_ANSWERS)
+        self._answers: float = STEADY_ANSWERS
+        self.steady = True
+        """Whether requests seem to come only from who was answered."""
+        self.recent = True
+        """Whether the last of the requests came within the last ``WINDOW_WAVES`` waves, but for those who ask again."""
         self.requests = 0
         """Most requests at a time."""
         self.tokens = 0
         """Most tokens at a time, each request counted whole until its last wave is done."""
 
-    def see(self, view: PipelineView) -> None:
-        """Account for what the next wave is planned from."""
+    def see(self, view: PipelineView) -> list[Lane]:
+        """Account for what the next wave is planned from; returns the requests that came, oldest first."""
         # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.
         whole, ending = self._whole, sum(span.last for wave in view.in_flight for span in wave)
+        answered, came = 0, []
         while len(self._ending) > ending:
             self._tokens -= whole.pop(self._ending.popleft(), 0)
+            answered += 1
         for lane in reversed(view.lanes):
             if lane.request_id in whole:
                 break
             whole[lane.request_id] = lane.left
             self._tokens += lane.left
+            came.append(lane)
         if len(whole) != len(view.lanes) + ending:
             self._recount(view)
-        most = max(self._requests_of_waves)
-        self.steady = min(self._requests_of_waves) >= MIN_STEADY_SHARE * most > 0
-        self.requests = max(len(self._whole), most)
+        self._judge(len(self._whole), answered)
+        self.requests = max(len(self._whole), max(self._requests_of_waves))
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
+        came.reverse()
+        return came
 
     def supply(self, now: float) -> float:
-        """Tokens of a wave that the requests supply: what they do ``now``, or at most did under a steady load."""
-        return max(now, max(self._supply_of_waves)) if self.steady else now
+        """Tokens of a wave that the requests supply under a steady load: what they do ``now``, or at most did.
+
+        What they did when the first of them came does not count: all of them had all of their tokens left.
+        """
+        return now if self.recent else max(now, max(self._supply_of_waves))
 
     def launched(self, spans: Sequence[Span], supply: float) -> None:
         """A wave was launched, planned from what was seen last: requests that supplied waves of ``supply`` tokens."""
@@ -63,6 +78,27 @@ class Demand:
         self._requests_of_waves.append(len(self._whole))
         self._tokens_of_waves.append(self._tokens)
         self._supply_of_waves.append(supply)
+        self._waves_at_level += 1
+
+    def _judge(self, requests: int, answered: int) -> None:
+        """Whether the load is steady, now that there are so many ``requests``, after some were ``answered``."""
+        self._answers += answered
+        self._answers_at_level += answered
+        if answered:
+            self._answered_at_once.append(answered)
+        if requests > self._level:
+            # Clients that begin do so before anybody is answered, or when those of a steady load have stopped.
+            if self._answers_at_level:
+                self._answers = 0
+            self._level, self._answers_at_level, self._waves_at_level = requests, 0, 0
+        elif not requests:
+            self._level = 0
+            if self.steady:
+                self._answers_at_level = 0
+        elif requests < self._level - max(self._answered_at_once):
+            self._level = requests
+        self.steady = self._answers >= STEADY_ANSWERS
+        self.recent = self._waves_at_level < WINDOW_WAVES
 
     def _recount(self, view: PipelineView) -> None:
         """Somebody left without having ended."""

@@ -1,22 +1,24 @@
 """Maximum pipeline utilisation, our way (``mpu``): waves of equal time instead of equal token budgets. Pure.
 
 The paper's rules (section 4.6, ``mpu_paper.py``) ask how many waves of a token budget the work makes. Here the cost
-model says how many seconds a wave shall take, from six rules, each a method or an argument of that name. Of ``P``
-stages ``Q = P - 1`` lie behind the first; ``a`` is what a wave costs by itself (``WaveCost``).
+model says how many seconds a wave shall take. Where requests come without waiting for answers, that is what
+``open_loop.py`` says. Under a *steady* load (``Demand``), where who was just answered is about to ask again, it follows
+from six rules, each a method or an argument of that name. Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is
+what a wave costs by itself (``WaveCost``).
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
-  pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. Under a
-  steady load (``Demand``), the most that was supplied counts: who was just answered is about to ask again. Otherwise
-  there are half as many waves again: a burst pays ``a`` once, and those in its smaller waves are answered sooner.
-  A wave that takes all there is and could take more is launched when rank 0's device is about to run dry.
+  pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. The most
+  that was supplied lately counts, as who was just answered is missing. While clients have just come, there are half as
+  many waves again: they pay ``a`` once, and those in its smaller waves are answered sooner. A wave that takes all there
+  is and could take more is launched when rank 0's device is about to run dry, in an open loop as well.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *turns*: clients that are answered together ask again together. A wave that took all it could leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
   left behind goes first and alone, unless all fit.
 * *passing*: who would be cut, and would not end a wave sooner for it, lets those behind pass that end in what is
-  left of the wave. Not where a steady load fills the waves: there, who passes only makes another wait.
+  left of the wave. Not where the load fills the waves: there, who passes only makes another wait.
 * *same wait*: where the requests ask for ``x`` full waves, some take ``ceil(x)`` waves and some one less. With
   waves smaller by ``x / ceil(x)`` all take the same, and the slowest are answered sooner.
 """
@@ -28,9 +30,10 @@ from collections.abc import Sequence
 
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
+from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView
-from wavepp_worker.runtime.planning.wave_budget import TimeBudget
+from wavepp_worker.runtime.planning.wave_budget import TimeBudget, whole_blocks
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -40,7 +43,7 @@ MAX_STRETCH = 1.3
 """Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again."""
 BURST_WAVES_PER_STAGE = 1.5
-"""Waves a stage, where the load is not known to be steady and there are at most ``MAX_BURST_REQUESTS_PER_STAGE``."""
+"""Waves a stage while clients have just come, and there are at most ``MAX_BURST_REQUESTS_PER_STAGE``."""
 MAX_BURST_REQUESTS_PER_STAGE = 3
 """Requests a stage: more are answered soonest by waves that cost little, one after the other."""
 MAX_SHARE_WAITING_ONE_MORE_WAVE = 0.04
@@ -75,6 +78,7 @@ class Mpu(PackingPlanner):
         self._learned = LearnedCost() if cost is None else None
         self._cost = LearnedCost().cost if cost is None else cost
         self._demand = Demand()
+        self._open_loop = OpenLoop(stages, max_num_batched_tokens, min_num_batched_tokens)
         self._supply_now = 0.0
         """Tokens of a wave that the requests supplied in the latest decision."""
         self._oldest, self._oldest_begun = "", 0
@@ -91,14 +95,42 @@ class Mpu(PackingPlanner):
             self._cost = self._learned.observe(tokens, context, seconds)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        lanes = view.lanes[: self._max_num_seqs]
+        lanes, demand = view.lanes[: self._max_num_seqs], self._demand
+        came = demand.see(view)
         if not lanes:
             return ()
-        head, demand = lanes[0], self._demand
+        head = lanes[0]
         # A request that stands before where it began is another one that has taken over the name.
         if head.request_id != self._oldest or head.next < self._oldest_begun:
             self._oldest, self._oldest_begun = head.request_id, head.next
-        demand.see(view)
+        if came:
+            self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == len(view.lanes))
+        if demand.steady:
+            spans, room = self._steady_wave(view, lanes)
+        else:
+            spans, room = self._open_wave(view, lanes)
+        # By *supply*, whoever comes before the device runs dry may share the wave.
+        everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
+        if everything and room and view.slack > LAUNCH_MARGIN_SECONDS:
+            return ()
+        return spans
+
+    def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
+        """The next wave where requests come without waiting for answers, and whether it could take more."""
+        seconds, order = self._open_loop.plan(view, lanes, self._cost)
+        self._supply_now = 0.0
+        fits = self._cost.tokens_within(seconds, lanes[0].next)
+        self.budget = min(max(fits, self._min_tokens), self._max_tokens)
+        left = TimeBudget(self._cost, self._block_size, self._max_tokens, seconds, passing=False)
+        spans = self._pack(order, left)
+        if not spans:
+            # Less than a block fits of who should go first, behind a deeper context than the oldest has.
+            spans = (lanes[0].span(whole_blocks(lanes[0], self.budget, self._block_size)),)
+        return spans, left.seconds > 0
+
+    def _steady_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
+        """The next wave under a steady load, and whether it could take more."""
+        head = lanes[0]
         seconds = self._seconds(view, lanes)
         self.budget = self._even(head, seconds)
         allowed = self._cost.work(head.next, self.budget)
@@ -107,23 +139,17 @@ class Mpu(PackingPlanner):
         full = self._cost.work(head.next, self._max_tokens)
         plenty = self._supply_now * self._cost.b >= full
         tokens = self._same_wait(full) if plenty else self._max_tokens
-        passing = not (plenty and demand.steady)
-        left = TimeBudget(self._cost, self._block_size, tokens, allowed, passing=passing)
+        left = TimeBudget(self._cost, self._block_size, tokens, allowed, passing=not plenty)
         spans = self._pack(lanes, left)
-        if plenty:
-            spans += self._filling(lanes, spans, left)
-        elif len(spans) < len(lanes):
+        if not plenty and len(spans) < len(lanes):
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
-        # By *supply*, whoever comes before the device runs dry may share the wave.
-        everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
-        if everything and allowed - left.seconds < seconds and view.slack > LAUNCH_MARGIN_SECONDS:
-            return ()
-        return spans
+        return spans, allowed - left.seconds < seconds
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
         self._demand.launched(spans, self._supply_now)
+        self._open_loop.launched(view.lanes, spans, self._cost)
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage: by *supply*, and while that makes no full waves, by *alone*."""
@@ -146,7 +172,7 @@ class Mpu(PackingPlanner):
     def _supply(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[float, bool]:
         """Seconds of a wave that the requests supply now, and whether all stages can have full waves."""
         cost, stages, head = self._cost, self._stages, lanes[0]
-        burst = not self._demand.steady and self._demand.requests <= MAX_BURST_REQUESTS_PER_STAGE * stages
+        burst = self._demand.recent and self._demand.requests <= MAX_BURST_REQUESTS_PER_STAGE * stages
         waves = stages * BURST_WAVES_PER_STAGE if burst else stages
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
@@ -193,15 +219,6 @@ class Mpu(PackingPlanner):
         if ended and sum(self._cost.work(span.start, span.length) for span in old) >= least:
             return old
         return spans
-
-    def _filling(self, lanes: Sequence[Lane], spans: tuple[Span, ...], left: TimeBudget) -> tuple[Span, ...]:
-        """After *passing*, what is left of a wave goes to the first lane that it does not carry."""
-        carried = {span.request_id for span in spans}
-        for lane in lanes:
-            if lane.request_id not in carried:
-                length = left.chunk(lane)
-                return (lane.span(length),) if length else ()
-        return ()
 
     def _same_wait(self, full: float) -> int:
         """Tokens of a full wave, of ``full`` seconds of work, so that all requests take as many waves."""

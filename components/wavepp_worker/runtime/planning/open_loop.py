@@ -1,0 +1,83 @@
+"""How long waves take, and in which order they take requests, where these come without waiting for answers. Pure.
+
+Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is what a wave costs by itself. Where each stage takes as
+long for a wave, the last is done with it ``Q`` times the longest wave of the busy period after the first is. So one
+long wave makes all behind it wait, and a shorter one behind it gains nothing: waves are at least as long as those in
+flight. With waves of ``w`` a request that ends with the ``u``-th second of work waits for ``u + a * u / w`` on the
+first stage and for ``Q * (a + w)`` behind it. The mean over requests is least for
+
+    ``w = sqrt(a * mean(u) / Q)``
+
+where the mean is over all requests of the busy period: those that wait, and those that are still to come and will wait
+for every ``a`` that is spent now (``Arrivals``). With little load that is a request alone, cut finely; with much load
+the busy period, and ``w`` with it, becomes long: full waves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from wavepp_worker.runtime.planning.arrivals import Arrivals
+from wavepp_worker.runtime.planning.passing import Passing
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
+from wavepp_worker.runtime.protocol.waves import Span
+
+ROUNDING_SHARE = 0.05
+"""Share of a wave that waves may be longer before one more is made of what waits."""
+
+
+class OpenLoop:
+    """Sizes waves and orders requests for the least mean time to first token.
+
+    Times are counted in tokens, of which each costs 1 without context: seconds change while their cost is learned.
+    """
+
+    def __init__(self, stages: int, max_tokens: int, min_tokens: int) -> None:
+        self._stages = stages
+        self._max_tokens, self._min_tokens = max_tokens, min_tokens
+        self._arrivals = Arrivals(max_tokens)
+        self._passing = Passing()
+        self._lengths = deque([0.0] * 2 * stages, maxlen=2 * stages)
+        self._latest = max_tokens / 2
+
+    def see(self, came: Sequence[Lane], cost: WaveCost, idle: bool) -> None:
+        """Account for requests that came; the first stage was ``idle`` when the first of them did."""
+        self._arrivals.see([cost.work(lane.next, lane.left) / cost.b for lane in came], idle)
+
+    def plan(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> tuple[float, Sequence[Lane]]:
+        """Seconds of work of the next wave, and the lanes in the order in which it should take them."""
+        a, half, behind = cost.a / cost.b, cost.c / cost.b / 2, self._stages - 1
+        per_token = 1 + half
+        works, total, ends = [], 0.0, 0.0
+        for lane in lanes:
+            # ``cost.work``, written out: 128 calls are too slow to plan with.
+            work = (lane.end - lane.next) * (per_token + half * (lane.next + lane.end))
+            works.append(work)
+            total += work
+            ends += total
+        full = cost.work(lanes[0].next, self._max_tokens) / cost.b
+        wave = total
+        shortest = cost.work(lanes[0].next, self._min_tokens) / cost.b
+        if behind:
+            requests, work = self._arrivals.to_come(total, a / self._latest)
+            mean = (ends + requests * (total + work / 2)) / (len(lanes) + requests)
+            if view.in_flight and view.slack > 0:
+                shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
+            wave = math.sqrt(a * mean / behind)
+        self._latest = wave = min(max(wave, shortest), full)
+        waves = max(1, math.ceil(total / wave - ROUNDING_SHARE))
+        if waves <= self._stages:
+            wave = min(full, max(total / waves, shortest))
+        order = self._passing.order(lanes, works, behind * (wave + a), wave)
+        return wave * cost.b, order
+
+    def launched(self, lanes: Sequence[Lane], spans: Sequence[Span], cost: WaveCost) -> None:
+        """A wave was launched, which has advanced ``lanes``."""
+        works = {span.request_id: cost.work(span.start, span.length) / cost.b for span in spans}
+        wave = sum(works.values())
+        self._lengths.append(wave)
+        self._arrivals.launched(cost.a / cost.b + wave)
+        self._passing.launched(lanes, works, cost.a / cost.b + wave)

@@ -1,0 +1,60 @@
+"""What arrivals while the first stage is busy say about what is to come, on numbers worked by hand."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from wavepp_worker.runtime.planning.arrivals import GUESS_WAVES, LOAD_GUESS, Arrivals
+
+
+def poisson(load: float, seed: int, requests: int = 2000) -> Arrivals:
+    """Requests of 1 s of work that come at random to a stage that does one after the other."""
+    rng, arrivals, now, free = random.Random(seed), Arrivals(full=4.0), 0.0, 0.0
+    for _ in range(requests):
+        now += rng.expovariate(load)
+        arrivals.see([1.0], idle=now >= free)
+        arrivals.launched(1.0)
+        free = max(free, now) + 1.0
+    return arrivals
+
+
+def load_of(arrivals: Arrivals) -> float:
+    """What comes while one second is worked off, ``busy - 1``, is the share ``load`` of ``busy``."""
+    _, work = arrivals.to_come(1.0, overhead=0.0)
+    return work / (1 + work)
+
+
+def test_nothing_is_expected_before_anything_came() -> None:
+    assert Arrivals(full=4.0).to_come(1.0, overhead=0.1) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.8])
+def test_the_load_is_found_without_a_clock(load: float) -> None:
+    found = [load_of(poisson(load, seed)) for seed in range(20)]
+    assert sum(found) / len(found) == pytest.approx(load, abs=0.1)
+
+
+def test_an_overload_is_a_busy_period_that_does_not_end() -> None:
+    _, work = poisson(1.3, seed=1).to_come(1.0, overhead=0.0)
+    assert work > 20
+
+
+def test_who_begins_a_busy_period_says_nothing_of_the_load() -> None:
+    arrivals = Arrivals(full=4.0)
+    for _ in range(200):
+        arrivals.see([1.0], idle=True)
+        arrivals.see([1.0] * 7, idle=False)
+        arrivals.launched(8.0)
+    assert load_of(arrivals) < 0.01, "a burst is followed by none while it is worked off"
+
+
+def test_overhead_is_load_as_well() -> None:
+    arrivals = Arrivals(full=4.0)
+    arrivals.see([2.0], idle=True)
+    busy = 4.0 * GUESS_WAVES * LOAD_GUESS
+    assert busy > 0
+    requests, work = arrivals.to_come(7.0, overhead=0.0)
+    assert (requests, work) == pytest.approx((0.3 * 10 / 2, 3.0)), "7 / (1 - 0.3) seconds"
+    _, work = arrivals.to_come(7.0, overhead=1.0)
+    assert work == pytest.approx(7 / 0.4 - 7)
