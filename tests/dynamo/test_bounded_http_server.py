@@ -18,6 +18,8 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def answer(request: web.BaseRequest) -> web.StreamResponse:
     if request.path == "/slow":
         await asyncio.sleep(0.5)
+    if request.path == "/unread":
+        return web.Response()
     return web.Response(text=f"{request.path} {len(await request.read())}")
 
 
@@ -115,5 +117,18 @@ def test_a_connection_is_kept_for_further_requests_and_not_for_ever(monkeypatch:
                 writer.write(REQUEST)
                 assert b"200" in await asyncio.wait_for(reader.readuntil(b"/x 0"), 5)
             assert await closed(connection, 1.0)
+
+    asyncio.run(scenario())
+
+
+def test_what_nobody_reads_of_a_body_in_chunks_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with served(8) as port:
+            for size, ends in (("Transfer-Encoding: chunked", True), ("Content-Length: 100", False)):
+                reader, writer = connection = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(f"POST /unread HTTP/1.1\r\nHost: a\r\n{size}\r\n\r\n1\r\n".encode())
+                assert b"200" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+                assert await closed(connection, 1.0) is ends
+                writer.close()
 
     asyncio.run(scenario())

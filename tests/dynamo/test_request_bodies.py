@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.test_utils import make_mocked_request
 from wavepp_worker.dynamo import request_bodies
 from wavepp_worker.dynamo.request_bodies import BodyRefused, RequestBodies
 
@@ -92,3 +94,30 @@ def test_a_client_that_leaves_gives_its_room_back() -> None:
             assert await send(1000) == 200
 
     served(check, 1000)
+
+
+def test_a_body_of_many_small_chunks_lets_others_pass() -> None:
+    """To read all that is there takes seconds; the launcher ends a frontend that does not say in time that it lives."""
+
+    async def main() -> None:
+        content = StreamReader(mock.Mock(_reading_paused=False), 1 << 16, loop=asyncio.get_running_loop())
+        for _ in range(1000):
+            content.begin_http_chunk_receiving()
+            content.feed_data(b"x")
+            content.end_http_chunk_receiving()
+        content.feed_eof()
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        others = asyncio.create_task(other())
+        async with RequestBodies().body(make_mocked_request("POST", "/", payload=content)) as body:
+            assert body == b"x" * 1000
+        assert turns >= 15
+        others.cancel()
+
+    asyncio.run(main())

@@ -54,7 +54,13 @@ class BoundedHttpServer(web.Server):
         handler = request.protocol
         self._forget(handler)
         try:
-            return await self._handle(request)
+            response = await self._handle(request)
+            if "Transfer-Encoding" in request.headers and not request.content.is_eof():
+                # Others could not pass while aiohttp reads the rest, which may be in chunks of one byte.
+                await response.prepare(request)
+                await response.write_eof()
+                handler.force_close()
+            return response
         finally:
             if handler.transport is not None:
                 self._await_request(handler, IDLE_SECONDS)

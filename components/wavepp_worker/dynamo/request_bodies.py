@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import aiohttp
 from aiohttp import web
 
 from wavepp_worker.errors import InvalidRequest
@@ -17,6 +18,8 @@ BODIES_BYTES = 1 << 30
 """All large bodies together, from their first byte until their request is answered: every connection may send one."""
 LARGE_BODY_BYTES = 64 << 10
 """Bodies from this size on are large."""
+PIECES_AT_ONCE = 64
+"""Chunks of a body that are read before others may: a million of one byte take seconds."""
 BODY_SECONDS = 60.0
 """How long a client may take to send its body."""
 
@@ -81,7 +84,7 @@ class RequestBodies:
         assert reading is not None
         received = bytearray()
         try:
-            while piece := await request.content.readany():
+            async for piece in _pieces(request.content):
                 received += piece
                 if len(received) > MOST_BODY_BYTES:
                     sentence = (
@@ -119,6 +122,17 @@ class RequestBodies:
             raise _no_room()
         self._held += size - body.size
         body.size = size
+
+
+async def _pieces(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """What comes, chunk by chunk: all that is there at once may be thousands of chunks of one byte."""
+    taken = 0
+    while not content.at_eof():
+        piece, _ = await content.readchunk()
+        yield piece
+        taken += 1
+        if not taken % PIECES_AT_ONCE:
+            await asyncio.sleep(0)
 
 
 async def _within_time(reading: asyncio.Task[bytes]) -> bytes:
