@@ -20,3 +20,11 @@ def test_the_command_line_is_the_frontends_and_the_model() -> None:
     assert args.rest == ("--http-port", "8123", "--router-mode", "kv")
     with pytest.raises(ConfigError, match="--nonsense"):
         FrontendArgs.parse(["--nonsense", "1"])
+
+
+def test_predictions_without_kv_events_are_refused_before_anything_starts() -> None:
+    """The graphs ask for predictions, so whoever switches events off has to be told what else to change."""
+    without_events = ["--router-mode", "kv", "--no-router-kv-events"]
+    FrontendArgs.parse(without_events)
+    with pytest.raises(ConfigError, match=r"router_predicted_ttl_secs=null"):
+        FrontendArgs.parse([*without_events, "--router-predicted-ttl-secs", "30"])

@@ -56,6 +56,13 @@ def _check_frontend_flags(argv: Sequence[str]) -> Any:
         config.validate()
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    # The frontend itself would find out only while it starts, once for every restart.
+    if config.router_predicted_ttl_secs is not None and not (config.use_kv_events or config.load_aware):
+        raise ConfigError(
+            f"--router-predicted-ttl-secs: {config.router_predicted_ttl_secs:g} needs KV events, which "
+            "--no-router-kv-events switches off: leave one of the two out (for a graph, "
+            "--Frontend.router_predicted_ttl_secs=null)"
+        )
     return config
 
 
