@@ -8,7 +8,9 @@ import re
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,36 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
+
+
+def at_once(graph: ServedGraph, prompts: list[list[int]]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda prompt: ask(graph, prompt), prompts))
+
+
+def test_one_replica_answers_a_burst_of_one_cold_prefix_and_both_a_burst_of_many(graph: ServedGraph) -> None:
+    """Before the first KV event of a prefix, only the router's own prediction says where it is being computed."""
+    draw = random.Random(7)
+
+    def tokens(count: int) -> list[int]:
+        return [draw.randrange(256) for _ in range(count)]
+
+    def routed() -> int:
+        return graph.running.log().count("worker_type=prefill")
+
+    for _ in range(3):
+        prefix, before = tokens(8000), routed()
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(ask, graph, prefix + tokens(16))
+            graph.running.wait_for(lambda before=before: routed() > before)
+            others = at_once(graph, [prefix + tokens(16) for _ in range(5)])
+            answers = [first.result(60), *others]
+        assert len({prefilled_by(answer) for answer in answers}) == 1
+        reused = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in others]
+        assert min(reused) >= 7984, "a prefix in the making was computed again"
+    spread = Counter(prefilled_by(answer) for answer in at_once(graph, [tokens(400) for _ in range(12)]))
+    assert len(spread) == 2
+    assert min(spread.values()) >= 4
 
 
 def test_no_secret_of_a_hand_off_is_logged(graph: ServedGraph) -> None:
