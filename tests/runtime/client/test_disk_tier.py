@@ -142,7 +142,8 @@ def test_damage_while_running_costs_computations_and_nothing_else(
                     check(reference, prompt, future.result(120))
                 engine.audit()
         assert engine.rank_pids == pids
-        assert router.known(prompts[-1]) >= 296, "the device goes on"
+        # Which of them is admitted last depends on what each finds in the cache.
+        assert any(router.known(prompt) >= 296 for prompt in prompts), "the device goes on"
     with PrefillEngine(config(tiny_llama, tmp_path)) as engine:
         for prompt in prompts:
             check(reference, prompt, engine.prefill(prompt))
