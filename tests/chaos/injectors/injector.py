@@ -15,6 +15,9 @@ from tests.chaos.injectors import disk, flood, limits, signals
 from tests.chaos.processes import listening_ports, pids_of
 from tests.support.graph_process import RunningGraph
 
+VICTIM_SECONDS = 20.0
+"""That a fault waits for somebody to hurt: a replica that was hurt a moment ago is just being started again."""
+
 
 class Injector:
     """Chooses the victim of each fault among those that live, hurts it, and lets go in time."""
@@ -30,15 +33,19 @@ class Injector:
 
     async def inject(self, fault: Fault) -> Injected:
         """Do it, wait until it is undone, and say whom it hit."""
-        began = self._now()
-        victims = self._victims(fault.role)
-        victim = victims[int(fault.pick * len(victims))] if victims else None
-        hit = False
-        if victim is not None:
-            with contextlib.suppress(ProcessLookupError):
-                hit = await self._hurt(fault, victim)
-        name = f"{fault.role.value} {victim}" if hit else ""
-        return Injected(fault, round(began, 2), round(self._now(), 2), name)
+        give_up = self._now() + VICTIM_SECONDS
+        while True:
+            began = self._now()
+            victims = self._victims(fault.role)
+            victim = victims[int(fault.pick * len(victims))] if victims else None
+            hit = False
+            if victim is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    hit = await self._hurt(fault, victim)
+            if hit or began > give_up:
+                name = f"{fault.role.value} {victim}" if hit else ""
+                return Injected(fault, round(began, 2), round(self._now(), 2), name)
+            await asyncio.sleep(0.2)
 
     def _victims(self, role: Role) -> list[int]:
         if role is Role.BROKER:
