@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphs.agg_wavepp import agg_wavepp
-from graphs.disagg_wavepp import disagg_wavepp
+# Relative, as an installed package has this folder as wavepp_worker.graphs.
+from .agg_wavepp import agg_wavepp
+from .disagg_wavepp import disagg_wavepp
 
 __all__ = ["agg_wavepp", "disagg_wavepp"]

@@ -1,33 +1,13 @@
-"""Prefill by pipeline-parallel WavePP replicas, generation by a decode worker."""
+"""Prefill by two pipeline-parallel replicas, generation by a decode worker."""
 
 from __future__ import annotations
 
-from wavepp_worker.former_names import FORMER_NAMES
-from wavepp_worker.serve import Graph, Service
+from dataclasses import replace
 
-from graphs.services import FRONTEND, WORKER_COMMON
+from wavepp_worker.serve import DECODE_WORKER, FRONTEND, PREFILL_WORKER, Graph
 
 disagg_wavepp = Graph(
     name="disagg_wavepp",
-    services=(
-        FRONTEND,
-        Service(
-            name="DecodeWorker",
-            module="wavepp_worker.dynamo.decode",
-            arguments="wavepp_worker.dynamo.args:DecodeArgs",
-            common=WORKER_COMMON,
-            former=FORMER_NAMES,
-            needs_model=True,
-        ),
-        Service(
-            name="PrefillWorker",
-            module="wavepp_worker.dynamo.prefill",
-            arguments="wavepp_worker.dynamo.args:PrefillArgs",
-            defaults={"pp": 2},
-            common=WORKER_COMMON,
-            former=FORMER_NAMES,
-            replicas=2,
-            needs_model=True,
-        ),
-    ),
+    services=(FRONTEND, DECODE_WORKER, replace(PREFILL_WORKER, replicas=2)),
+    about=__doc__,
 )

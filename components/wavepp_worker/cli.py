@@ -12,12 +12,18 @@ import typer
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.former_names import check_names
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.callback()
-def wavepp() -> None:
+def wavepp(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
+    ] = False,
+) -> None:
     """WavePP offline tools."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import typer.testing
 from wavepp_worker.serve.cli import app
 
-from tests.support.graph_process import SERVE
+from tests.support.graph_process import REPOSITORY, SERVE
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
@@ -28,6 +29,63 @@ def test_dry_run_shows_the_merged_configuration_and_starts_nothing(tmp_path: Pat
     assert "--partition=10,8,6,6" in result.output
     assert "--pp=4" in result.output
     assert "DYN_TCP_RPC_HOST=127.0.0.1" in result.output
+
+
+def test_without_a_graph_those_that_there_are_are_listed() -> None:
+    result = typer.testing.CliRunner().invoke(app, ["serve"])
+    assert result.exit_code == 0, result.output
+    assert "  graphs:agg_wavepp\n" in result.output
+    assert "  graphs:disagg_wavepp\n" in result.output
+    assert "Prefill by two pipeline-parallel replicas" in result.output
+
+
+def test_versions_of_what_matters() -> None:
+    result = typer.testing.CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0, result.output
+    assert re.match(r"wavepp-worker \d\S*\nai-dynamo 1\.\d\S*\ntorch 2\.", result.output)
+
+
+def example_graph() -> str:
+    """The graph of one's own that docs/graphs.md shows."""
+    [first, *_] = re.findall(
+        r"^```python\n(.*?)^```", (REPOSITORY / "docs/graphs.md").read_text(), re.M | re.S
+    )
+    return first
+
+
+def test_the_documented_graph_of_ones_own_is_short_and_starts_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(example_graph().rstrip().splitlines()) <= 15
+    (tmp_path / "mygraph.py").write_text(example_graph())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for directory, target in [
+        ("elsewhere", "../mygraph.py"),
+        (".", "mygraph.py"),
+        (".", "mygraph:long_prompts"),
+    ]:
+        monkeypatch.chdir(tmp_path / directory)
+        result = typer.testing.CliRunner().invoke(app, ["serve", target, "--dry-run"])
+        assert result.exit_code == 0, result.output
+        assert re.findall(r"^# (\w+:\d)$", result.output, re.M) == [
+            "Frontend:0",
+            "DecodeWorker:0",
+            "DecodeWorker:1",
+            "PrefillWorker:0",
+        ]
+        assert "--pp=3 --max-num-batched-tokens=1024" in result.output
+        assert (f"PYTHONPATH={tmp_path}" in result.output) == (directory == "elsewhere")
+
+
+def test_a_service_without_a_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g.py").write_text(
+        "from wavepp_worker.serve import Graph, Service\ng = Graph('g', (Service('A', 'no_such.thing'),))\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    result = typer.testing.CliRunner().invoke(app, ["serve", str(tmp_path / "g.py"), "--dry-run"])
+    assert result.exit_code == 2
+    assert "error: A: there is no module no_such.thing" in result.output
 
 
 def test_bad_key_ends_the_command_with_one_sentence() -> None:

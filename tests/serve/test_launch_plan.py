@@ -96,7 +96,7 @@ def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = Graph("g", (Service("Front", "m", kind="frontend"),))
+    graph = Graph("g", (Service("Front", "json", kind="frontend"),))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr("wavepp_worker.serve.http_address.DEFAULT_PORT", taken)

@@ -10,11 +10,12 @@ from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
-from wavepp_worker.serve.graph import COMMON, resolve
+from wavepp_worker.serve.graph import COMMON, GRAPHS, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
+from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -33,14 +34,26 @@ class _WithOverrides(TyperCommand):
 
 
 @app.callback()
-def dynamo() -> None:
+def dynamo(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
+    ] = False,
+) -> None:
     """Run graphs of Dynamo services."""
 
 
 @app.command(cls=_WithOverrides)
 def serve(
     context: typer.Context,
-    graph: Annotated[str, typer.Argument(help="package.module:name, e.g. graphs:disagg_wavepp, or file.py.")],
+    graph: Annotated[
+        str | None,
+        typer.Argument(
+            help="package.module:name, e.g. graphs:disagg_wavepp, or file.py[:name]; without it, the graphs "
+            "there are.",
+            show_default=False,
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("-f", "--file", help="YAML: a section per service, and Common.")
     ] = None,
@@ -87,6 +100,9 @@ def serve(
     environment.
     """
     try:
+        if graph is None:
+            typer.echo(list_graphs())
+            return
         chosen = resolve(graph)
         short = {COMMON: {"model": model}} if model is not None else {}
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
@@ -100,6 +116,23 @@ def serve(
         _fail(str(error), CONFIG_EXIT_CODE)
     except StartFailed as error:
         _fail(str(error), error.code)
+
+
+def list_graphs() -> str:
+    """The graphs that come with this package, for people."""
+    lines = ["graphs there are:", ""]
+    for graph in shipped():
+        services = ", ".join(
+            service.name if service.replicas == 1 else f"{service.replicas} {service.name}"
+            for service in graph.services
+        )
+        lines += [f"  {GRAPHS}:{graph.name}", f"      {graph.about} ({services})"]
+    lines += [
+        "",
+        f"start one: dynamo serve {GRAPHS}:{graph.name} (--dry-run shows what would be started, and with what)",
+        "start one of your own: dynamo serve mygraph.py (docs/graphs.md has an example)",
+    ]
+    return "\n".join(lines)
 
 
 def _fail(message: str, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,14 @@ import yaml
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import check_names
-from wavepp_worker.serve.graph import COMMON, Graph
+from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph
 
 LAUNCHER = "ServiceArgs"
 """The key of a service under which the launcher's own settings are."""
 TAKEN = "common-configs"
 """The key of a service that lists which keys of ``Common`` it takes."""
+CONFIGS = "configs"
+"""The folder of the configurations that come with this package, as the command line names it."""
 
 _OVERRIDE = re.compile(r"--([A-Za-z_]\w*)((?:\.[A-Za-z_][\w-]*)+)(?:=(.*))?", re.DOTALL)
 
@@ -94,11 +97,14 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 def read_file(path: Path) -> dict[str, Any]:
     """A configuration file, keys as the command line spells them.
 
+    Args:
+        path: one that begins with ``configs/`` and is not there is of those that come with this package.
+
     Raises:
         ConfigError: not there, not YAML, or not sections of keys.
     """
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        loaded = yaml.safe_load(_shipped(path).read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise ConfigError(f"-f {path}: cannot be read ({error.strerror}); give a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -111,6 +117,15 @@ def read_file(path: Path) -> dict[str, Any]:
             raise ConfigError(f"-f {path}: {name} should hold keys and values, not {section!r}")
         config[str(name)] = {underscored(str(key)): value for key, value in (section or {}).items()}
     return config
+
+
+def _shipped(path: Path) -> Path:
+    graphs = importlib.util.find_spec(f"{__package__.partition('.')[0]}.{GRAPHS}")
+    if path.parts[:1] != (CONFIGS,) or path.exists() or graphs is None or graphs.origin is None:
+        return path
+    # Installed as well as in a repository, the two folders lie side by side.
+    beside = Path(graphs.origin).parents[1] / path
+    return beside if beside.is_file() else path
 
 
 def underscored(text: str) -> str:

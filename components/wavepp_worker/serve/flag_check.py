@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import Service
+
+
+def check_module(service: Service) -> None:
+    """Refuse a service whose module no process would find.
+
+    Raises:
+        ConfigError: names the service and the module.
+    """
+    try:
+        found = importlib.util.find_spec(service.module) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise ConfigError(
+            f"{service.name}: there is no module {service.module} that python -m could run; the graph should name one "
+            "that is installed, in the working directory, or beside the graph's file"
+        )
 
 
 def check_flags(service: Service, argv: Sequence[str]) -> None:

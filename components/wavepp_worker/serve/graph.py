@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -16,6 +18,9 @@ from wavepp_worker.errors import ConfigError
 
 COMMON = "Common"
 """The section of a configuration whose keys every service may take; no service can have this name."""
+
+GRAPHS = "graphs"
+"""The package of the graphs that come with this one, as the command line names it."""
 
 PLANES = ("namespace", "discovery_backend", "request_plane", "event_plane")
 """What the processes of a graph must agree on to find and hear each other."""
@@ -58,6 +63,8 @@ class Graph:
         name: what messages call it.
         services: in the order they stop: those that take requests first, those they depend on last.
         namespace: the Dynamo namespace, unless ``Common.namespace`` says otherwise.
+        about: a sentence for people.
+        folder: where its file lies, if that is not the working directory; its processes can import from there.
 
     Raises:
         ConfigError: two services share a name, one is called ``Common``, or there are two frontends.
@@ -66,6 +73,8 @@ class Graph:
     name: str
     services: tuple[Service, ...]
     namespace: str = "dynamo"
+    about: str = ""
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         names = [service.name for service in self.services]
@@ -82,49 +91,122 @@ def resolve(target: str) -> Graph:
     """Find a graph: ``package.module:name``, ``package.module`` or ``path/to/file.py[:name]``.
 
     The working directory is searched first. Without a name, the module must hold one graph, or one that is
-    named as the module is.
+    named as the module is. ``graphs`` is also the package of those that come with this one.
 
     Raises:
-        ConfigError: there is no such module, or no such graph in it.
+        ConfigError: there is no such module or no such graph in it, or the module fails; names file and line.
     """
     location, _, name = target.partition(":")
-    module = _module(target, location)
-    if name:
-        found = getattr(module, name, None)
-        if isinstance(found, Graph):
-            return found
-    graphs = {key: value for key, value in vars(module).items() if isinstance(value, Graph)}
-    if not name:
-        stem = Path(location).stem if location.endswith(".py") else location.rpartition(".")[2]
-        if stem in graphs:
-            return graphs[stem]
-        if len(set(map(id, graphs.values()))) == 1:
-            return next(iter(graphs.values()))
-    known = ", ".join(f"{location}:{key}" for key in sorted(graphs))
+    if not location:
+        raise ConfigError(f"graph {target}: give it as package.module:name or path/to/file.py")
+    known: dict[str, None] = {}
+    places = []
+    for module in _modules(target, location):
+        graphs = _graphs(module)
+        graph = graphs.get(name) if name else _only(graphs, location)
+        if graph is not None:
+            return dataclasses.replace(graph, folder=_folder(location))
+        known |= {f"{location}:{key}": None for key in sorted(graphs)}
+        places.append(str(getattr(module, "__file__", None) or location))
     problem = f"holds no graph called {name!r}" if name else "does not say which graph"
-    raise ConfigError(f"graph {target}: {location} {problem}; it has {known or 'none at all'}")
+    raise ConfigError(
+        f"graph {target}: {' or '.join(places)} {problem}; it has {', '.join(known) or 'none at all'}"
+    )
 
 
-def _module(target: str, location: str) -> ModuleType:
+def shipped() -> tuple[Graph, ...]:
+    """The graphs that come with this package, or lie beside it in its repository."""
+    return tuple(_graphs(next(_modules(GRAPHS, GRAPHS))).values())
+
+
+def _graphs(module: ModuleType) -> dict[str, Graph]:
+    return {key: value for key, value in vars(module).items() if isinstance(value, Graph)}
+
+
+def _only(graphs: Mapping[str, Graph], location: str) -> Graph | None:
+    stem = Path(location).stem if location.endswith(".py") else location.rpartition(".")[2]
+    if stem in graphs:
+        return graphs[stem]
+    different = {id(graph): graph for graph in graphs.values()}
+    return next(iter(different.values())) if len(different) == 1 else None
+
+
+def _modules(target: str, location: str) -> Iterator[ModuleType]:
+    """What ``location`` may be; more than one where the user, too, has a package called ``graphs``."""
+    if location.endswith(".py"):
+        yield _file(target, Path(location))
+        return
     working = os.getcwd()
     if working not in sys.path:
         sys.path.insert(0, working)
-    try:
-        if not location.endswith(".py"):
-            return importlib.import_module(location)
-        path = Path(location)
-        if not path.is_file():
-            raise ConfigError(f"graph {target}: there is no file {path.resolve()}")
-        spec = importlib.util.spec_from_file_location(f"_graph_{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except ModuleNotFoundError as error:
+    candidates = [location]
+    if location.partition(".")[0] == GRAPHS:
+        candidates.append(f"{__package__.partition('.')[0]}.{location}")
+    found = False
+    for candidate in candidates:
+        module = _imported(target, candidate)
+        if module is not None:
+            found = True
+            yield module
+    if not found:
         raise ConfigError(
-            f"graph {target}: no module named {error.name!r}, seen from {working}; give the graph as "
-            "package.module:name or path/to/file.py, and run from the directory that holds it"
-        ) from error
-    except (ImportError, SyntaxError, ValueError) as error:
-        raise ConfigError(f"graph {target}: {location} cannot be imported: {error}") from error
+            f"graph {target}: no module named {location!r}, seen from {working}; give the graph as "
+            "package.module:name or path/to/file.py, and run from the directory that holds it; dynamo serve alone "
+            "lists the graphs that are always there"
+        )
+
+
+def _imported(target: str, location: str) -> ModuleType | None:
+    """The module, or None if there is none of this name."""
+    try:
+        return importlib.import_module(location)
+    except ConfigError:
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{location}.".startswith(f"{missing}."):
+            return None
+        raise _failed(target, error) from error
+
+
+def _file(target: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"graph {target}: there is no file {path.resolve()}")
+    # As for a script: what lies beside it can be imported.
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:
+        sys.path.insert(0, beside)
+    spec = importlib.util.spec_from_file_location(f"_graph_{path.stem}", path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _failed(target, error) from error
+    return module
+
+
+def _folder(location: str) -> Path | None:
+    if not location.endswith(".py"):
+        return None
+    folder = Path(location).resolve().parent
+    return None if folder == Path.cwd() else folder
+
+
+def _failed(target: str, error: Exception) -> ConfigError:
+    """A sentence with the place in the user's code that fails: the last that is not in Python's own import system."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+    else:
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if "importlib" not in frame.filename and frame.filename != __file__
+        ]
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else target
+    return ConfigError(
+        f"graph {target}: {place} fails: {type(error).__name__}: {getattr(error, 'msg', error)}"
+    )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import deep_merge
 from wavepp_worker.serve.environment import BROKER_VARIABLE, STORE_VARIABLE, check_reach
-from wavepp_worker.serve.flag_check import check_flags
+from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
@@ -148,10 +148,15 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                 )
         else:
             ports = free_ports(own.workers, taken={process.port for process in processes})
+        if "PYTHONPATH" not in own.envs:
+            check_module(service)
         argv = to_flags(flags)
         check_flags(service, argv)
         for replica, port in enumerate(ports):
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
+            if graph.folder is not None:
+                found = (str(graph.folder), os.environ.get("PYTHONPATH"))
+                env["PYTHONPATH"] = os.pathsep.join(filter(None, found))
             devices = gpus.take(own.gpus, f"{service.name}.ServiceArgs.resources.gpu")
             if devices:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

@@ -1,8 +1,12 @@
-"""What the graphs have in common."""
+"""The services that graphs are made of: the frontend, and a worker for every role.
+
+A graph of one's own takes them as they are, or changes some of their fields with ``dataclasses.replace``.
+"""
 
 from __future__ import annotations
 
-from wavepp_worker.serve import PLANES, Service
+from wavepp_worker.former_names import FORMER_NAMES
+from wavepp_worker.serve.graph import PLANES, Service
 
 ROUTER = {
     "router_mode": "kv",
@@ -44,3 +48,39 @@ WORKER_COMMON = (
     "wave_timeout",
 )
 """Keys of the ``Common`` section that prefill and decode workers both have."""
+
+DECODE_WORKER = Service(
+    name="DecodeWorker",
+    module="wavepp_worker.dynamo.decode",
+    arguments="wavepp_worker.dynamo.args:DecodeArgs",
+    common=WORKER_COMMON,
+    former=FORMER_NAMES,
+    needs_model=True,
+)
+"""Generates from KV that prefill workers hand over."""
+
+PREFILL_WORKER = Service(
+    name="PrefillWorker",
+    module="wavepp_worker.dynamo.prefill",
+    arguments="wavepp_worker.dynamo.args:PrefillArgs",
+    defaults={"pp": 2},
+    common=WORKER_COMMON,
+    former=FORMER_NAMES,
+    needs_model=True,
+)
+"""A replica that prefills over a pipeline of ranks and hands the KV over."""
+
+WORKER = Service(
+    name="Worker",
+    module="wavepp_worker.dynamo.agg",
+    arguments="wavepp_worker.dynamo.args:AggArgs",
+    defaults={"pp": 2},
+    common=WORKER_COMMON,
+    former={
+        **FORMER_NAMES,
+        "decode_block": "decode_block_size",
+        "decode_max_batch": "decode_max_num_seqs",
+    },
+    needs_model=True,
+)
+"""Prefills over a pipeline of ranks and generates, in one worker."""
