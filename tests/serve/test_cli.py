@@ -88,6 +88,19 @@ def test_a_service_without_a_module_is_refused(tmp_path: Path, monkeypatch: pyte
     assert "error: A: there is no module no_such.thing" in result.output
 
 
+def test_replicas_share_neither_a_disk_tier_nor_a_timeline() -> None:
+    words = [
+        "--PrefillWorker.disk_path=/kv",
+        "--PrefillWorker.timeline=t.json",
+        "--PrefillWorker.host=127.0.0.{replica}",
+    ]
+    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-run", *words])
+    assert result.exit_code == 0, result.output
+    for replica in (0, 1):
+        own = f"--disk-path=/kv/replica-{replica} --timeline=t-{replica}.json --host=127.0.0.{replica}"
+        assert result.output.count(own) == 1
+
+
 def test_bad_key_ends_the_command_with_one_sentence() -> None:
     done = subprocess.run(
         [*SERVE, "graphs:disagg_wavepp", "--PrefillWorker.pp=0"], capture_output=True, text=True, timeout=60

@@ -40,6 +40,8 @@ class Service:
         kind: a frontend answers HTTP clients; a worker answers ``/health`` on ``DYN_SYSTEM_PORT``.
         arguments: ``module:Class`` whose ``parse(argv)`` raises ConfigError for flags the process would
             refuse; None leaves the flags unchecked.
+        unshared: keys whose values no two replicas can share, and what they name: each gets its own of a ``file``, a
+            ``directory`` or a ``port``.
         needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what
             another service was given, else those of the demo model.
     """
@@ -52,6 +54,9 @@ class Service:
     replicas: int = 1
     kind: Literal["frontend", "worker"] = "worker"
     arguments: str | None = None
+    unshared: Mapping[str, Literal["file", "directory", "port"]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     needs_model: bool = False
 
 

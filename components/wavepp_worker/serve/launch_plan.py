@@ -18,8 +18,9 @@ from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model
-from wavepp_worker.serve.ports import free_ports
+from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
+from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     notes: list[str] = []
     gpus = Allotment()
     processes: list[Process] = []
+    taken: set[int] = set()
     base_url = model = None
     wants_demo = False
     for service in services:
@@ -147,12 +149,15 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     "ports; run one here and others with --service-name"
                 )
         else:
-            ports = free_ports(own.workers, taken={process.port for process in processes})
+            ports = worker_ports(service, own, taken=taken)
+        taken.update(ports)
         if "PYTHONPATH" not in own.envs:
             check_module(service)
-        argv = to_flags(flags)
-        check_flags(service, argv)
         for replica, port in enumerate(ports):
+            of_this = replica_values(service, flags, replica, own.workers)
+            check_flag_ports(service, of_this, taken)
+            argv = to_flags(of_this)
+            check_flags(service, argv)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))
@@ -166,7 +171,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     replica=replica,
                     kind=service.kind,
                     argv=(sys.executable, "-m", service.module, *argv),
-                    env={**env, **own.envs},
+                    env={**env, **replica_values(service, own.envs, replica, own.workers)},
                     port=port,
                     url=base_url if service.kind == "frontend" and base_url else f"http://127.0.0.1:{port}",
                 )

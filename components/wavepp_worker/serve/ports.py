@@ -9,31 +9,37 @@ from collections.abc import Collection
 
 from wavepp_worker.errors import ConfigError
 
-# Below the range Linux takes outgoing ports from, so that a free port stays free until its process binds it;
-# and Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number.
+LAST_OF_DYNAMO = 32767
+"""Dynamo reads ``DYN_SYSTEM_PORT`` as a signed 16-bit number."""
+# Below that, and below the range Linux takes outgoing ports from, so that a free port stays free until its process
+# binds it.
 _FIRST, _LAST = 20000, 32000
 
 
-def is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int, *, host_key: str = "--host", port_key: str = "--port") -> bool:
     """Whether a listener could bind ``host:port`` now.
 
     Raises:
-        ConfigError: ``host`` is not an address of this machine.
+        ConfigError: ``host`` is not an address of this machine, or only others may listen on ``port``; names the key.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise ConfigError(f"--host: {host} is not a host name or an address ({error.strerror})") from error
+        raise ConfigError(
+            f"{host_key}: {host} is not a host name or an address ({error.strerror})"
+        ) from error
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
             probe.listen(1)
         except PermissionError as error:
-            raise ConfigError(f"--port: this user may not listen on {port}; use one from 1024 on") from error
+            raise ConfigError(
+                f"{port_key}: this user may not listen on {port}; use one from 1024 on"
+            ) from error
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise ConfigError(f"--host: {host} is not an address of this machine") from error
+                raise ConfigError(f"{host_key}: {host} is not an address of this machine") from error
             return False
     return True
 
@@ -70,7 +76,7 @@ def http_port(host: str, asked: int | None, key: str, default: int) -> int:
         raise ConfigError(f"--port: {default} to {default + 199} are all in use; choose one with --port")
     if not 1 <= asked <= 65535:
         raise ConfigError(f"{key}: {asked} is not a port number between 1 and 65535")
-    if not is_free(host, asked):
+    if not is_free(host, asked, port_key=key):
         raise ConfigError(
             f"{key}: port {asked} of {host} is in use; stop who listens there (ss -ltnp 'sport = :{asked}'), "
             "choose another, or leave it out to get a free one"

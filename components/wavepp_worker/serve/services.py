@@ -5,6 +5,10 @@ A graph of one's own takes them as they are, or changes some of their fields wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
 from wavepp_worker.former_names import FORMER_NAMES
 from wavepp_worker.serve.graph import PLANES, Service
 
@@ -49,6 +53,10 @@ WORKER_COMMON = (
 )
 """Keys of the ``Common`` section that prefill and decode workers both have."""
 
+_OF_A_REPLICA: Mapping[str, Literal["file", "directory", "port"]] = MappingProxyType(
+    {"disk_path": "directory", "timeline": "file", "bootstrap_port": "port"}
+)
+
 DECODE_WORKER = Service(
     name="DecodeWorker",
     module="wavepp_worker.dynamo.decode",
@@ -66,6 +74,7 @@ PREFILL_WORKER = Service(
     defaults={"pp": 2},
     common=WORKER_COMMON,
     former=FORMER_NAMES,
+    unshared=_OF_A_REPLICA,
     needs_model=True,
 )
 """A replica that prefills over a pipeline of ranks and hands the KV over."""
@@ -81,6 +90,7 @@ WORKER = Service(
         "decode_block": "decode_block_size",
         "decode_max_batch": "decode_max_num_seqs",
     },
+    unshared=_OF_A_REPLICA,
     needs_model=True,
 )
 """Prefills over a pipeline of ranks and generates, in one worker."""

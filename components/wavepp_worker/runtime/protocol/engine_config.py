@@ -39,7 +39,8 @@ class EngineConfig(Settings):
     disk_kv_tokens: int | tuple[int, ...] = 0
     """Tokens of KV each rank can keep on disk under ``disk_path``; what the host evicts goes there."""
     disk_path: Path | None = None
-    """Directory of the disk tier; its contents survive a restart. Not shared between replicas."""
+    """Directory of the disk tier; its contents survive a restart. Each replica needs its own, which ``dynamo serve``
+    sees to."""
     max_model_len: int | None = None
     """Longest prompt accepted; default: the model's context length."""
     max_num_seqs: int = Field(default=64, ge=1)
@@ -69,8 +70,8 @@ class EngineConfig(Settings):
     """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``; default:
     learned from the waves as they are executed."""
     timeline: Path | None = None
-    """File to write a trace of every rank to when the replica stops, for ui.perfetto.dev; default: none. Of
-    replicas that share a file, the last to stop leaves its trace."""
+    """File to write a trace of every rank to when the replica stops, for ui.perfetto.dev; default: none. Each
+    replica needs its own, which ``dynamo serve`` sees to."""
     top_logprobs: int = Field(default=20, ge=0)
     """Most alternatives a request may ask for."""
     host: str = "127.0.0.1"

@@ -1,0 +1,73 @@
+"""Ports of workers: where they answer ``/health``, and those that their flags name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.graph import Service
+from wavepp_worker.serve.ports import LAST_OF_DYNAMO, free_ports, is_free
+from wavepp_worker.serve.replica_values import PLACE, replica_values
+from wavepp_worker.serve.settings import ServiceSettings
+
+VARIABLE = "DYN_SYSTEM_PORT"
+
+
+def worker_ports(service: Service, own: ServiceSettings, *, taken: Collection[int]) -> list[int]:
+    """A port for each replica: those its environment is configured with, else free ones.
+
+    Args:
+        taken: ports of the run that nothing listens on yet.
+
+    Raises:
+        ConfigError: a port that was asked for is none, in use, or several replicas' at once.
+    """
+    if VARIABLE not in own.envs:
+        return free_ports(own.workers, taken=taken)
+    where = f"{service.name}.ServiceArgs.envs.{VARIABLE}"
+    found: list[int] = []
+    for replica in range(own.workers):
+        text = replica_values(service, own.envs, replica, own.workers)[VARIABLE]
+        if not text.isdecimal() or not 1 <= int(text) <= LAST_OF_DYNAMO:
+            raise ConfigError(f"{where}: {text!r} is not a port number between 1 and {LAST_OF_DYNAMO}")
+        if int(text) in (*found, *taken):
+            raise ConfigError(
+                f"{where}: {text} is the port of several processes; write {PLACE} in it to give each replica its own"
+            )
+        if not is_free("127.0.0.1", int(text)):
+            raise ConfigError(
+                f"{where}: port {text} is in use; choose another, or leave it out to get a free one"
+            )
+        found.append(int(text))
+    return found
+
+
+def check_flag_ports(service: Service, flags: Mapping[str, Any], taken: set[int]) -> None:
+    """Refuse a port that one replica's flags name and cannot have.
+
+    Args:
+        flags: the replica's own, by key.
+        taken: ports of the run that nothing listens on yet; those of the flags are put in.
+
+    Raises:
+        ConfigError: it is none, in use, or another process's of this run; names the key.
+    """
+    for key in (key for key, kind in service.unshared.items() if kind == "port"):
+        where, text = f"{service.name}.{key}", str(flags.get(key) or 0)
+        if not text.isdecimal() or int(text) > 65535:
+            raise ConfigError(f"{where}: {text!r} is not a port number between 0 and 65535")
+        port = int(text)
+        if port == 0:
+            continue
+        if port in taken:
+            raise ConfigError(
+                f"{where}: {port} is the port of several processes; leave it out to get a free one, or write {PLACE} "
+                "in it to give each replica its own"
+            )
+        host = str(flags.get("host") or "127.0.0.1")
+        if not is_free(host, port, host_key=f"{service.name}.host", port_key=where):
+            raise ConfigError(
+                f"{where}: port {port} of {host} is in use; choose another, or leave it out to get a free one"
+            )
+        taken.add(port)
