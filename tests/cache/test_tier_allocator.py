@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.cache.hint_index import HintIndex
-from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.tier_allocator import TierAllocator
 from wavepp_worker.cache.tree import BlockTree
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -28,6 +28,27 @@ def test_blocks_sink_tier_by_tier_least_recently_used_and_deepest_first() -> Non
     assert (bench.places(prompt(1, 4)), bench.places(prompt(2, 4))) == ([HOST, DISK], [DEVICE, HOST])
     assert directions(bench.run("e", prompt(5, 2)).moves) == [(HOST, DISK), (DEVICE, HOST)]
     assert bench.places(prompt(1, 4)) == [DISK, None]
+
+
+def test_each_tier_counts_what_came_what_went_and_what_was_lost() -> None:
+    bench = CacheBench(attention(4, host=2, disk=1))
+    bench.run("a", prompt(1, 8))
+    bench.run("b", prompt(2, 8))
+    # Of the four blocks of "a" two went to the host, one to disk, and one is lost to make room.
+    device, host, disk = bench.cache.tiers()
+    assert (device.used, device.offloaded, device.onboarded, device.evicted) == (4, 0, 0, 1)
+    assert (host.used, host.offloaded, host.onboarded, host.evicted) == (2, 2, 0, 0)
+    assert (disk.used, disk.offloaded, disk.onboarded, disk.evicted) == (1, 1, 0, 0)
+    bench.run("again", [*prompt(1, 6), 9])
+    device, host, disk = bench.cache.tiers()
+    assert (host.onboarded, disk.onboarded) == (2, 1)
+    third = bench.tree().nodes[keys_of(prompt(1, 6))[2]]
+    bench.cache.lose([Copy(0, third.key, third.tier, third.slot)])
+    assert [each.lost for each in bench.cache.tiers()] == [1, 0, 0]
+    assert not any(each.off for each in bench.cache.tiers())
+    bench.cache.lose_disk(0)
+    assert [each.off for each in bench.cache.tiers()] == [False, False, True]
+    bench.cache.audit()
 
 
 def test_a_leased_prefix_is_onboarded_from_every_tier_in_its_order() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 from prometheus_client import generate_latest
+from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
-from wavepp_worker.runtime.protocol.requests import PrefillResult, StageTiming, Timings
+from wavepp_worker.runtime.protocol.requests import PrefillResult, RankLoad, StageTiming, Timings
 
 from tests.support.fake_engines import FakeDecodeEngine, FakePrefillEngine
 
@@ -37,6 +39,26 @@ def test_prefill_metrics_count_and_time() -> None:
         assert line in text
     assert [entry["request_id"] for entry in metrics.timings(5)] == ["c", "b"]
     assert metrics.timings(1)[0]["stages"][1] == {"rank": 1, "compute": 0.2}
+
+
+def test_each_rank_shows_how_long_it_computed_and_the_tiers_it_has() -> None:
+    device, host = TierFigures(64, 60, evicted=3, lost=1), TierFigures(8, 7, offloaded=9, onboarded=2)
+    loads = (RankLoad(1.5, (device, host, TierFigures(0, 0))), RankLoad(2.5, ()))
+    stats = msgspec.structs.replace(FakePrefillEngine(None).stats(), ranks=loads)
+    text = generate_latest(PrefillMetrics(lambda: stats, lambda: 0).registry).decode()
+    for line in (
+        'wavepp_rank_busy_seconds_total{rank="0"} 1.5',
+        'wavepp_rank_busy_seconds_total{rank="1"} 2.5',
+        'wavepp_tier_used_blocks{rank="0",tier="device"} 60.0',
+        'wavepp_tier_total_blocks{rank="0",tier="host"} 8.0',
+        'wavepp_tier_offloaded_blocks_total{rank="0",tier="host"} 9.0',
+        'wavepp_tier_onboarded_blocks_total{rank="0",tier="host"} 2.0',
+        'wavepp_tier_evicted_blocks_total{rank="0",tier="device"} 3.0',
+        'wavepp_tier_lost_blocks_total{rank="0",tier="device"} 1.0',
+        'wavepp_tier_off{rank="0",tier="device"} 0.0',
+    ):
+        assert line in text.splitlines()
+    assert 'tier="disk"' not in text, "there is none"
 
 
 def test_decode_metrics_show_that_no_prompt_was_computed() -> None:

@@ -18,7 +18,15 @@ from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.reservations import Reservations
-from wavepp_worker.cache.results import CacheUse, Holds, Materialised, Prepared, Standing, StoredBlock
+from wavepp_worker.cache.results import (
+    CacheUse,
+    Holds,
+    Materialised,
+    Prepared,
+    Standing,
+    StoredBlock,
+    TierFigures,
+)
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.cache.windows.full import FullWindow
 from wavepp_worker.cache.windows.kinds import make_window
@@ -99,6 +107,11 @@ class RankCache:
         """Where the blocks of window 0 are."""
         with self._mutex:
             return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0, 0, 0)
+
+    def tiers(self) -> tuple[TierFigures, ...]:
+        """What each tier of window 0 holds, and what became of its blocks; empty without windows."""
+        with self._mutex:
+            return self._windows[0].tiers() if self._windows else ()
 
     def take_changes(self) -> tuple[list[StoredBlock], list[bytes]]:
         """Blocks of window 0 that became reusable (parents first) or stopped being so (leaves first).

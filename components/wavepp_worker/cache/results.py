@@ -40,6 +40,29 @@ class CacheUse:
     disk_used: int
 
 
+@dataclass(frozen=True)
+class TierFigures:
+    """One tier of one window: its blocks at one instant, and what became of them since the start.
+
+    Attributes:
+        capacity: blocks it has room for.
+        used: of those, with content or held by requests.
+        offloaded: blocks that came down to this tier.
+        onboarded: blocks that were copied from here up to the device.
+        evicted: blocks that lost their content here, as others needed the room.
+        lost: blocks that were forgotten here, as their bytes, or those of a block before them, are damaged.
+        off: whether the tier failed and is not used any more.
+    """
+
+    capacity: int
+    used: int
+    offloaded: int = 0
+    onboarded: int = 0
+    evicted: int = 0
+    lost: int = 0
+    off: bool = False
+
+
 class Standing(NamedTuple):
     """How much of a prompt a rank has now.
 

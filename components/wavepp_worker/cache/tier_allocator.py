@@ -59,6 +59,7 @@ class TierAllocator:
 
     def onboard(self, node: Node, slot: int, moves: list[Move]) -> None:
         """Bring a block up to device block ``slot``. A copy on disk stays valid."""
+        self._tree.traffic.onboarded[node.tier] += 1
         moves.append(self._move(node, DEVICE, slot))
         self._tree.relocate(node, DEVICE, slot)
 
@@ -66,10 +67,10 @@ class TierAllocator:
         """Free the device block of a victim, whose content goes to ``slot`` of the next tier."""
         if self._below_device == DISK and node.disk_copy >= 0:
             self._tree.pools[DISK].drop_owner(slot)
-            self._tree.relocate(node, DISK, node.disk_copy)
+            self._send(node, DISK, node.disk_copy)
         else:
             moves.append(self._move(node, self._below_device, slot))
-            self._tree.relocate(node, self._below_device, slot)
+            self._send(node, self._below_device, slot)
 
     def _sink(self, node: Node, moves: list[Move]) -> None:
         """Free the device block of a victim, passing the host by: what follows it there goes to disk first."""
@@ -82,13 +83,17 @@ class TierAllocator:
     def _spill(self, node: Node, moves: list[Move]) -> None:
         """Send a block to disk, whose followers are there already; without room its content is lost."""
         if node.disk_copy >= 0:
-            self._tree.relocate(node, DISK, node.disk_copy)
+            self._send(node, DISK, node.disk_copy)
         elif self._tree.pools[DISK].free or self._free_disk_slot():
             slot = self._tree.pools[DISK].take(1)[0]
             moves.append(self._move(node, DISK, slot))
-            self._tree.relocate(node, DISK, slot)
+            self._send(node, DISK, slot)
         else:
             self._tree.detach(node)
+
+    def _send(self, node: Node, tier: Tier, slot: int) -> None:
+        self._tree.traffic.offloaded[tier] += 1
+        self._tree.relocate(node, tier, slot)
 
     def _take_below(self, count: int, moves: list[Move]) -> list[int]:
         """Take ``count`` slots of the tier below the device, all of which its own victims can provide."""

@@ -18,6 +18,7 @@ from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.pool import BlockPool
 from wavepp_worker.cache.results import StoredBlock
+from wavepp_worker.cache.traffic import TierTraffic
 from wavepp_worker.cache.victims import VictimQueue
 
 DEVICE, DISK = Tier.DEVICE, Tier.DISK
@@ -38,6 +39,8 @@ class BlockTree:
         copies: blocks above the disk with a copy there as well, oldest copy first.
         victims: the order in which each tier gives its blocks up.
         clock: counts uses, for that order.
+        traffic: counts what became of blocks.
+        disk_failed: whether ``lose_disk`` was called.
     """
 
     def __init__(self, window: int, blocks: tuple[int, int, int], index: HintIndex) -> None:
@@ -48,6 +51,8 @@ class BlockTree:
         self.copies: dict[Node, None] = {}
         self.victims = tuple(VictimQueue(tier) for tier in Tier)
         self.clock = 0
+        self.traffic = TierTraffic()
+        self.disk_failed = False
         self._index = index
         self._changed: dict[bytes, bool] = {}
 
@@ -157,12 +162,7 @@ class BlockTree:
 
         What nobody holds is free at once, the rest when its last holder lets go of it.
         """
-        subtree = [node]
-        for member in subtree:
-            subtree.extend(member.children)
-        for member in reversed(subtree):
-            self._remove(member)
-        return [member for member in subtree if member.pins]
+        return self._detach(node, self.traffic.evicted)
 
     def lose(self, copy: Copy) -> list[Node]:
         """A copy has no good bytes: forget it, and if it is the block itself, all that follows it.
@@ -171,18 +171,19 @@ class BlockTree:
         """
         node = self.nodes.get(copy.key)
         if node is not None and (node.tier, node.slot) == (copy.tier, copy.slot):
-            return self.detach(node)
+            return self._detach(node, self.traffic.lost)
         if node is not None and (DISK, node.disk_copy) == (copy.tier, copy.slot):
             self.drop_copy(node)
         return []
 
     def lose_disk(self) -> None:
         """No slot on disk has good bytes: forget all copies, and all blocks there that nobody holds."""
+        self.disk_failed = True
         for node in list(self.copies):
             self.drop_copy(node)
         for node in list(self.nodes.values()):
             if node.attached and node.tier == DISK and not node.pins:
-                self.detach(node)
+                self._detach(node, self.traffic.lost)
 
     def drop_copy(self, node: Node) -> None:
         """Free the second copy a block has on disk."""
@@ -202,6 +203,15 @@ class BlockTree:
         attached = [nodes[key] for key, before in changed.items() if not before and key in nodes]
         stored = [StoredBlock(node.key, node.parent.key if node.parent else None) for node in attached]
         return stored, [key for key, before in changed.items() if before and key not in nodes]
+
+    def _detach(self, node: Node, counts: list[int]) -> list[Node]:
+        subtree = [node]
+        for member in subtree:
+            subtree.extend(member.children)
+        for member in reversed(subtree):
+            counts[member.tier] += 1
+            self._remove(member)
+        return [member for member in subtree if member.pins]
 
     def _remove(self, node: Node) -> None:
         node.attached = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from wavepp_worker.decode.engine_io import DecodeStats
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.runtime.protocol.requests import EngineStats, PrefillResult, Timings
+from wavepp_worker.runtime.protocol.requests import EngineStats, PrefillResult, RankLoad, Timings
 
 METRIC_PREFIX = "wavepp_"
 _BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -131,6 +131,7 @@ class PrefillMetrics:
             "rounds": ("Rounds of admission.", stats.rounds),
         }
         yield from _families(gauges, counters)
+        yield from _rank_families(stats.ranks)
 
 
 class DecodeMetrics:
@@ -171,6 +172,44 @@ class DecodeMetrics:
             "decode_steps": ("Forward passes.", stats.steps),
         }
         yield from _families(gauges, counters)
+
+
+TIER_NAMES = ("device", "host", "disk")
+
+
+def _rank_families(ranks: Sequence[RankLoad]) -> Iterator[Metric]:
+    """What each rank computed, and its blocks by tier; a tier without room has none."""
+    busy = CounterMetricFamily(
+        METRIC_PREFIX + "rank_busy_seconds", "Seconds a rank computed waves.", labels=["rank"]
+    )
+    labels = ["rank", "tier"]
+    gauges = {
+        "used": GaugeMetricFamily(METRIC_PREFIX + "tier_used_blocks", "KV blocks in use.", labels=labels),
+        "capacity": GaugeMetricFamily(
+            METRIC_PREFIX + "tier_total_blocks", "KV blocks there is room for.", labels=labels
+        ),
+        "off": GaugeMetricFamily(
+            METRIC_PREFIX + "tier_off",
+            "1 if the tier failed and is not used until the next start.",
+            labels=labels,
+        ),
+    }
+    counters = {
+        name: CounterMetricFamily(f"{METRIC_PREFIX}tier_{name}_blocks", text, labels=labels)
+        for name, text in (
+            ("offloaded", "KV blocks that came down to a tier."),
+            ("onboarded", "KV blocks that were copied from a tier up to the device."),
+            ("evicted", "KV blocks that lost their content on a tier, as others needed the room."),
+            ("lost", "KV blocks forgotten on a tier, as they or blocks before them were damaged."),
+        )
+    }
+    for number, rank in enumerate(ranks):
+        busy.add_metric([str(number)], rank.busy)
+        for tier, figures in zip(TIER_NAMES, rank.tiers, strict=False):
+            if figures.capacity:
+                for name, family in (gauges | counters).items():
+                    family.add_metric([str(number), tier], getattr(figures, name))
+    yield from (busy, *gauges.values(), *counters.values())
 
 
 def _families(

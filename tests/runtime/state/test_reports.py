@@ -109,14 +109,22 @@ def test_heartbeats_tell_load_progress_and_its_age() -> None:
     )
     now[0] = 102.0
     assert reports.heartbeat(0, 0).wave_age == 2.0, "since the start, before the first wave"
-    reports.wave_executed()
-    reports.wave_executed()
+    reports.wave_executed(0.25)
+    reports.wave_executed(0.5)
     reports.round_applied()
     books.admit("r", list(range(10)))
     books.lifecycle.materialise("r")
     now[0] = 102.5
     assert reports.heartbeat(waiting=4, running=5) == Heartbeat(
-        rank=3, wave_age=0.5, waiting=4, running=5, used_blocks=3, waves=2, rounds=1
+        rank=3,
+        wave_age=0.5,
+        waiting=4,
+        running=5,
+        used_blocks=3,
+        waves=2,
+        rounds=1,
+        busy=0.75,
+        tiers=books.cache.tiers(),
     )
 
 

@@ -14,7 +14,7 @@ from wavepp_worker.cache.escrow import Escrow, EscrowLedger
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.node import Node
-from wavepp_worker.cache.results import CacheUse
+from wavepp_worker.cache.results import CacheUse, TierFigures
 from wavepp_worker.cache.tier_allocator import TierAllocator
 from wavepp_worker.cache.tree import BlockTree
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -211,6 +211,22 @@ class Window(ABC):
             escrowed=self.ledger.reserved,
             host_used=host.capacity - host.free,
             disk_used=disk.capacity - disk.free,
+        )
+
+    def tiers(self) -> tuple[TierFigures, ...]:
+        """What each tier holds, and what became of its blocks."""
+        tree, traffic = self.tree, self.tree.traffic
+        return tuple(
+            TierFigures(
+                pool.capacity,
+                pool.capacity - pool.free,
+                traffic.offloaded[tier],
+                traffic.onboarded[tier],
+                traffic.evicted[tier],
+                traffic.lost[tier],
+                off=tier == Tier.DISK and tree.disk_failed,
+            )
+            for tier, pool in zip(Tier, tree.pools, strict=True)
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Heartbeat
-from wavepp_worker.runtime.protocol.requests import EngineStats
+from wavepp_worker.runtime.protocol.requests import EngineStats, RankLoad
 
 
 def engine_stats(ledger: RequestLedger, beats: Sequence[Heartbeat], total_blocks: int) -> EngineStats:
@@ -32,4 +32,5 @@ def engine_stats(ledger: RequestLedger, beats: Sequence[Heartbeat], total_blocks
         waves=beats[0].waves if beats else 0,
         rounds=beats[0].rounds if beats else 0,
         last_wave_age=max((beat.wave_age for beat in beats), default=0.0),
+        ranks=tuple(RankLoad(beat.busy, beat.tiers) for beat in beats),
     )

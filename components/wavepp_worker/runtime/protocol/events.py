@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
@@ -41,6 +42,8 @@ class Heartbeat(Message, frozen=True):
         running: admitted requests whose prompt is not done.
         waves: waves executed since start.
         rounds: rounds since start.
+        busy: seconds that it computed since start.
+        tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
     """
 
     rank: int
@@ -50,6 +53,8 @@ class Heartbeat(Message, frozen=True):
     used_blocks: int
     waves: int
     rounds: int
+    busy: float = 0.0
+    tiers: tuple[TierFigures, ...] = ()
 
 
 class Admitted(Message, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from wavepp_worker import token_ids
+from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
@@ -187,6 +188,18 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[int, ...] = ()
 
 
+class RankLoad(msgspec.Struct, frozen=True):
+    """What one rank did, and what its cache holds.
+
+    Attributes:
+        busy: seconds that it computed since the start.
+        tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
+    """
+
+    busy: float
+    tiers: tuple[TierFigures, ...]
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Load and totals of an engine; ``used_blocks`` is of the fullest rank, ``total_blocks`` of the smallest.
 
@@ -195,6 +208,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         running: admitted requests without an answer yet.
         holding: answered requests whose KV some rank still holds.
         last_wave_age: seconds since the rank that waited longest executed a wave.
+        ranks: what each rank did, in rank order.
     """
 
     queued: int
@@ -209,3 +223,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     waves: int
     rounds: int
     last_wave_age: float
+    ranks: tuple[RankLoad, ...] = ()

@@ -56,4 +56,4 @@ class ExecutionOrder:
         """
         for local, span in zip(locals_, spans, strict=True):
             self._lifecycle.chunk_executed(local, span, compute)
-        self._reports.wave_executed()
+        self._reports.wave_executed(compute[-1] if compute else 0.0)

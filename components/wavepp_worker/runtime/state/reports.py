@@ -38,6 +38,7 @@ class RankReports:
         rank: this rank's number.
         waves: waves executed since the start, counted by the LOOP thread.
         rounds: rounds applied since the start, counted by the WAVE thread.
+        busy: seconds that waves were computed since the start, counted by the LOOP thread.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RankReports:
         self.rank = rank
         self.waves = 0
         self.rounds = 0
+        self.busy = 0.0
         self._events = events
         self._requests = requests
         self._cache = cache
@@ -81,9 +83,10 @@ class RankReports:
             )
         )
 
-    def wave_executed(self) -> None:
-        """Count a wave, as progress."""
+    def wave_executed(self, seconds: float = 0.0) -> None:
+        """Count a wave, as progress, that took so many seconds to compute."""
         self.waves += 1
+        self.busy += seconds
         self._last_wave = self._clock()
 
     def round_applied(self) -> None:
@@ -100,6 +103,8 @@ class RankReports:
             used_blocks=self._cache.use().held,
             waves=self.waves,
             rounds=self.rounds,
+            busy=self.busy,
+            tiers=self._cache.tiers(),
         )
 
     def audit(self, audit_id: int) -> None:
