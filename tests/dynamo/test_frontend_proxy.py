@@ -266,6 +266,19 @@ def test_a_header_that_chooses_the_worker_is_refused() -> None:
     through_the_proxy(check)
 
 
+def test_who_asks_to_leave_http_is_refused_with_a_sentence() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.get(url, headers={"Connection": "Upgrade", "Upgrade": "websocket"}) as answer:
+            assert answer.status == 400
+            assert "ask without CONNECT and without Upgrade" in (await answer.json())["message"]
+        # As curl offers it, which goes on without.
+        async with session.get(url, headers={"Connection": "Upgrade", "Upgrade": "h2c"}) as answer:
+            assert answer.status == 207
+        assert len(upstream.requests) == 1
+
+    through_the_proxy(check)
+
+
 def test_a_client_that_leaves_amid_its_body_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         host, port = url.removeprefix("http://").split(":")

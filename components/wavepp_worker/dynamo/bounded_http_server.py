@@ -1,13 +1,19 @@
-"""An HTTP server that connections without a request cannot fill."""
+"""An HTTP server that connections without a request cannot fill, nor their bytes its log."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+
+from wavepp_worker.dynamo.log_budget import LogBudget
+
+logger = logging.getLogger(__name__)
+logger.addFilter(LogBudget())
 
 MAX_CONNECTIONS = 4096
 """Connections at a time, or fewer where the process may open less than ``DESCRIPTORS_PER_CONNECTION`` as many files."""
@@ -17,6 +23,9 @@ FIRST_REQUEST_SECONDS = 10.0
 """How long a client may take to send the head of its first request."""
 IDLE_SECONDS = 75.0
 """How long a connection is kept for a further request."""
+
+_OTHER_PROTOCOLS = ("websocket", "tcp")
+"""All that aiohttp leaves HTTP for; it goes on where a client offers others, such as curl does HTTP/2."""
 
 
 class BoundedHttpServer(web.Server):
@@ -33,7 +42,7 @@ class BoundedHttpServer(web.Server):
         **options: Any,
     ) -> None:
         """To be made in a running loop; ``options`` are of ``web.Server``."""
-        super().__init__(self._answer, **options)
+        super().__init__(self._answer, logger=logger, **options)
         self._handle = handle
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max_connections or max(1, min(MAX_CONNECTIONS, files // DESCRIPTORS_PER_CONNECTION))
@@ -55,8 +64,10 @@ class BoundedHttpServer(web.Server):
         self._forget(handler)
         try:
             response = await self._handle(request)
-            if "Transfer-Encoding" in request.headers and not request.content.is_eof():
-                # Others could not pass while aiohttp reads the rest, which may be in chunks of one byte.
+            chunked = "Transfer-Encoding" in request.headers
+            if leaves_http(request) or (chunked and not request.content.is_eof()):
+                # What follows is no request; or others could not pass while aiohttp reads the rest of a body, which may
+                # be in chunks of one byte.
                 await response.prepare(request)
                 await response.write_eof()
                 handler.force_close()
@@ -76,3 +87,9 @@ class BoundedHttpServer(web.Server):
     def _drop(self, handler: web.RequestHandler) -> None:
         self._forget(handler)
         handler.force_close()
+
+
+def leaves_http(request: web.BaseRequest) -> bool:
+    """Whether the client goes on in another protocol than HTTP, as far as aiohttp is concerned."""
+    upgrade = request.headers.get("Upgrade", "").lower()
+    return request.method == "CONNECT" or upgrade in _OTHER_PROTOCOLS

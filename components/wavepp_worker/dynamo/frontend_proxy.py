@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
+from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
@@ -98,6 +98,9 @@ class FrontendProxy:
             return web.Response(status=CLIENT_LEFT)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if leaves_http(request):
+            sentence = "this is no proxy and speaks HTTP alone; ask without CONNECT and without Upgrade"
+            return _refused(400, "Bad Request", sentence)
         try:
             async with self._bodies.body(request) as body:
                 await self._judge(request, body)
