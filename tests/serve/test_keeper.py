@@ -17,7 +17,7 @@ from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper
 from wavepp_worker.serve.launch_plan import Process
-from wavepp_worker.serve.ports import free_ports
+from wavepp_worker.serve.ports import HeldPorts
 
 PROGRAM = Path(__file__).with_name("programs") / "dummy_service.py"
 
@@ -56,7 +56,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def keep(tmp_path: Path, *flags: str, until: Callable[[Keeper, Lines], Any], **limits: Any) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
-    (port,), lines = free_ports(1), Lines()
+    held, lines = HeldPorts(), Lines()
+    (port,) = held.choose(1)
     process = Process(
         service="Worker",
         replica=0,
@@ -79,6 +80,7 @@ async def keep(tmp_path: Path, *flags: str, until: Callable[[Keeper, Lines], Any
     finally:
         await keeper.stop(5.0)
         await asyncio.wait_for(running, 10)
+        held.close()
     return lines
 
 

@@ -88,7 +88,8 @@ async def _serve(args: FrontendArgs) -> None:
     # Imported late, as the launcher checks flags here, and loads no tensor library for that.
     from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 
-    port = _free_port()
+    inner = _held_port()
+    port = inner.getsockname()[1]
     template = ChatTemplate.read(args.model) if args.model is not None else None
     proxy = FrontendProxy(f"http://127.0.0.1:{port}", vocabulary(args.model), template)
     # The last of two equal flags counts.
@@ -98,11 +99,19 @@ async def _serve(args: FrontendArgs) -> None:
         await async_main()
     finally:
         await proxy.close()
+        inner.close()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+def _held_port() -> socket.socket:
+    """A loopback port that nobody else is given while this is open, and on which Dynamo's frontend can listen.
+
+    Two sockets can have one address if both say so and neither listens yet. Dynamo's says so, and ours once it has the
+    address for itself.
+    """
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return held
 
 
 def main() -> None:

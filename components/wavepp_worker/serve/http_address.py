@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import Service
-from wavepp_worker.serve.ports import http_port
+from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.settings import ServiceSettings
 
 DEFAULT_PORT = 8000
 
 
 def http_address(
-    service: Service, own: ServiceSettings, host: str | None, port: int | None
+    service: Service, own: ServiceSettings, host: str | None, port: int | None, ports: HeldPorts
 ) -> tuple[str, int, str | None]:
     """Host and port of a frontend, and what the user should know about them.
 
     Args:
         host: what the command line asks for; None leaves it to the configuration, else loopback.
         port: likewise; None takes 8000 or the next free one.
+        ports: holds the port from now on.
 
     Raises:
         ConfigError: the port that was asked for is in use, or no port; or the host is not this machine's.
@@ -30,7 +31,7 @@ def http_address(
             asked = int(own.flags["http_port"])
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{key}: {own.flags['http_port']!r} is not a port number") from error
-    found = http_port(host, asked, key, DEFAULT_PORT)
+    found = ports.http(host, asked, key, DEFAULT_PORT)
     moved = asked is None and found != DEFAULT_PORT
     return host, found, f"port {DEFAULT_PORT} is in use, so HTTP is on {found}" if moved else None
 

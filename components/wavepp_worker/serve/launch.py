@@ -66,7 +66,7 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> Non
         from wavepp_worker.model.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
-    with closing(Log([process.label for process in plan.processes])) as log:
+    with closing(plan.held), closing(Log([process.label for process in plan.processes])) as log:
         _launch(plan, run_dir, limits, log)
 
 

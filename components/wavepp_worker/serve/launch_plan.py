@@ -18,6 +18,7 @@ from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model
+from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
 from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
@@ -64,6 +65,7 @@ class LaunchPlan:
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
         notes: what the user should know.
+        held: the ports of its processes; to be closed when they have ended.
     """
 
     graph: str
@@ -75,6 +77,7 @@ class LaunchPlan:
     own_store: bool
     own_broker: bool
     notes: tuple[str, ...]
+    held: HeldPorts
 
     def with_model(self, directory: Path) -> LaunchPlan:
         """The plan with the demo model's place filled in."""
@@ -125,9 +128,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     check_reach(planes, alone=options.only is not None)
 
     notes: list[str] = []
+    held = HeldPorts()
     gpus = Allotment()
     processes: list[Process] = []
-    taken: set[int] = set()
     base_url = model = None
     wants_demo = False
     for service in services:
@@ -138,7 +141,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             model = name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
-            host, port, note = http_address(service, own, options.host, options.port)
+            host, port, note = http_address(service, own, options.host, options.port, held)
             notes += [note] if note else []
             flags |= {"http_host": host, "http_port": port}
             base_url = f"http://{reachable(host)}:{port}"
@@ -149,13 +152,12 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     "ports; run one here and others with --service-name"
                 )
         else:
-            ports = worker_ports(service, own, taken=taken)
-        taken.update(ports)
+            ports = worker_ports(service, own, held)
         if "PYTHONPATH" not in own.envs:
             check_module(service)
         for replica, port in enumerate(ports):
             of_this = replica_values(service, flags, replica, own.workers)
-            check_flag_ports(service, of_this, taken)
+            check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
             check_flags(service, argv)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
@@ -188,6 +190,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         and BROKER_VARIABLE not in os.environ
         and options.only is None,
         notes=tuple(notes),
+        held=held,
     )
 
 

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import Service
-from wavepp_worker.serve.ports import LAST_OF_DYNAMO, free_ports, is_free
+from wavepp_worker.serve.ports import LAST_OF_DYNAMO, HeldPorts
 from wavepp_worker.serve.replica_values import PLACE, replica_values
 from wavepp_worker.serve.settings import ServiceSettings
 
 VARIABLE = "DYN_SYSTEM_PORT"
 
 
-def worker_ports(service: Service, own: ServiceSettings, *, taken: Collection[int]) -> list[int]:
+def worker_ports(service: Service, own: ServiceSettings, ports: HeldPorts) -> list[int]:
     """A port for each replica: those its environment is configured with, else free ones.
 
     Args:
-        taken: ports of the run that nothing listens on yet.
+        ports: of the run; holds the replicas' from now on.
 
     Raises:
         ConfigError: a port that was asked for is none, in use, or several replicas' at once.
     """
     if VARIABLE not in own.envs:
-        return free_ports(own.workers, taken=taken)
+        return ports.choose(own.workers)
     where = f"{service.name}.ServiceArgs.envs.{VARIABLE}"
     found: list[int] = []
     for replica in range(own.workers):
         text = replica_values(service, own.envs, replica, own.workers)[VARIABLE]
         if not text.isdecimal() or not 1 <= int(text) <= LAST_OF_DYNAMO:
             raise ConfigError(f"{where}: {text!r} is not a port number between 1 and {LAST_OF_DYNAMO}")
-        if int(text) in (*found, *taken):
+        if int(text) in ports:
             raise ConfigError(
                 f"{where}: {text} is the port of several processes; write {PLACE} in it to give each replica its own"
             )
-        if not is_free("127.0.0.1", int(text)):
+        if not ports.hold("127.0.0.1", int(text)):
             raise ConfigError(
                 f"{where}: port {text} is in use; choose another, or leave it out to get a free one"
             )
@@ -43,12 +43,12 @@ def worker_ports(service: Service, own: ServiceSettings, *, taken: Collection[in
     return found
 
 
-def check_flag_ports(service: Service, flags: Mapping[str, Any], taken: set[int]) -> None:
+def check_flag_ports(service: Service, flags: Mapping[str, Any], ports: HeldPorts) -> None:
     """Refuse a port that one replica's flags name and cannot have.
 
     Args:
         flags: the replica's own, by key.
-        taken: ports of the run that nothing listens on yet; those of the flags are put in.
+        ports: of the run; holds those of the flags from now on.
 
     Raises:
         ConfigError: it is none, in use, or another process's of this run; names the key.
@@ -60,14 +60,13 @@ def check_flag_ports(service: Service, flags: Mapping[str, Any], taken: set[int]
         port = int(text)
         if port == 0:
             continue
-        if port in taken:
+        if port in ports:
             raise ConfigError(
                 f"{where}: {port} is the port of several processes; leave it out to get a free one, or write {PLACE} "
                 "in it to give each replica its own"
             )
         host = str(flags.get("host") or "127.0.0.1")
-        if not is_free(host, port, host_key=f"{service.name}.host", port_key=where):
+        if not ports.hold(host, port, host_key=f"{service.name}.host", port_key=where):
             raise ConfigError(
                 f"{where}: port {port} of {host} is in use; choose another, or leave it out to get a free one"
             )
-        taken.add(port)
