@@ -6,12 +6,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-PACKAGES = ("wavepp-worker", "ai-dynamo", "torch", "transformers", "nixl")
+BESIDE = ("ai-dynamo", "torch", "transformers", "nixl")
+"""Packages on whose versions it depends what this one does."""
 
 
 def versions() -> str:
-    """Each package on a line of its own with its version; those that are not installed are left out."""
-    return "\n".join(f"{name} {found}" for name in PACKAGES if (found := _version(name)))
+    """This package's version, and in brackets those of the packages beside it that are installed."""
+    beside = ", ".join(f"{name} {found}" for name in BESIDE if (found := _version(name)))
+    return f"wavepp-worker {_version('wavepp-worker') or 'unknown'} ({beside})"
 
 
 def print_versions(wanted: bool) -> None:

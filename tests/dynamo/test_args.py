@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.versions import versions
 
 
 def test_every_kind_of_flag_reaches_the_configuration() -> None:
@@ -92,6 +94,74 @@ def test_a_bad_command_line_exits_with_code_2(capsys: pytest.CaptureFixture[str]
         PrefillArgs.parse_or_exit(["--model", "/m", "--nonsense"])
     assert left.value.code == 2
     assert "--nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--ppp=3", "--pp"),
+        ("--kv_token", "--kv-tokens"),
+        ("--modle", "--model"),
+        ("--namespcae", "--namespace"),
+    ],
+)
+def test_a_misspelt_flag_is_told_what_was_probably_meant(flag: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PrefillArgs.parse(["--model", "/m", flag])
+    assert str(caught.value) == f"{flag.partition('=')[0]}: unknown (did you mean {meant}?) (see --help)"
+    with pytest.raises(ConfigError, match=r"^--zzzz: unknown \(see --help\)$"):
+        PrefillArgs.parse(["--model", "/m", "--zzzz"])
+
+
+HELPS = {"prefill": PrefillArgs, "decode": DecodeArgs, "agg": AggArgs}
+
+
+def help_of(args: type[PrefillArgs | DecodeArgs | AggArgs], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        args.parse(["--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("role", HELPS)
+def test_the_help_has_our_flags_first_and_says_of_each_what_it_takes(
+    role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = help_of(HELPS[role], capsys)
+    assert shown.startswith(f"usage: python -m wavepp_worker.dynamo.{role} --model DIR [FLAG ...]\n")
+    ours, _, dynamos = shown.partition("Dynamo Runtime Options:")
+    assert "--discovery-backend" in dynamos
+    entries = [" ".join(entry.split()) for entry in re.split(r"^  (?=--)", ours, flags=re.M)[1:]]
+    assert "--discovery-backend" not in " ".join(entries)
+    assert len(entries) > 12
+    for entry in entries[1:]:
+        assert re.match(r"--[a-z-]+ \S+ \w", entry), f"no words about {entry}"
+        assert re.search(r"default|required", entry), f"no default of {entry}"
+    said = " ".join(entries)
+    assert "--dtype {auto,float32,bfloat16} " in said
+    assert (
+        "--request-timeout SECONDS Seconds after which a request that has not finished fails. (above 0; "
+        in said
+    )
+
+
+def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = " ".join(help_of(PrefillArgs, capsys).split())
+    assert "--pp N Pipeline ranks; each is a process. (at least 1; default: 1)" in shown
+    assert "else the socket transport. (default: auto)" in shown
+    assert "is silent. (above 0; default: 60.0)" in shown
+    assert "--wave-cost SECONDS,SECONDS,... Seconds" in shown
+    shown = " ".join(help_of(AggArgs, capsys).split())
+    assert (
+        "--decode-kv-tokens N Tokens of KV this worker can hold. (at least 1; default: as --kv-tokens)"
+        in shown
+    )
+
+
+def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        PrefillArgs.parse(["--version"])
+    assert left.value.code == 0
+    assert " ".join(capsys.readouterr().out.split()) == versions()
 
 
 def test_parsing_loads_no_tensor_library() -> None:

@@ -42,7 +42,7 @@ def test_without_a_graph_those_that_there_are_are_listed() -> None:
 def test_versions_of_what_matters() -> None:
     result = typer.testing.CliRunner().invoke(app, ["--version"])
     assert result.exit_code == 0, result.output
-    assert re.match(r"wavepp-worker \d\S*\nai-dynamo 1\.\d\S*\ntorch 2\.", result.output)
+    assert re.match(r"wavepp-worker \d\S* \(ai-dynamo 1\.\d\S*, torch 2\..*\)\n$", result.output)
 
 
 def example_graph() -> str:

@@ -22,6 +22,7 @@ class DecodeConfig(Settings):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Must be the prefill workers', as KV is taken over byte by byte."""
     device: str = "cpu"
+    """``cpu`` or ``cuda``."""
     threads: int = Field(default=1, ge=1)
     """Compute threads on the CPU."""
     block_size: int = Field(default=16, ge=1)

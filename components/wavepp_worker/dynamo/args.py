@@ -11,12 +11,17 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
-from wavepp_worker.dynamo.flags import Parser, add_fields, build, flag_of, take
+from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.setting_names import flag_of
+from wavepp_worker.versions import versions
 
 Parsed = TypeVar("Parsed")
+
+_WORKERS_OWN = {"handoff": "auto"}
+"""Defaults that a worker has and an engine has not."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ class PrefillArgs(_Args):
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
-        add_fields(parser, EngineConfig)
+        add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
+        _add_runtime(parser)
         given = vars(parser.parse_args(argv))
         engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
         return cls(engine, _runtime(given, "prefill", engine.model.name))
@@ -91,7 +97,8 @@ class DecodeArgs(_Args):
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
-        add_fields(parser, DecodeConfig)
+        add_fields(parser, DecodeConfig, "Decode")
+        _add_runtime(parser)
         given = vars(parser.parse_args(argv))
         decode = build(DecodeConfig, take(given, DecodeConfig))
         return cls(decode, _runtime(given, "backend", decode.model.name))
@@ -113,15 +120,17 @@ class AggArgs(_Args):
             ConfigError: an unknown flag or a bad value; the message names it.
         """
         parser = _parser("python -m wavepp_worker.dynamo.agg", "A worker that prefills and decodes.")
-        add_fields(parser, EngineConfig)
-        add_fields(parser, DecodeConfig, prefix="decode_")
+        add_fields(
+            parser, EngineConfig, "Prefill, and decode where it has the same flag", defaults=_WORKERS_OWN
+        )
+        shared = {name: f"as {flag_of(name)}" for name in DecodeConfig.model_fields}
+        add_fields(parser, DecodeConfig, "Decode alone", prefix="decode_", defaults=shared)
+        _add_runtime(parser)
         given = vars(parser.parse_args(argv))
         own = take(given, DecodeConfig, prefix="decode_")
-        shared = take(given, EngineConfig)
-        engine = build(EngineConfig, _with_handoff(shared))
-        common = {
-            key: value for key, value in shared.items() if present_name(key) in DecodeConfig.model_fields
-        }
+        both = take(given, EngineConfig)
+        engine = build(EngineConfig, _with_handoff(both))
+        common = {key: value for key, value in both.items() if present_name(key) in DecodeConfig.model_fields}
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
@@ -134,20 +143,28 @@ class AggArgs(_Args):
 
 
 def _parser(program: str, description: str) -> Parser:
+    parser = Parser(
+        prog=program, description=description, allow_abbrev=False, usage=f"{program} --model DIR [FLAG ...]"
+    )
+    parser.add_argument("--version", action="version", version=versions(), help="print versions and leave")
+    return parser
+
+
+def _add_runtime(parser: Parser) -> None:
+    """What the worker is in Dynamo; last, as Dynamo's own flags are many."""
     from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup
 
-    parser = Parser(prog=program, description=description, allow_abbrev=False)
-    DynamoRuntimeArgGroup().add_arguments(parser)
     group = parser.add_argument_group("Worker")
     group.add_argument("--component", help="Dynamo component (default: by the worker's role)")
     group.add_argument("--served-model-name", help="name clients ask for (default: the model directory's)")
     group.add_argument(
         "--bootstrap-port",
+        metavar="N",
         type=_port,
         default=0,
-        help="port of the hand-off's bootstrap server (0: a free one)",
+        help="port of the hand-off's bootstrap server, from 0 to 65535 (default: 0, a free one)",
     )
-    return parser
+    DynamoRuntimeArgGroup().add_arguments(parser)
 
 
 def _port(text: str) -> int:
@@ -157,12 +174,12 @@ def _port(text: str) -> int:
 
 
 def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
-    if engine.setdefault("handoff", "auto") == "none":
+    if {**_WORKERS_OWN, **engine}["handoff"] == "none":
         raise ConfigError(
             f"{flag_of('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
             "choose auto, socket or nixl"
         )
-    return engine
+    return {**_WORKERS_OWN, **engine}
 
 
 def _runtime(given: dict[str, Any], default_component: str, model_name: str) -> RuntimeArgs:

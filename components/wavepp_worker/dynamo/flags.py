@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
+from annotated_types import Ge, Gt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import check_names, former_name, present_name
+from wavepp_worker.setting_names import did_you_mean, flag_of
+
+SEE_HELP = " (see --help)"
+"""Ends what is said about a command line."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises instead of leaving the process."""
+    """An argument parser that raises instead of leaving the process, and says what a misspelt flag may have meant."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse a command line.
+
+        Raises:
+            ConfigError: a flag is unknown or wrong; the message begins with it.
+        """
+        given, rest = self.parse_known_args(args, namespace)
+        if rest:
+            raise ConfigError("; ".join(self._unknown(word.partition("=")[0]) for word in rest) + SEE_HELP)
+        return given
 
     def error(self, message: str) -> Any:
         """Raise the complaint.
@@ -24,36 +43,50 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"{message} (see --help)")
+        raise ConfigError(message.removeprefix("argument ") + SEE_HELP)
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"{word!r} is no flag, and belongs to none"
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        return (
+            f"{word}: unknown{did_you_mean(word, (flag for each in shown for flag in each.option_strings))}"
+        )
 
 
-def flag_of(field: str) -> str:
-    """``kv_tokens`` -> ``--kv-tokens``."""
-    return "--" + field.replace("_", "-")
-
-
-def add_fields(parser: argparse.ArgumentParser, model: type[BaseModel], *, prefix: str = "") -> None:
+def add_fields(
+    parser: argparse.ArgumentParser,
+    model: type[BaseModel],
+    title: str,
+    *,
+    prefix: str = "",
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Add one flag for each field of ``model``, without defaults: what was not given stays absent.
 
     A field's former name is a flag as well, which the help shows only beside the present one.
 
     Args:
-        parser: gains a group named after the model.
+        parser: gains a group.
+        title: of the group.
         model: a pydantic model; booleans become ``--x/--no-x``, lists are comma-separated.
         prefix: put before every field name, e.g. ``decode_``.
+        defaults: what the help says of fields that are something else here by default.
     """
-    group = parser.add_argument_group(f"{prefix.replace('_', ' ')}{model.__name__}")
+    group = parser.add_argument_group(title)
     for name, field in model.model_fields.items():
         former = former_name(name)
         options: dict[str, Any] = {
             "dest": prefix + name,
             "default": argparse.SUPPRESS,
-            "help": _help(field, former and flag_of(prefix + former)).replace("%", "%%"),
+            "help": _help(
+                field, former and flag_of(prefix + former), defaults.get(name, field.default)
+            ).replace("%", "%%"),
         }
         if bool in _leaf_types(field.annotation):
             group.add_argument(flag_of(prefix + name), action=argparse.BooleanOptionalAction, **options)
         else:
-            group.add_argument(flag_of(prefix + name), metavar=name.upper(), **options)
+            group.add_argument(flag_of(prefix + name), metavar=_metavar(field), **options)
         if former is not None:
             absent = argparse.SUPPRESS
             group.add_argument(flag_of(prefix + former), dest=prefix + former, default=absent, help=absent)
@@ -130,13 +163,36 @@ def _leaf_types(annotation: Any, *, into_tuples: bool = True) -> set[Any]:
     return set().union(*(_leaf_types(argument, into_tuples=into_tuples) for argument in arguments))
 
 
-def _help(field: FieldInfo, former: str | None) -> str:
+def _metavar(field: FieldInfo) -> str:
+    """What a value looks like: one of some words, a number, numbers."""
+    leaves = _leaf_types(field.annotation)
+    words = _literals(field.annotation)
+    if words:
+        return "{" + ",".join(words) + "}"
+    one = "N" if int in leaves else "SECONDS" if float in leaves else "PATH" if Path in leaves else "NAME"
+    if tuple not in _origins(field.annotation):
+        return one
+    return (
+        f"{one}[,{one}...]" if int in _leaf_types(field.annotation, into_tuples=False) else f"{one},{one},..."
+    )
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [word for argument in get_args(annotation) for word in _literals(argument)]
+
+
+def _help(field: FieldInfo, former: str | None, default: Any) -> str:
     text = (field.description or "").replace("``", "").replace("\n", " ").strip()
-    notes = []
-    if field.is_required():
+    notes = [f"at least {bound.ge}" for bound in field.metadata if isinstance(bound, Ge)]
+    notes += [f"above {bound.gt}" for bound in field.metadata if isinstance(bound, Gt)]
+    if default is PydanticUndefined:
         notes.append("required")
-    elif field.default is not None:
-        notes.append(f"default: {field.default}")
+    elif default is not None:
+        notes.append(f"default: {default}")
+    elif "default" not in text:
+        notes.append("default: none")
     if former is not None:
         notes.append(f"formerly {former}")
     return f"{text} ({'; '.join(notes)})".strip() if notes else text

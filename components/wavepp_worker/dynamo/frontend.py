@@ -48,8 +48,13 @@ class FrontendArgs:
 def _check_frontend_flags(argv: Sequence[str]) -> Any:
     from dynamo.frontend.frontend_args import FrontendArgGroup, FrontendConfig
 
-    parser = Parser(prog="python -m wavepp_worker.dynamo.frontend", allow_abbrev=False)
-    parser.add_argument("--model", help="model directory, to check token ids against its vocabulary")
+    program = "python -m wavepp_worker.dynamo.frontend"
+    parser = Parser(prog=program, allow_abbrev=False, usage=f"{program} [--model DIR] [FLAG ...]")
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="model directory, to check token ids against its vocabulary (default: none)",
+    )
     FrontendArgGroup().add_arguments(parser)
     try:
         config = FrontendConfig.from_cli_args(parser.parse_args(argv))

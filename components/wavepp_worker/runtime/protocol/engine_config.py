@@ -24,6 +24,7 @@ class EngineConfig(Settings):
     partition: tuple[int, ...] | None = None
     """Layers per rank, e.g. ``10,8,6,6``; default: balanced by cost."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of weights, activations and KV; ``auto`` is the checkpoint's, or float32 on a CPU without bfloat16."""
     device: str = "cpu"
     """``cpu`` or ``cuda``; rank ``r`` takes ``cuda:(r mod device count)``."""
     threads: int = Field(default=1, ge=1)
@@ -41,8 +42,8 @@ class EngineConfig(Settings):
     disk_path: Path | None = None
     """Directory of the disk tier; its contents survive a restart. Each replica needs its own, which ``dynamo serve``
     sees to."""
-    max_model_len: int | None = None
-    """Longest prompt accepted; default: the model's context length."""
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Longest prompt accepted, in tokens; default: the model's context length."""
     max_num_seqs: int = Field(default=64, ge=1)
     """Most requests that share waves, and most that hold a lease ahead of them."""
     admission: Literal["lockstep", "wave"] = "wave"
