@@ -1,4 +1,4 @@
-"""Keys are those of a plain EMAC over each prefix, and nothing a client sends can make two prefixes share one."""
+"""Keys are those of a plain MAC over each prefix, and nothing a client sends can make two prefixes share one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,28 @@ def aes(key: bytes, block: bytes) -> bytes:
 
 
 def plain_keys(secret: bytes, root: bytes, tokens: bytes, block_size: int) -> list[bytes]:
-    """EMAC as it is written down, block by block and one cipher call at a time."""
-    chain, final = secret[:16], secret[16:]
-    width, state = 4 * block_size, bytes(16)
+    """PMAC's digests and their EMAC as they are written down, one cipher call at a time."""
+    width = 4 * block_size
+    parts = -(-width // 16)
+    derived = hashlib.shake_256(b"WavePP block keys" + secret).digest(16 * (3 + parts))
+    part, chain, final, *masks = (derived[at : at + 16] for at in range(0, len(derived), 16))
 
-    def absorb(content: bytes) -> None:
-        nonlocal state
-        content = content.ljust(-(-len(content) // 16) * 16, b"\0")
-        for at in range(0, len(content), 16):
-            state = aes(chain, bytes(a ^ b for a, b in zip(state, content[at : at + 16], strict=True)))
+    def digest(block: bytes) -> bytes:
+        block, total = block.ljust(16 * parts, b"\0"), bytes(16)
+        for at, mask in enumerate(masks):
+            total = xor(total, aes(part, xor(block[16 * at : 16 * at + 16], mask)))
+        return total
 
-    absorb(root)
-    keys = []
-    for at in range(len(tokens) // width):
-        absorb(tokens[width * at : width * (at + 1)])
+    blocks = [digest(tokens[width * at : width * (at + 1)]) for at in range(len(tokens) // width)]
+    state, keys = bytes(16), []
+    for absorbed in (root[:16], root[16:], *blocks):
+        state = aes(chain, xor(state, absorbed))
         keys.append(aes(final, state))
-    return keys
+    return keys[2:]
+
+
+def xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 def plain_root(*parts: str) -> bytes:
@@ -59,7 +65,7 @@ def keys(
     st.text(max_size=5),
     st.text(max_size=5),
 )
-def test_keys_are_those_of_a_plain_emac(
+def test_keys_are_those_of_a_plain_mac(
     tokens: bytes, block: int, secret: bytes, salt: str, lora: str
 ) -> None:
     """Of every block size, whole cipher blocks or not, and whatever is left of the last block."""
@@ -79,8 +85,8 @@ def test_keys_never_change_from_one_version_to_another() -> None:
     """S67: a restarted process finds the blocks on disk by these keys."""
     made = keys(token_ids.pack([1, 2, 3, 4]), block_size=2)
     assert [key.hex() for key in made] == [
-        "d53661b86cc04717560cff0a1581929c",
-        "ee5fc89fc0c9217d663c7539c50a6bfd",
+        "df542948e72be691fd4d6fefe6a5ef1f",
+        "9dd895eff7eb93a48821e7ad08181b81",
     ]
 
 
@@ -122,9 +128,11 @@ def test_forged_keys_are_of_no_use_under_another_secret(byte: int) -> None:
 
 
 def test_forged_keys_no_key_gives_the_next_one_away() -> None:
-    """Without the last encryption, the key after a block of zeros would be the key before it, encrypted."""
-    first, second = keys(bytes(8 * KEY_BYTES), block_size=4)[:2]
-    assert second != aes(SECRET[:16], first)
+    """Without the last encryption, the key after a block would be the key before it and the digest, encrypted."""
+    derived = hashlib.shake_256(b"WavePP block keys" + SECRET).digest(64)
+    part, chain, _, mask = (derived[at : at + 16] for at in range(0, 64, 16))
+    first, second = keys(bytes(2 * KEY_BYTES), block_size=4)
+    assert second != aes(chain, xor(first, aes(part, mask)))
 
 
 def test_a_secret_of_another_length_is_refused() -> None:
