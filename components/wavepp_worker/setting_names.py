@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 
+SEE_HELP = " (see --help)"
+"""Ends what is said about a command line."""
 LEAST_LIKENESS = 0.6
 """Of two words, by ``difflib``'s ratio, for one to be taken for the other misspelt."""
 

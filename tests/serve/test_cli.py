@@ -107,7 +107,7 @@ def test_bad_key_ends_the_command_with_one_sentence() -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: PrefillWorker.pp: should be greater than or equal to 1")
+    assert done.stderr.startswith("error: --PrefillWorker.pp: should be greater than or equal to 1")
     assert done.stderr.count("\n") == 1
 
 

@@ -15,10 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import check_names, former_name, present_name
-from wavepp_worker.setting_names import did_you_mean, flag_of
-
-SEE_HELP = " (see --help)"
-"""Ends what is said about a command line."""
+from wavepp_worker.setting_names import SEE_HELP, did_you_mean, flag_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+import yaml
 from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
-from wavepp_worker.serve.graph import COMMON, GRAPHS, resolve, shipped
+from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
+from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 _OVERRIDES = "overrides"
+_WORDS = "words"
 
 
 class _WithOverrides(TyperCommand):
     """Takes ``--Service.key=value`` out before options are parsed, so that a misspelt option is noticed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = tuple(args)
         rest, ctx.meta[_OVERRIDES] = split_overrides(args)
         return super().parse_args(ctx, rest)
 
@@ -104,6 +108,9 @@ def serve(
             typer.echo(list_graphs())
             return
         chosen = resolve(graph)
+    except ConfigError as error:
+        _fail(str(error), CONFIG_EXIT_CODE)
+    try:
         short = {COMMON: {"model": model}} if model is not None else {}
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
@@ -113,7 +120,7 @@ def serve(
             return
         launch(plan, run_dir=run_dir, limits=limits)
     except ConfigError as error:
-        _fail(str(error), CONFIG_EXIT_CODE)
+        _fail(_as_written(error, chosen, context, file, model), CONFIG_EXIT_CODE)
     except StartFailed as error:
         _fail(str(error), error.code)
 
@@ -135,7 +142,18 @@ def list_graphs() -> str:
     return "\n".join(lines)
 
 
-def _fail(message: str, code: int) -> None:
+def _as_written(
+    error: ConfigError, graph: Graph, context: typer.Context, file: Path | None, model: str | None
+) -> str:
+    short = {f"{COMMON}.model": "--model"} if model is not None else {}
+    try:
+        return WrittenKeys(graph, context.meta[_WORDS], file, short).rewrite(str(error))
+    except (ConfigError, yaml.YAMLError):
+        # It is the file that is wrong.
+        return str(error)
+
+
+def _fail(message: str, code: int) -> NoReturn:
     typer.secho(f"error: {message}", fg="red", err=True)
     raise typer.Exit(code)
 

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import check_names
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph
+from wavepp_worker.serve.yaml_file import load_yaml, same_key
 
 LAUNCHER = "ServiceArgs"
 """The key of a service under which the launcher's own settings are."""
@@ -94,6 +93,12 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return rest, overrides
 
 
+def override_key(word: str) -> tuple[str, ...] | None:
+    """The section and the keys that a word of the command line names, as written; None if it is no override."""
+    match = _OVERRIDE.fullmatch(word)
+    return None if match is None else (match[1], *match[2][1:].split("."))
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """A configuration file, keys as the command line spells them.
 
@@ -103,12 +108,7 @@ def read_file(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: not there, not YAML, or not sections of keys.
     """
-    try:
-        loaded = yaml.safe_load(_shipped(path).read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise ConfigError(f"-f {path}: cannot be read ({error.strerror}); give a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"-f {path}: is not YAML: {error}") from error
+    loaded = load_yaml(config_path(path), path) or {}
     if not isinstance(loaded, dict):
         raise ConfigError(f"-f {path}: should hold a section per service, not {type(loaded).__name__}")
     config: dict[str, Any] = {}
@@ -119,7 +119,8 @@ def read_file(path: Path) -> dict[str, Any]:
     return config
 
 
-def _shipped(path: Path) -> Path:
+def config_path(path: Path) -> Path:
+    """Where a configuration file is: where it says, or among those that come with this package."""
     graphs = importlib.util.find_spec(f"{__package__.partition('.')[0]}.{GRAPHS}")
     if path.parts[:1] != (CONFIGS,) or path.exists() or graphs is None or graphs.origin is None:
         return path
@@ -130,7 +131,7 @@ def _shipped(path: Path) -> Path:
 
 def underscored(text: str) -> str:
     """A key as the command line spells it: ``kv-tokens`` is ``kv_tokens``."""
-    return text if text == TAKEN else text.replace("-", "_")
+    return text if text == TAKEN else same_key(text)
 
 
 def _value(text: str) -> Any:

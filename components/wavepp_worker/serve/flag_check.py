@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import Service
+from wavepp_worker.setting_names import SEE_HELP
 
 
 def check_module(service: Service) -> None:
@@ -50,12 +51,10 @@ def check_flags(service: Service, argv: Sequence[str]) -> None:
 def _as_keys(service: Service, message: str) -> str:
     """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote."""
     message = re.sub(
-        r"--([a-z][a-z0-9-]*)",
+        r"(?<![\w-])--([a-z][a-z0-9-]*)",
         lambda match: f"{service.name}.{match[1].replace('-', '_')}",
-        message.removesuffix(" (see --help)"),
+        message.removesuffix(SEE_HELP),
     )
-    unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
-    if unknown:
-        keys = ", ".join(word.partition("=")[0] for word in unknown[1].split() if "." in word)
-        message = f"{keys}: unknown; python -m {service.module} --help lists the keys, as flags"
+    if ": unknown" in message:
+        message += f"; python -m {service.module} --help lists the keys, as flags"
     return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"

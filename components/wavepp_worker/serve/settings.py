@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import LAUNCHER, TAKEN, deep_merge, underscored
 from wavepp_worker.serve.graph import COMMON, Graph, Service
+from wavepp_worker.setting_names import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,19 @@ def settle(graph: Graph, config: Mapping[str, Any], planes: Mapping[str, Any]) -
     names = [service.name for service in graph.services]
     for name in config:
         if name not in (*names, COMMON):
-            raise ConfigError(f"{name}: graph {graph.name} has no such service; it has {', '.join(names)}")
+            where = ".".join([name, *list(config[name])[:1]])
+            raise ConfigError(
+                f"{where}: graph {graph.name} has no service {name}{did_you_mean(name, (*names, COMMON))}; it has "
+                f"{', '.join(names)}"
+            )
     common = dict(config.get(COMMON, {}))
     for key in common:
         listed = any(key in config.get(name, {}).get(TAKEN, ()) for name in names)
         if not listed and not any(key in service.common for service in graph.services):
+            known = {name for service in graph.services for name in service.common}
             raise ConfigError(
-                f"{COMMON}.{key}: no service of graph {graph.name} takes it; set it as Service.{key}, "
-                f"or name it in a service's {TAKEN}"
+                f"{COMMON}.{key}: no service of graph {graph.name} takes it{did_you_mean(key, known)}; set it as "
+                f"Service.{key}, or name it in a service's {TAKEN}"
             )
     return {
         service.name: _settle_one(service, config.get(service.name, {}), common, planes)
@@ -111,12 +117,14 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _known(where: str, section: Any, keys: Iterable[str] | None) -> None:
+def _known(where: str, section: Any, keys: Sequence[str] | None) -> None:
     if not isinstance(section, Mapping):
         raise ConfigError(f"{where}: should hold keys and values, not {section!r}")
     for key in section:
         if keys is not None and key not in keys:
-            raise ConfigError(f"{where}.{key}: unknown; it may hold {', '.join(keys)}")
+            raise ConfigError(
+                f"{where}.{key}: unknown{did_you_mean(str(key), keys)}; {where} may hold {', '.join(keys)}"
+            )
 
 
 def _count(where: str, value: Any, *, least: int) -> int:

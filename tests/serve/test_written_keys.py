@@ -1,0 +1,78 @@
+"""Messages name a key as the user wrote it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer.testing
+from wavepp_worker.serve.cli import app
+
+pytestmark = pytest.mark.usefixtures("in_the_repository")
+
+
+def refused(*words: str) -> str:
+    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-run", *words])
+    assert result.exit_code == 2, result.output
+    assert result.output.count("\n") == 1
+    return result.output.removeprefix("error: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("--PrefillWorker.pp=0", "--PrefillWorker.pp: should be greater than or equal to 1"),
+        ("--PrefillWorker.kv-tokens=x", "--PrefillWorker.kv-tokens: "),
+        ("--PrefillWorker.chunk=0", "--PrefillWorker.chunk: should be greater"),
+        ("--Common.dtype=int8", "--Common.dtype: should be 'auto', 'float32' or 'bfloat16', not 'int8'"),
+        ("--Common.block=0", "--Common.block: should be greater"),
+        (
+            "--PrefillWorker.ppp=3",
+            "--PrefillWorker.ppp: unknown (did you mean PrefillWorker.pp?); python -m ",
+        ),
+        (
+            "--PrefilWorker.pp=3",
+            "--PrefilWorker.pp: graph disagg_wavepp has no service PrefilWorker (did you mean PrefillWorker?)",
+        ),
+        (
+            "--Common.dtpye=auto",
+            "--Common.dtpye: no service of graph disagg_wavepp takes it (did you mean dtype?)",
+        ),
+        (
+            "--PrefillWorker.ServiceArgs.worker=3",
+            "--PrefillWorker.ServiceArgs.worker: unknown (did you mean workers?)",
+        ),
+        (
+            "--PrefillWorker.ServiceArgs.workers=0",
+            "--PrefillWorker.ServiceArgs.workers: should be a whole number",
+        ),
+        ("--PrefillWorker.pp", "--PrefillWorker.pp: expected one argument"),
+        ("--PrefillWorker.request_plane=post", "--PrefillWorker.request_plane: invalid choice: 'post'"),
+    ],
+)
+def test_on_the_command_line(word: str, sentence: str) -> None:
+    assert refused(word).startswith(sentence)
+
+
+def test_in_a_file_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("Common:\n  block: 0\nPrefillWorker:\n  kv-tokens: 32768\n  chunk: 0\n")
+    at = f"({file}, line 5)"
+    assert refused("-f", str(file), "--Common.block=8").startswith(
+        f"PrefillWorker.chunk {at}: should be greater"
+    )
+    # What counts is on the command line.
+    assert refused("-f", str(file), "--PrefillWorker.pp=2", "--PrefillWorker.chunk=0").startswith(
+        f"Common.block ({file}, line 2): should be greater"
+    )
+    words = ("-f", str(file), "--Common.block=8", "--PrefillWorker.chunk=-1")
+    assert refused(*words).startswith("--PrefillWorker.chunk: should be greater")
+    file.write_text("Common: {dtype: auto}\nCommon: {dtype: auto}\n")
+    assert refused("-f", str(file)).startswith(f"-f {file}, line 2: Common is in line 1 already")
+
+
+def test_as_an_option_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused("--model", "/nope").startswith("--model: /nope ")
+    assert refused("--DecodeWorker.model=/nope").startswith("--DecodeWorker.model: /nope ")
+    monkeypatch.setenv("DYN_REQUEST_PLANE", "post")
+    assert "request_plane (from DYN_REQUEST_PLANE): invalid choice: 'post'" in refused()
