@@ -24,19 +24,14 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
     params=[
         ("--PrefillWorker.pp=2", "--PrefillWorker.max_num_batched_tokens=512", "--Common.block_size=16"),
         (
-            "--PrefillWorker.pp=3",
-            "--PrefillWorker.max_num_batched_tokens=130",
-            "--Common.block_size=7",
-            "--PrefillWorker.partition=1,3,2",
-        ),
-        (
             "--PrefillWorker.pp=4",
             "--PrefillWorker.max_num_batched_tokens=61",
-            "--Common.block_size=5",
+            "--Common.block_size=7",
+            "--PrefillWorker.partition=1,2,1,2",
             "--PrefillWorker.handoff=socket",
         ),
     ],
-    ids=["pp2", "pp3", "pp4"],
+    ids=["pp2", "pp4"],
 )
 def graph(
     request: pytest.FixtureRequest, start: Callable[..., ServedGraph], ascii_model: Path
