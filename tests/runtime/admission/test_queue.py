@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
-from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.queue import (
+    MAX_HINT_AGE_SECONDS,
+    MAX_LOOKED_UP_AGAIN,
+    AdmissionQueue,
+)
 from wavepp_worker.runtime.protocol.rounds import Admit
 
 
@@ -100,3 +104,45 @@ def test_in_lockstep_too_who_failed_is_asked_about_alone_once_nothing_runs() -> 
     assert queue.work(1.0).hint == ("a",)
     queue.apply(RoundOutcome(candidates=(Admit("a", 9),)), 1.0)
     assert queue.work(1.0).prepare == (Admit("a", 9),)
+
+
+def test_of_many_whose_candidates_are_old_a_round_looks_up_as_many_as_may_be_prepared_next() -> None:
+    """One a round made admission of a deep queue as slow as its rounds."""
+    queue = AdmissionQueue(limit=100)
+    names = [f"r{number}" for number in range(100)]
+    for name in names:
+        queue.arrive(name, 10, 0.0)
+    queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
+    now, admitted, rounds = 2 * MAX_HINT_AGE_SECONDS, list[str](), 0
+    while len(admitted) < len(names):
+        work = queue.work(now)
+        assert len(work.hint) <= MAX_LOOKED_UP_AGAIN
+        now += 0.001
+        queue.apply(
+            RoundOutcome(candidates=tuple(Admit(name, 0) for name in work.hint), admitted=work.prepare), now
+        )
+        admitted += [each.request_id for each in work.prepare]
+        rounds += 1
+        queue.check()
+    assert admitted == names
+    assert rounds == 1 + -(-len(names) // MAX_LOOKED_UP_AGAIN)
+
+
+def test_an_old_candidate_is_looked_up_before_anybody_behind_it_is_prepared() -> None:
+    queue = AdmissionQueue(limit=4)
+    old = 2 * MAX_HINT_AGE_SECONDS
+    for name, hinted in (("old", 0.0), ("fresh", old), ("older", 0.0)):
+        queue.arrive(name, 10, 0.0)
+        queue.apply(RoundOutcome(candidates=(Admit(name, 0),)), hinted)
+    work = queue.work(old)
+    assert (work.hint, work.prepare) == (("old", "older"), ())
+    queue.apply(RoundOutcome(candidates=(Admit("old", 0), Admit("older", 0))), old)
+    assert [each.request_id for each in queue.work(old).prepare] == ["old", "fresh", "older"]
+
+
+def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:
+    queue = AdmissionQueue(limit=4)
+    for name in "abc":
+        queue.arrive(name, 10, 0.0)
+        queue.apply(RoundOutcome(candidates=(Admit(name, 0),)), 0.0)
+    assert queue.work(2 * MAX_HINT_AGE_SECONDS, unreserved_tokens=25.0).hint == ("a", "b")

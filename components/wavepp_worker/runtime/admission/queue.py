@@ -17,6 +17,8 @@ from wavepp_worker.runtime.protocol.rounds import Admit
 
 MAX_HINT_AGE_SECONDS = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
+MAX_LOOKED_UP_AGAIN = 32
+"""Most of them that are looked up again in one round, so that it stays short for those it admits."""
 LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
 ROUND_RETRY_SECONDS = 0.1
@@ -171,6 +173,7 @@ class AdmissionQueue:
             return self._lockstep_work(heads, reconcile, now)
         stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
         prepare: list[Admit] = []
+        again: list[str] = []
         # While a request goes down, its demand grows: who came later must not take that room from it.
         if now >= self._retry_at and not reconcile:
             left = unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens
@@ -183,16 +186,19 @@ class AdmissionQueue:
                     break
                 left -= self._room(entry, admit, groups)
                 if left < 0:
-                    if not prepare:
+                    if not prepare and not again:
                         entry.failed = True
                         self._retry_at = now + LOCAL_RETRY_SECONDS
                     break
                 if now - entry.hinted > MAX_HINT_AGE_SECONDS:
-                    stale.append(request_id)
-                    break
-                prepare.append(admit)
+                    again.append(request_id)
+                    if len(again) == MAX_LOOKED_UP_AGAIN:
+                        break
+                elif not again:
+                    # Nobody is prepared before those in front of it have been looked up again.
+                    prepare.append(admit)
         self._begin(prepare, now)
-        return Work(tuple(stale), tuple(prepare), alone and bool(prepare), reconcile)
+        return Work((*stale, *again), tuple(prepare), alone and bool(prepare), reconcile)
 
     def apply(self, outcome: RoundOutcome, now: float) -> list[Admission]:
         """Account for a round's outcome; returns what was admitted, in order."""
