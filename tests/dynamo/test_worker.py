@@ -293,8 +293,15 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
 def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)
-        assert worker.supported_controls() == {"audit", "timings"}
+        assert worker.supported_controls() == {"audit", "timings", "describe"}
         assert (await worker.engine_control("audit", {}))["status"] == "ok"
+        described = await worker.engine_control("describe", {})
+        assert described["status"] == "ok"
+        assert [engine["role"] for engine in described["engines"]] == (
+            ["prefill", "decode"] if kind == "agg" else [kind]
+        )
+        claimed = "127.0.0.1:4242" if kind == "prefill" else None
+        assert described["engines"][0]["bootstrap"] == claimed
         await collect(worker, prompt(kind), Context("r"))
         timings = await worker.engine_control("timings", {"last": 4})
         assert len(timings["timings"]) == (0 if kind == "decode" else 1)

@@ -20,6 +20,7 @@ from wavepp_worker.runtime.protocol.requests import (
     StageTiming,
     Timings,
 )
+from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 VOCABULARY = 258
 CONTEXT = 128
@@ -97,6 +98,10 @@ class FakePrefillEngine:
             queued=0, running=len(self.live), holding=0, used_blocks=5, total_blocks=64, prompt_tokens=10,
             reused_tokens=4, finished=1, failed=0, waves=2, rounds=3, last_wave_age=0.5,
         )  # fmt: skip
+
+    def describe(self) -> EngineDescription:
+        rank = RankDescription(layers=2, kv_tokens=1024, bytes_per_token=10)
+        return EngineDescription(role="prefill", dtype="float32", device="cpu", ranks=(rank,))
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         return {"ranks": []}
@@ -207,6 +212,10 @@ class FakeDecodeEngine:
             running=1, waiting=0, receiving=0, used_blocks=1, total_blocks=64, prompt_tokens_computed=0,
             kv_bytes_received=7, tokens_generated=9, steps=3,
         )  # fmt: skip
+
+    def describe(self) -> EngineDescription:
+        rank = RankDescription(layers=2, kv_tokens=1024, bytes_per_token=10)
+        return EngineDescription(role="decode", dtype="float32", device="cpu", ranks=(rank,))
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         return {"capacity": 64, "free": 64}

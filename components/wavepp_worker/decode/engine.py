@@ -27,6 +27,7 @@ from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
 from wavepp_worker.request_checks import check_banned, check_prompt
+from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 CLOSE_SECONDS = 10.0
 FIRST_STEP_SECONDS = 300.0
@@ -59,6 +60,7 @@ class DecodeEngine:
         self._lock = threading.Lock()
         self._closing = False
         self._started = False
+        self._description: EngineDescription | None = None
         self._death: str | None = None
         self._arrivals: KvArrivals | None = None
         self._loop: StepLoop | None = None
@@ -85,6 +87,18 @@ class DecodeEngine:
         """
         try:
             stage, kv = self._load()
+            self._description = EngineDescription(
+                role="decode",
+                dtype=str(stage.dtype).removeprefix("torch."),
+                device=self.config.device,
+                ranks=(
+                    RankDescription(
+                        layers=stage.num_layers,
+                        kv_tokens=self.total_blocks * self.config.block_size,
+                        bytes_per_token=kv.bytes_per_token,
+                    ),
+                ),
+            )
             self._loop = StepLoop(
                 stage,
                 kv,
@@ -148,6 +162,16 @@ class DecodeEngine:
         self._scheduler.abort(request_id)
         if self._arrivals is not None:
             self._arrivals.cancel(request_id)
+
+    def describe(self) -> EngineDescription:
+        """What the engine computes and holds.
+
+        Raises:
+            EngineDead: it was not started.
+        """
+        if self._description is None:
+            raise EngineDead("the engine is not running; call start() first")
+        return self._description
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check the books.

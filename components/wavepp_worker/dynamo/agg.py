@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
@@ -28,6 +29,7 @@ from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
 from wavepp_worker.runtime.protocol.requests import PrefillResult
+from wavepp_worker.worker_description import EngineDescription
 
 
 class AggWorker(WaveppWorker):
@@ -136,6 +138,11 @@ class AggWorker(WaveppWorker):
 
     def audit(self) -> dict[str, Any]:
         return {"prefill": self._prefill.engine.audit(), "decode": self._decode.engine.audit()}
+
+    def describe(self) -> tuple[EngineDescription, ...]:
+        # Its rooms are claimed from within.
+        prefill = msgspec.structs.replace(self._prefill.describe(), bootstrap=None)
+        return prefill, self._decode.engine.describe()
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         return self._prefill.metrics.timings(last)

@@ -22,6 +22,7 @@ from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.worker_description import EngineDescription
 
 
 class DecodeWorker(WaveppWorker):
@@ -82,6 +83,9 @@ class DecodeWorker(WaveppWorker):
 
     def audit(self) -> dict[str, Any]:
         return self._handler.engine.audit()
+
+    def describe(self) -> tuple[EngineDescription, ...]:
+        return (self._handler.engine.describe(),)
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         del last

@@ -28,6 +28,7 @@ from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
 from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.worker_description import EngineDescription
 
 
 class PrefillWorker(WaveppWorker):
@@ -119,6 +120,9 @@ class PrefillWorker(WaveppWorker):
 
     def audit(self) -> dict[str, Any]:
         return self._handler.engine.audit()
+
+    def describe(self) -> tuple[EngineDescription, ...]:
+        return (self._handler.describe(),)
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         return self._handler.metrics.timings(last)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+import msgspec
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot
 
@@ -22,6 +23,7 @@ from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.worker_description import EngineDescription
 
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
@@ -88,6 +90,13 @@ class PrefillHandler:
             total_kv_blocks=self.engine.total_blocks,
             max_num_seqs=self._config.max_num_seqs,
             max_num_batched_tokens=self._config.max_num_batched_tokens,
+        )
+
+    def describe(self) -> EngineDescription:
+        """The engine, and where its hand-offs are claimed; raises as ``PrefillEngine.describe``."""
+        assert self.bootstrap is not None
+        return msgspec.structs.replace(
+            self.engine.describe(), bootstrap=f"{self._config.host}:{self.bootstrap.port}"
         )
 
     def snapshot(self) -> ComponentSnapshot:

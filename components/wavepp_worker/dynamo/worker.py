@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import uvloop
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
@@ -33,6 +34,7 @@ from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.errors import ConfigError, EngineDead, WaveppError
+from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,14 @@ class WaveppWorker(LLMEngine):
     @abstractmethod
     def audit(self) -> dict[str, Any]:
         """Prove at rest that nothing leaked; may block for half a minute."""
+
+    @abstractmethod
+    def describe(self) -> tuple[EngineDescription, ...]:
+        """What it runs.
+
+        Raises:
+            EngineDead: it does not run.
+        """
 
     @abstractmethod
     def timings(self, last: int) -> list[dict[str, Any]]:
@@ -161,22 +171,35 @@ class WaveppWorker(LLMEngine):
         return build_health_check_payload(bos_token_id=0)
 
     def supported_controls(self) -> set[str]:
-        return {"audit", "timings"}
+        return {"audit", "timings", "describe"}
+
+    def description(self) -> WorkerDescription:
+        """As ``describe``, with the id under which frontends know this worker."""
+        instance = None if self._endpoint is None else f"{self._endpoint.connection_id():x}"
+        return WorkerDescription(instance=instance, engines=self.describe())
 
     async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /engine/control/audit`` and ``…/timings`` (body: ``{"last": 16}``)."""
-        match control:
-            case "audit":
-                try:
+        """``POST /engine/control/audit``, ``…/describe`` and ``…/timings`` (body: ``{"last": 16}``)."""
+        try:
+            match control:
+                case "audit":
                     return {"status": "ok", **await asyncio.to_thread(self.audit)}
-                except WaveppError as error:
-                    return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-            case "timings":
-                last = body.get("last", 16)
-                if not isinstance(last, int) or last < 1:
-                    return {"status": "error", "message": f"last={last!r} should be a whole number above 0"}
-                return {"status": "ok", "timings": self.timings(last)}
-        return {"status": "error", "message": f"there is no control {control!r}; try audit or timings"}
+                case "describe":
+                    return {"status": "ok", **msgspec.to_builtins(self.description())}
+                case "timings":
+                    last = body.get("last", 16)
+                    if not isinstance(last, int) or last < 1:
+                        return {
+                            "status": "error",
+                            "message": f"last={last!r} should be a whole number above 0",
+                        }
+                    return {"status": "ok", "timings": self.timings(last)}
+        except WaveppError as error:
+            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        return {
+            "status": "error",
+            "message": f"there is no control {control!r}; try audit, timings or describe",
+        }
 
     def engine_died(self, reason: str) -> None:
         """Leave, as the engine is dead. Requests that arrive meanwhile are refused."""

@@ -18,7 +18,7 @@ from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve
 from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
-from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
+from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
 from wavepp_worker.runtime.client.rank_events import RankEvents
 from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.stats import engine_stats
@@ -31,6 +31,7 @@ from wavepp_worker.runtime.protocol.requests import (
     PrefillResult,
     check_types,
 )
+from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 
 class PrefillEngine:
@@ -226,6 +227,34 @@ class PrefillEngine:
         """Load as of the ranks' last heartbeats (twice a second), and totals since the start."""
         with self._state.lock:
             return engine_stats(self._state.ledger, self._state.roster.beats(), self.total_blocks)
+
+    def describe(self) -> EngineDescription:
+        """What the ranks compute and hold.
+
+        Raises:
+            EngineDead: the engine hands nothing off, or its ranks are not ready.
+        """
+        config = self.config
+        with self._state.lock:
+            addresses = self._state.roster.handoff_addresses()
+        if len(addresses) != config.pp:
+            raise EngineDead("only ranks that are ready to hand KV off can be described")
+        pools = zip(addresses, pool_blocks(config), tier_blocks(config), strict=True)
+        return EngineDescription(
+            role="prefill",
+            dtype=addresses[0].dtype,
+            device=config.device,
+            ranks=tuple(
+                RankDescription(
+                    layers=address.layers[1] - address.layers[0],
+                    kv_tokens=blocks * config.block_size,
+                    bytes_per_token=address.bytes_per_token,
+                    host_tokens=tiers[0] * config.block_size,
+                    disk_tokens=tiers[1] * config.block_size,
+                )
+                for address, blocks, tiers in pools
+            ),
+        )
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.
