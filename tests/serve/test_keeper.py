@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wavepp_worker.liveness.deaths import Death
 from wavepp_worker.serve import health_watch
 from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -27,6 +28,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.died: list[Death] = []
 
     def line(self, label: str, text: str) -> None:
         pass
@@ -54,9 +56,16 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WATCH_SECONDS", {"worker": 0.1})
 
 
-async def keep(tmp_path: Path, *flags: str, until: Callable[[Keeper, Lines], Any], **limits: Any) -> Lines:
+async def keep(
+    tmp_path: Path,
+    *flags: str,
+    until: Callable[[Keeper, Lines], Any],
+    store: Path | None = None,
+    **limits: Any,
+) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
     held, lines = HeldPorts(), Lines()
+    died: list[Death] = lines.died
     (port,) = held.choose(1)
     process = Process(
         service="Worker",
@@ -68,7 +77,9 @@ async def keep(tmp_path: Path, *flags: str, until: Callable[[Keeper, Lines], Any
         url=f"http://127.0.0.1:{port}",
     )
     log: Any = lines
-    keeper = Keeper(process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None)
+    keeper = Keeper(
+        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, died.append, store
+    )
     running = asyncio.create_task(keeper.run())
     deadline = time.monotonic() + 60
     try:
@@ -169,6 +180,7 @@ def test_who_says_that_it_leaves_is_not_ready_any_more(tmp_path: Path) -> None:
         lines = await keep(tmp_path, "--leaves=1.0", until=until)
         assert seen.index(False) < 25, "of about fifty looks in the second for which it stays"
         assert not any(seen[seen.index(False) :])
+        assert lines.died[0].why == "was told to stop"
         assert len(lines.of("restarted")) == 1
 
     asyncio.run(check())
@@ -187,5 +199,44 @@ def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) 
     async def check() -> None:
         lines = await keep(tmp_path, f"--sick-if={marker}", until=until, start_seconds=1.5)
         assert lines.of("is killed") == lines.of("(--start-timeout)")
+
+    asyncio.run(check())
+
+
+def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Path) -> None:
+    entry = tmp_path / "store" / "dynamo%2Fprefill%2F2a"
+    entry.parent.mkdir()
+    entry.touch()
+    killed: list[int] = []
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if keeper.ready and keeper.about is not None and keeper.pid is not None and not killed:
+            assert keeper.about.instance == "2a"
+            killed.append(keeper.pid)
+            os.kill(keeper.pid, signal.SIGKILL)
+        return bool(lines.of("is up again"))
+
+    async def check() -> None:
+        lines = await keep(tmp_path, until=until, store=tmp_path / "store")
+        (death,) = lines.died
+        assert (death.label, death.why[:20]) == ("Worker:0", "was ended by SIGKILL")
+        assert not entry.exists()
+
+    asyncio.run(check())
+
+
+def test_a_failure_is_told_of_before_its_process_ends(tmp_path: Path) -> None:
+    async def check() -> None:
+        lines = await keep(
+            tmp_path,
+            "--exit-code=70",
+            "--exit-after=1.0",
+            "--say=FATAL: the engine died: rank 1 was ended by SIGKILL",
+            until=lambda _, lines: lines.of("restarted"),
+        )
+        failed, ended = lines.died[:2]
+        assert failed.why == "failed: the engine died: rank 1 was ended by SIGKILL"
+        assert ended.why == "ended with exit code 70 (the engine died: rank 1 was ended by SIGKILL)"
+        assert ended.at - failed.at > 0.5
 
     asyncio.run(check())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import uvloop
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.liveness.stop_times import answer_seconds
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ async def _serve(args: FrontendArgs) -> None:
 
     # Imported late, as the launcher checks flags here, and loads no tensor library for that.
     from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
+    from wavepp_worker.dynamo.frontend_stop import FrontendLoop, FrontendStop
 
     inner = _held_port()
     port = inner.getsockname()[1]
@@ -101,6 +104,9 @@ async def _serve(args: FrontendArgs) -> None:
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]
     try:
         await proxy.start(args.host, args.port)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FrontendLoop)
+        loop.order = FrontendStop(proxy.upstream, answer_seconds(os.environ))
         await async_main()
     finally:
         await proxy.close()
@@ -120,8 +126,11 @@ def _held_port() -> socket.socket:
 
 
 def main() -> None:
+    # Imported late, as the launcher checks flags here.
+    from wavepp_worker.dynamo.frontend_stop import FrontendLoop
+
     try:
-        uvloop.run(_serve(FrontendArgs.parse()))
+        uvloop.run(_serve(FrontendArgs.parse()), loop_factory=FrontendLoop)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error

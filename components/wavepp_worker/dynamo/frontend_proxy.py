@@ -15,15 +15,14 @@ import uuid
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import aiohttp
 from aiohttp import web
-from yarl import URL
 
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
+from wavepp_worker.dynamo.upstream import Unanswered, Upstream
 from wavepp_worker.dynamo.worker_choice import refused_header
 from wavepp_worker.errors import ConfigError, InvalidRequest
 
@@ -34,13 +33,14 @@ CLOSED_PATHS = ("/busy_threshold",)
 CHAT_PATH = "/v1/chat/completions"
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
-_HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
-)
 
 
 class FrontendProxy:
-    """The HTTP server in front of the frontend."""
+    """The HTTP server in front of the frontend.
+
+    Attributes:
+        upstream: the frontend, as it is asked.
+    """
 
     def __init__(self, upstream: str, vocab_size: int | None, template: ChatTemplate | None = None) -> None:
         """Prepare a proxy; it does not listen yet.
@@ -51,9 +51,8 @@ class FrontendProxy:
             template: of the model; None if unknown.
         """
         self._template = template
-        self._upstream = upstream
+        self.upstream = Upstream(upstream)
         self._vocab_size = vocab_size
-        self._session: aiohttp.ClientSession | None = None
         self._live = LiveRequests()
         self._bodies = RequestBodies()
         self._judging = asyncio.Lock()
@@ -65,11 +64,7 @@ class FrontendProxy:
         Raises:
             ConfigError: the port cannot be bound.
         """
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(limit=0),
-            auto_decompress=False,
-        )
+        await self.upstream.open()
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
         server = BoundedHttpServer(
             self._handle, handler_cancellation=True, access_log=None, auto_decompress=False
@@ -83,12 +78,17 @@ class FrontendProxy:
                 f"--http-port: cannot listen on {host}:{port} ({error.strerror}); choose a free port"
             ) from error
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._runner is not None
+        return int(self._runner.addresses[0][1])
+
     async def close(self) -> None:
         """Stop listening; idempotent, also if never started."""
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
+        await self.upstream.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -112,28 +112,19 @@ class FrontendProxy:
                     return await self._pass_on(request, body)
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
-        except BodyRefused as error:
+        except (BodyRefused, Unanswered) as error:
             return _refused(error.status, error.kind, str(error))
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
-        assert self._session is not None
-        headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP]
-        try:
-            async with self._session.request(
-                request.method,
-                # As it is: a path that is rewritten on the way is not the one that was checked.
-                URL(self._upstream + request.raw_path, encoded=True),
-                headers=headers,
-                data=body or None,
-                allow_redirects=False,
-            ) as answer:
-                if answer.status == 500 and request.path == CHAT_PATH and self._template is not None:
-                    sentence = self._template.complaint(_decoded(body))
-                    if sentence is not None:
-                        return _refused(400, "Bad Request", sentence)
-                return await _relay(request, answer)
-        except aiohttp.ClientConnectorError:
-            return _refused(503, "Service Unavailable", "the frontend is not up yet; try again shortly")
+        def complaint() -> str | None:
+            if request.path != CHAT_PATH or self._template is None:
+                return None
+            return self._template.complaint(_decoded(body))
+
+        answer = await self.upstream.answer(
+            request, body, from_workers=request.path in CHECKED_PATHS, complaint=complaint
+        )
+        return _refused(400, "Bad Request", answer) if isinstance(answer, str) else answer
 
     def _chosen_id(self, request: web.BaseRequest) -> AbstractContextManager[None]:
         """Raises ``InvalidRequest`` on entry if a request that is being answered has the id that this one chose."""
@@ -173,24 +164,6 @@ class FrontendProxy:
         sentence = refused_header(request.headers) or refusal(request.path, _decoded(body), self._vocab_size)
         if sentence is not None:
             raise InvalidRequest(sentence)
-
-
-async def _relay(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    first = await answer.content.readany() if answer.status == 404 else b""
-    if answer.status == 404 and not first and request.path in CHECKED_PATHS:
-        # A frontend that has just started has no such path until it has found a worker.
-        sentence = "the frontend has not found a worker yet; try again shortly"
-        return _refused(503, "Service Unavailable", sentence)
-    response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    for key, value in answer.headers.items():
-        if key.lower() not in _HOP_BY_HOP:
-            response.headers.add(key, value)
-    await response.prepare(request)
-    await response.write(first)
-    async for piece in answer.content.iter_any():
-        await response.write(piece)
-    await response.write_eof()
-    return response
 
 
 def _refused(status: int, kind: str, sentence: str) -> web.Response:

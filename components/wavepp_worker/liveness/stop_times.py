@@ -19,7 +19,7 @@ KILL_SECONDS = 10
 comes first."""
 
 LEAVING = "LEAVING: "
-"""What the line begins with by which a worker says that it was told to stop, and has left discovery."""
+"""What the line begins with by which a process says that it was told to stop, and takes no new requests."""
 
 
 def stop_variables(seconds: int) -> dict[str, str]:
@@ -29,7 +29,15 @@ def stop_variables(seconds: int) -> dict[str, str]:
 
 def request_seconds(environment: Mapping[str, str]) -> int:
     """How long the requests of a worker that is told to stop have to end."""
-    text = environment.get(WORKER_VARIABLE, "")
+    return max(0, _whole(environment, WORKER_VARIABLE, DYNAMOS_SECONDS) - CLOSING_SECONDS)
+
+
+def answer_seconds(environment: Mapping[str, str]) -> int:
+    """How long the answers of a frontend that is told to stop have to end."""
+    return _whole(environment, FRONTEND_VARIABLE, DYNAMOS_SECONDS - CLOSING_SECONDS)
+
+
+def _whole(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "")
     # What is no number counts as not set, as Dynamo has it.
-    whole = int(text) if text.isdecimal() else DYNAMOS_SECONDS
-    return max(0, whole - CLOSING_SECONDS)
+    return int(text) if text.isdecimal() else default

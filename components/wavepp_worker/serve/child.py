@@ -64,8 +64,12 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    async def ended(self) -> int:
+        """Its exit code, negative for a signal, as soon as there is one; to be followed by ``wait``."""
+        return await self._process.wait()
+
     async def wait(self) -> int:
-        """Its exit code, negative for a signal; then its process group is gone and its output read."""
+        """As ``ended``; then its process group is gone and its output read."""
         code = await self._process.wait()
         self.signal_group(signal.SIGKILL)
         await asyncio.to_thread(collect, self.pid)

@@ -9,13 +9,18 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import msgspec
+
+from wavepp_worker.worker_description import WorkerDescription
+
 # A proxy configured for the outside must not see what goes to loopback.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _get(url: str, timeout: float) -> tuple[int, Any]:
+def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} if data else {})
     try:
-        with _direct.open(url, timeout=timeout) as answer:
+        with _direct.open(request, timeout=timeout) as answer:
             status, body = answer.status, answer.read()
     except urllib.error.HTTPError as error:
         status, body = error.code, error.read()
@@ -33,6 +38,15 @@ async def get(url: str, timeout: float = 2.0) -> tuple[int, Any]:
     The status is 0 if nobody answers within ``timeout`` seconds; the body is None if it is not JSON.
     """
     return await asyncio.to_thread(_get, url, timeout)
+
+
+async def describe(url: str) -> WorkerDescription | None:
+    """What the worker at ``url`` says of itself; None if it does not say."""
+    _, body = await asyncio.to_thread(_get, f"{url}/engine/control/describe", 2.0, b"{}")
+    try:
+        return msgspec.convert(body, WorkerDescription)
+    except msgspec.ValidationError:
+        return None
 
 
 async def listed_models(base_url: str) -> list[str]:

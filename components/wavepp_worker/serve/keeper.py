@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from wavepp_worker.liveness.deaths import Death
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills
 from wavepp_worker.liveness.stop_times import LEAVING
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
-from wavepp_worker.serve.health import get
+from wavepp_worker.serve.discovery_entries import remove_entries
+from wavepp_worker.serve.health import describe, get
 from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
 from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.log import Log
+from wavepp_worker.worker_description import WorkerDescription
 
 CONFIG_EXIT_CODE = 2
 """How a process says that its configuration cannot work, so that starting it again is no use."""
@@ -55,6 +58,8 @@ class Keeper:
         log: Log,
         limits: KeepLimits,
         changed: Callable[[], None],
+        died: Callable[[Death], None],
+        store: Path | None = None,
     ) -> None:
         """
         Args:
@@ -63,19 +68,25 @@ class Keeper:
             scratch: its temporary directory, empty at the beginning of each life and gone after it.
             log: where its output goes.
             limits: what it is allowed.
-            changed: called whenever ``pid``, ``ready`` or ``restarts`` does.
+            changed: called whenever ``pid``, ``ready``, ``restarts`` or ``about`` does.
+            died: told at once of an end that nobody asked for.
+            store: the root of discovery by files; None for another discovery.
         """
         self.process = process
+        self.about: WorkerDescription | None = None
         self.ready = False
         self.restarts = 0
         self._environment = {**environment, "TMPDIR": str(scratch), **process.env}
         self._scratch = scratch
         self._log = log
         self._changed = changed
+        self._died = died
+        self._store = store
         self._child: Child | None = None
         self._ever_ready = False
         self._failed_starts = 0
         self._leaving = False
+        self._cause = ""
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._refusals = 0
@@ -137,7 +148,7 @@ class Keeper:
 
     async def _live(self) -> float | None:
         """One life; returns the pause before the next in seconds, None if there shall be none."""
-        label, self._leaving = self.process.label, False
+        label, self._leaving, self._cause = self.process.label, False, ""
         began, killed_before = time.monotonic(), oom_kills()
         try:
             self._scratch.mkdir(mode=0o700, exist_ok=True)
@@ -157,7 +168,11 @@ class Keeper:
             child.terminate()
         watcher = asyncio.create_task(self._watch(child, began))
         try:
-            code = await child.wait()
+            code = await child.ended()
+            if not self._stopping.is_set():
+                self._died(Death(label, exit_reason(code, killed_before) + self._cause, time.monotonic()))
+            await self._forget()
+            await child.wait()
         finally:
             watcher.cancel()
             child.signal_group(signal.SIGKILL)
@@ -189,7 +204,7 @@ class Keeper:
         now = time.monotonic()
         pause = self._backoff.after(now - began, now)
         again = f"and is restarted in {pause:.0f} s (restart {self.restarts + 1})"
-        self._log.death(label, f"{ending}{_cause(self.last_lines)}, {again}", self.last_lines)
+        self._log.death(label, f"{ending}{self._cause}, {again}", self.last_lines)
         return pause
 
     async def _watch(self, child: Child, began: float) -> None:
@@ -201,6 +216,8 @@ class Keeper:
             now = time.monotonic()
             verdict = watch.judge(status, now)
             if watch.ready and not self.ready and not self._leaving:
+                if kind == "worker":
+                    self.about = await describe(self.process.url)
                 again = "again " if self._ever_ready else ""
                 self.ready = self._ever_ready = True
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
@@ -218,19 +235,27 @@ class Keeper:
             # Somebody told it to stop. It says for a while that it is well, but no frontend finds it.
             self._leaving, self.ready = True, False
             self._changed()
+            if not self._stopping.is_set():
+                self._died(Death(self.process.label, "was told to stop", time.monotonic()))
+        elif _FATAL in line and not self._cause:
+            # It lives for a moment yet, in which its requests fail.
+            why = line.partition(_FATAL)[2]
+            self._cause = f" ({why})"
+            if not self._stopping.is_set():
+                self._died(Death(self.process.label, f"failed: {why}", time.monotonic()))
         self._log.line(self.process.label, line)
+
+    async def _forget(self) -> None:
+        """Have no frontend ask the dead one."""
+        about, self.about = self.about, None
+        if self._store is not None and about is not None and about.instance is not None:
+            await asyncio.to_thread(remove_entries, self._store, about.instance)
 
     def _question(self, ready: bool) -> str:
         """What to ask it; of a frontend, workers that it lacks say nothing against it."""
         if self.process.kind == "worker":
             return "/health"
         return "/live" if ready else "/v1/models"
-
-
-def _cause(last_lines: list[str]) -> str:
-    """What it said it died of, to follow how it ended."""
-    said = next((line for line in reversed(last_lines) if _FATAL in line), "")
-    return f" ({said.partition(_FATAL)[2]})" if said else ""
 
 
 def _sentence(last_lines: list[str]) -> str:

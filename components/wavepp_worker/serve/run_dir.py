@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.liveness.deaths import VARIABLE, DeathNotes
 from wavepp_worker.serve import guard
 from wavepp_worker.serve.orphans import adopt, collect
 
@@ -34,6 +35,7 @@ class RunDir:
         self.path = self._make(path)
         for name in ("store", "tmp"):
             (self.path / name).mkdir(mode=0o700)
+        self._deaths = self.path / "deaths.json"
         adopt()
         # The lifeline: the kernel closes our end however we die.
         self._guard = subprocess.Popen(
@@ -55,7 +57,11 @@ class RunDir:
 
     def environment(self) -> dict[str, str]:
         """What every process of the run has in its environment."""
-        return {guard.MARK: str(self.path)}
+        return {guard.MARK: str(self.path), VARIABLE: str(self._deaths)}
+
+    def death_notes(self) -> DeathNotes:
+        """Where processes of the run find out who has died."""
+        return DeathNotes(self._deaths)
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace ``state.json`` at once."""

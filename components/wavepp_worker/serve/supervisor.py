@@ -8,9 +8,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wavepp_worker.liveness.stop_times import KILL_SECONDS
+from wavepp_worker.serve.environment import STORE_VARIABLE
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -44,8 +46,19 @@ class Supervisor:
         self._is_ready = False
         self._stop = asyncio.Event()
         self._began = time.monotonic()
+        store = Path(environment[STORE_VARIABLE]) if STORE_VARIABLE in environment else None
+        died = run_dir.death_notes().note
         self._keepers = [
-            Keeper(process, environment, run_dir.scratch(process.port), log, limits, self._write_state)
+            Keeper(
+                process,
+                environment,
+                run_dir.scratch(process.port),
+                log,
+                limits,
+                self._write_state,
+                died,
+                store,
+            )
             for process in plan.processes
         ]
 

@@ -34,6 +34,22 @@ parser.add_argument("--finds-nobody", help="as a frontend, while this file exist
 parser.add_argument("--role", default="dummy")
 args = parser.parse_args()
 
+DESCRIPTION = {
+    "status": "ok",
+    "instance": "2a",
+    "engines": [
+        {
+            "role": args.role,
+            "dtype": "float32",
+            "device": "cpu",
+            "ranks": [
+                {"layers": 5, "kv_tokens": 4096, "bytes_per_token": 1024, "host_tokens": 8192},
+                {"layers": 3, "kv_tokens": 4096, "bytes_per_token": 512, "host_tokens": 8192},
+            ],
+            "bootstrap": "127.0.0.1:4242",
+        }
+    ],
+}
 began = time.monotonic()
 if args.sick_if and Path(args.sick_if).exists():
     args.sick_after = 0.0
@@ -51,6 +67,12 @@ class Answer(BaseHTTPRequestHandler):
         self.send_response(503 if sick else 200)
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
+
+    def do_POST(self) -> None:
+        """It says what any worker does that describes itself."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(DESCRIPTION).encode())
 
     def log_message(self, *_: object) -> None:
         pass

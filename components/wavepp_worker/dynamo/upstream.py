@@ -1,0 +1,238 @@
+"""Dynamo's frontend as the proxy asks it, and what clients are told where it does not answer.
+
+Dynamo says no more than ``Failed to fold completions stream`` or ``Internal server error`` when a worker dies under a
+request. Here the client is told who died, and a request that has got nothing of its answer yet is asked once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from wavepp_worker.liveness.deaths import Death, deaths_since
+
+LEASE_SECONDS = 12.0
+"""How long after a worker's death Dynamo may still send requests to it, where nobody takes it out of discovery."""
+NEWS_SECONDS = 1.0
+"""That the news of a death may take: the request that fails of it is sometimes first."""
+AGAIN_SECONDS = 0.2
+"""Before a request is asked again: the frontend, too, has to hear of the death."""
+_POLL_SECONDS = 0.05
+HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
+)
+_ERROR_EVENT = re.compile(rb'^data: ?(\{"error":.*\})\r?$', re.MULTILINE)
+
+
+class Unanswered(Exception):
+    """There is no answer; the message is for the client.
+
+    Attributes:
+        status: of HTTP: 503 if it is worth while to ask again.
+        kind: as the frontend calls it.
+    """
+
+    def __init__(self, message: str, status: int = 503, kind: str = "Service Unavailable") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class _Died(Exception):
+    """Nothing of the answer has come, and whoever computed it may have died."""
+
+
+class Upstream:
+    """Asks the frontend. To be opened and closed in a running loop."""
+
+    def __init__(self, url: str) -> None:
+        """``url``: of the frontend, without a path."""
+        self._url = url
+        self._session: aiohttp.ClientSession | None = None
+        self._answering: set[asyncio.Task[object]] = set()
+        self._refusal: str | None = None
+        self._over: str | None = None
+
+    def __len__(self) -> int:
+        """Requests that workers are answering."""
+        return len(self._answering)
+
+    async def open(self) -> None:
+        """Be ready to ask."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Ask nothing more; idempotent, also if never opened."""
+        if self._session is not None:
+            await self._session.close()
+
+    def refuse(self, sentence: str) -> None:
+        """Pass no more requests on to workers, and say why."""
+        self._refusal = sentence
+
+    def end_all(self, sentence: str) -> None:
+        """Have whoever waits for an answer of workers told that it ends here, and why."""
+        self._over = sentence
+        for task in tuple(self._answering):
+            task.cancel()
+
+    async def answer(
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        *,
+        from_workers: bool,
+        complaint: Callable[[], str | None],
+    ) -> web.StreamResponse | str:
+        """Pass a request on and its answer back; or a sentence that speaks against the request.
+
+        Args:
+            from_workers: whether workers answer it, who may die meanwhile.
+            complaint: asked, if the frontend fails, whether the request is to blame.
+
+        Raises:
+            Unanswered: says why.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if from_workers:
+            if self._refusal is not None:
+                raise Unanswered(self._refusal)
+            self._answering.add(task)
+        try:
+            began = time.monotonic()
+            try:
+                return await self._ask(request, body, from_workers, complaint)
+            except _Died as error:
+                if not await self._deaths(began):
+                    raise Unanswered(str(error), 500, "Internal Server Error") from error
+            await asyncio.sleep(AGAIN_SECONDS)
+            try:
+                return await self._ask(request, body, from_workers, complaint)
+            except _Died as error:
+                raise Unanswered(f"{_told(await self._deaths(began)) or error}; ask again") from error
+        except asyncio.CancelledError:
+            if self._over is None:
+                raise
+            raise Unanswered(self._over) from None
+        except aiohttp.ClientConnectorError:
+            raise Unanswered("the frontend is not up yet; try again shortly") from None
+        finally:
+            self._answering.discard(task)
+
+    async def _ask(
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        from_workers: bool,
+        complaint: Callable[[], str | None],
+    ) -> web.StreamResponse | str:
+        assert self._session is not None
+        began = time.monotonic()
+        headers = [(key, value) for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP]
+        async with self._session.request(
+            request.method,
+            # As it is: a path that is rewritten on the way is not the one that was checked.
+            URL(self._url + request.raw_path, encoded=True),
+            headers=headers,
+            data=body or None,
+            allow_redirects=False,
+        ) as answer:
+            first = await answer.content.readany() if from_workers else b""
+            if from_workers:
+                if answer.status == 500:
+                    sentence = complaint()
+                    if sentence is not None:
+                        return sentence
+                    raise _Died(_message(first + await answer.content.read()))
+                if answer.status == 404 and not first:
+                    # A frontend that has just started has no such path until it has found a worker.
+                    raise Unanswered("the frontend has not found a worker yet; try again shortly")
+                if answer.status == 503 and (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):
+                    text = _message(first + await answer.content.read())
+                    raise Unanswered(f"{_told(deaths)}; {text}")
+                failure = _failure(first)
+                if failure is not None and failure.start() == 0:
+                    raise _Died(_message(failure[1]))
+            return await self._relay(request, answer, first, began)
+
+    async def _relay(
+        self, request: web.BaseRequest, answer: aiohttp.ClientResponse, first: bytes, began: float
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status, reason=answer.reason)
+        for key, value in answer.headers.items():
+            if key.lower() not in HOP_BY_HOP:
+                response.headers.add(key, value)
+        events = answer.content_type == "text/event-stream"
+        await response.prepare(request)
+        piece = first
+        try:
+            while piece or not answer.content.at_eof():
+                failure = _failure(piece) if events else None
+                if failure is not None and (told := _told(await self._deaths(began))):
+                    piece = piece[: failure.start(1)] + _event(told) + piece[failure.end(1) :]
+                await response.write(piece)
+                piece = await answer.content.readany()
+        except asyncio.CancelledError:
+            if self._over is None:
+                raise
+            if not events:
+                # Half of another answer: there is no place in it for a sentence.
+                if request.transport is not None:
+                    request.transport.abort()
+                raise ConnectionResetError(self._over) from None
+            await response.write(b"data: " + _event(self._over) + b"\n\ndata: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def _deaths(self, began: float) -> list[Death]:
+        """Whose death a request may have failed of that began then; waits for the news."""
+        deadline = time.monotonic() + NEWS_SECONDS
+        while not (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        return deaths
+
+
+def _failure(events: bytes) -> re.Match[bytes] | None:
+    """The event that says that the frontend or a worker failed, and not that the request is wrong."""
+    found = _ERROR_EVENT.search(events)
+    if found is None:
+        return None
+    try:
+        code = json.loads(found[1])["error"].get("code")
+    except (ValueError, AttributeError):
+        return None
+    return found if not isinstance(code, int) or code >= 500 else None
+
+
+def _told(deaths: list[Death]) -> str:
+    return ", and ".join(f"{death.label} {death.why}" for death in deaths)
+
+
+def _event(sentence: str) -> bytes:
+    error = {"message": f"{sentence}; ask again", "type": "service_unavailable", "code": 503}
+    return json.dumps({"error": error}).encode()
+
+
+def _message(body: bytes) -> str:
+    """What the frontend says in an answer that is an error."""
+    try:
+        value = json.loads(body)
+        error = value.get("error", value)
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, AttributeError, KeyError):
+        return body.decode(errors="replace").strip()[:300] or "the request failed"

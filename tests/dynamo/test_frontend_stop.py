@@ -1,0 +1,60 @@
+"""A frontend that is told to stop, with answers on their way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from wavepp_worker.dynamo.frontend_stop import FrontendStop
+
+from tests.support.proxied_frontend import DONE, ONE, TWO, proxied
+
+
+def test_who_is_told_to_stop_ends_its_answers_first(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, proxy, client):
+            ended = asyncio.Event()
+            frontend.script = [[ONE, TWO, DONE]]
+            FrontendStop(proxy.upstream, 60).give(ended.set)
+            await asyncio.wait_for(ended.wait(), 10)
+            assert "told to stop and takes no more" in (await client.ask())[1]
+            assert frontend.asked == 0
+
+    asyncio.run(scenario())
+    assert capfd.readouterr().err == "LEAVING: told to stop; nothing to wait for\n"
+
+
+@pytest.mark.parametrize("hurry", [False, True], ids=["time is over", "a second order"])
+def test_what_has_too_little_time_to_end_is_told_so(
+    hurry: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wavepp_worker.dynamo.frontend_stop.TELL_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, proxy, client):
+            ended = asyncio.Event()
+            frontend.script = [[ONE, None], [None]]
+            stream, silent = (asyncio.create_task(client.ask()) for _ in range(2))
+            while frontend.asked < 2:
+                await asyncio.sleep(0.01)
+            order = FrontendStop(proxy.upstream, 60 if hurry else 0.5)
+            order.give(ended.set)
+            if hurry:
+                order.give(ended.set)
+            await asyncio.wait_for(ended.wait(), 30)
+            status, text = await stream
+            assert status == 200
+            assert text.startswith(
+                ONE.decode() + 'data: {"error": {"message": "the frontend was told to stop'
+            )
+            status, text = await silent
+            assert status == 503
+            assert "this request had" in text
+
+    asyncio.run(scenario())
+    said = capfd.readouterr().err
+    assert said.startswith(
+        f"LEAVING: told to stop; waiting for 2 answers, for at most {60 if hurry else 0} s\n"
+    )
+    assert ("still waiting for 2 answers" in said) is not hurry
+    assert "2 answers had too little time" in said

@@ -1,0 +1,92 @@
+"""What clients are told where workers die under their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from wavepp_worker.dynamo import upstream as module
+from wavepp_worker.liveness.deaths import VARIABLE, Death, DeathNotes
+
+from tests.support.proxied_frontend import BROKEN, DONE, FAILED, ONE, WRONG, proxied
+
+KILLED = "PrefillWorker:1 was ended by SIGKILL"
+
+
+@pytest.fixture
+def die(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "deaths.json"))
+    monkeypatch.setattr(module, "NEWS_SECONDS", 0.3)
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    notes = DeathNotes(tmp_path / "deaths.json")
+    return lambda: notes.note(Death("PrefillWorker:1", "was ended by SIGKILL", time.monotonic()))
+
+
+def test_who_got_nothing_yet_is_asked_for_again(die: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            die()
+            frontend.script = [500, 200, [BROKEN, DONE], [ONE, DONE]]
+            assert await client.ask() == (200, '{"text": "right"}')
+            assert await client.ask() == (200, (ONE + DONE).decode())
+            assert frontend.asked == 4
+
+    asyncio.run(scenario())
+
+
+def test_the_news_of_a_death_may_come_after_its_first_failure(die: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            frontend.script = [500, 200]
+            asyncio.get_running_loop().call_later(0.1, die)
+            assert (await client.ask())[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_whoever_cannot_be_answered_is_told_who_died(die: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            die()
+            frontend.script = [500, 500, [BROKEN], 503, 503]
+            for sentence in (f"{KILLED}; ask again", f"{KILLED}; not ready", f"{KILLED}; not ready"):
+                status, text = await client.ask()
+                assert status == 503
+                assert sentence in text
+            assert frontend.asked == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_has_begun_ends_with_who_died(die: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            die()
+            for begun in ([ONE, BROKEN, DONE], [ONE + BROKEN + DONE]):
+                frontend.script = [begun]
+                status, text = await client.ask()
+                assert status == 200
+                assert text.startswith(ONE.decode() + 'data: {"error": {"message": "' + KILLED)
+                assert text.endswith("\n\n" + DONE.decode())
+                assert "Internal server error" not in text
+            assert frontend.asked == 2
+
+    asyncio.run(scenario())
+
+
+def test_failures_that_nobody_died_of_pass_once_as_they_are(die: Callable[[], None]) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            frontend.script = [500, [ONE, BROKEN, DONE], [WRONG, DONE], [ONE, WRONG]]
+            status, text = await client.ask()
+            assert (status, FAILED["message"] in text) == (500, True)
+            assert (await client.ask())[1] == (ONE + BROKEN + DONE).decode()
+            assert (await client.ask())[1] == (WRONG + DONE).decode()
+            die()
+            assert (await client.ask())[1] == (ONE + WRONG).decode()
+            assert frontend.asked == 4
+
+    asyncio.run(scenario())

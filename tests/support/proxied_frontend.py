@@ -1,0 +1,68 @@
+"""Our proxy before a frontend that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
+
+FAILED = {"message": "Failed to fold completions stream for 7", "type": "Internal Server Error", "code": 500}
+BROKEN = b'data: {"error":{"message":"Internal server error","type":"internal_server_error","code":500}}\n\n'
+WRONG = b'data: {"error":{"message":"no such tool","type":"invalid_request_error","code":400}}\n\n'
+ONE, TWO, DONE = b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"
+
+
+class Frontend:
+    """Answers as it is told: with a status, or with pieces of a stream; ``None`` among them waits for ever."""
+
+    def __init__(self) -> None:
+        self.script: list[int | list[bytes | None]] = []
+        self.asked = 0
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        self.asked += 1
+        step = self.script.pop(0)
+        if isinstance(step, int):
+            if step == 200:
+                return web.json_response({"text": "right"})
+            return web.json_response(FAILED if step == 500 else {"message": "not ready"}, status=step)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in step:
+            if piece is None:
+                await asyncio.Event().wait()
+            else:
+                await response.write(piece)
+        return response
+
+
+class Client:
+    """Asks through the proxy."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self._url = session, url
+
+    async def ask(self) -> tuple[int, str]:
+        async with self._session.post(f"{self._url}/v1/completions", json={"prompt": "a"}) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[tuple[Frontend, FrontendProxy, Client]]:
+    frontend = Frontend()
+    runner = web.ServerRunner(web.Server(frontend.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100)
+    await proxy.start("127.0.0.1", 0)
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield frontend, proxy, Client(session, f"http://127.0.0.1:{proxy.port}")
+    finally:
+        await proxy.close()
+        await runner.cleanup()
