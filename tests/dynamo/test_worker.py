@@ -290,6 +290,17 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
     run(check())
 
 
+def test_the_limit_of_requests_is_where_dynamos_runtime_looks_for_it(
+    kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DYN_ENGINE_REQUEST_LIMIT", raising=False)
+    arguments = ["--model", str(text_model), "--served-model-name", "tiny"]
+    run(KINDS[kind].from_args(arguments))
+    assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
+    run(KINDS[kind].from_args([*arguments, "--engine-request-limit", "3"]))
+    assert os.environ["DYN_ENGINE_REQUEST_LIMIT"] == "3"
+
+
 def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)

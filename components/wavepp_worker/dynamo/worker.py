@@ -38,6 +38,7 @@ from wavepp_worker.worker_description import EngineDescription, WorkerDescriptio
 
 logger = logging.getLogger(__name__)
 
+REQUEST_LIMIT_VARIABLE = "DYN_ENGINE_REQUEST_LIMIT"
 EXIT_BAD_CONFIG = 2
 EXIT_ENGINE_DIED = 70
 UNREGISTER_SECONDS = 1.0
@@ -252,6 +253,9 @@ def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) ->
         model: the model directory.
         mode: the worker's role.
     """
+    if runtime.options.engine_request_limit is not None:
+        # Dynamo's runtime knows it from the environment alone, where no worker of its own puts it.
+        os.environ[REQUEST_LIMIT_VARIABLE] = str(runtime.options.engine_request_limit)
     return WorkerConfig.from_runtime_config(
         runtime.options,
         model_name=model,
