@@ -95,6 +95,29 @@ def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
         make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
 
 
+@pytest.mark.parametrize(
+    ("environment", "own", "url"),
+    [
+        (None, None, "http://127.0.0.1:"),
+        ("127.0.0.7", None, "http://127.0.0.7:"),
+        ("127.0.0.7", "127.0.0.8", "http://127.0.0.8:"),
+        ("0.0.0.0", None, "http://127.0.0.1:"),
+    ],
+)
+def test_a_worker_is_asked_for_its_health_where_it_listens(
+    monkeypatch: pytest.MonkeyPatch, tiny_llama: Path, environment: str | None, own: str | None, url: str
+) -> None:
+    if environment is None:
+        monkeypatch.delenv("DYN_SYSTEM_HOST", raising=False)
+    else:
+        monkeypatch.setenv("DYN_SYSTEM_HOST", environment)
+    envs = {"envs": {"DYN_SYSTEM_HOST": own}} if own else {}
+    config = {"Common": {"model": str(tiny_llama)}, "Worker": {"ServiceArgs": envs}}
+    plan = make_launch_plan(resolve("graphs:agg_wavepp"), config, Options())
+    [worker] = [process for process in plan.processes if process.kind == "worker"]
+    assert worker.url.startswith(url)
+
+
 def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph("g", (Service("Front", "json", kind="frontend"),))
     with socket.create_server(("127.0.0.1", 0)) as listener:

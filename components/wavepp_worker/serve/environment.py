@@ -13,12 +13,14 @@ BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
 """Where Dynamo finds the event broker."""
 STORE_VARIABLE = "DYN_FILE_KV"
 """Where Dynamo's discovery by files keeps them."""
+SYSTEM_HOST_VARIABLE = "DYN_SYSTEM_HOST"
+"""The address at which workers answer for their health and metrics."""
 
 LOOPBACK = {
     "DYN_TCP_RPC_HOST": "127.0.0.1",
     # An interface's name, as Dynamo 1.4 takes no address here.
     "DYN_TCP_RESPONSE_STREAM_HOST": "lo",
-    "DYN_SYSTEM_HOST": "127.0.0.1",
+    SYSTEM_HOST_VARIABLE: "127.0.0.1",
 }
 """Where Dynamo listens; without these it takes the machine's routable address."""
 

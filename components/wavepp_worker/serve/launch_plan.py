@@ -12,7 +12,12 @@ from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import deep_merge
-from wavepp_worker.serve.environment import BROKER_VARIABLE, STORE_VARIABLE, check_reach
+from wavepp_worker.serve.environment import (
+    BROKER_VARIABLE,
+    STORE_VARIABLE,
+    SYSTEM_HOST_VARIABLE,
+    check_reach,
+)
 from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
@@ -175,7 +180,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     argv=(sys.executable, "-m", service.module, *argv),
                     env={**env, **replica_values(service, own.envs, replica, own.workers)},
                     port=port,
-                    url=base_url if service.kind == "frontend" and base_url else f"http://127.0.0.1:{port}",
+                    url=base_url if service.kind == "frontend" and base_url else _worker_url(own, port),
                 )
             )
     return LaunchPlan(
@@ -192,6 +197,12 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         notes=tuple(notes),
         held=held,
     )
+
+
+def _worker_url(own: ServiceSettings, port: int) -> str:
+    """Where a worker says how it is: on loopback, unless its environment has Dynamo listen elsewhere."""
+    hosts = (own.envs.get(SYSTEM_HOST_VARIABLE), os.environ.get(SYSTEM_HOST_VARIABLE), "127.0.0.1")
+    return f"http://{reachable(next(filter(None, hosts)))}:{port}"
 
 
 def _chosen(graph: Graph, only: str | None) -> tuple[Service, ...]:
