@@ -118,6 +118,8 @@ def test_wavepp_prefill_takes_both_names(
         "wavepp_worker.runtime.client.prompt_file.run_file",
         lambda config, prompts, out: configs.append(config) or {},
     )
+    for check in ("model.model_shape.read_model_shape", "runtime.client.start_checks.check_start"):
+        monkeypatch.setattr(f"wavepp_worker.{check}", lambda *_: None)
     run, present = typer.testing.CliRunner().invoke, FORMER_NAMES[former]
     for key in (present, former):
         assert run(cli.app, [*PREFILL, flag(key), "7"]).exit_code == 0

@@ -52,7 +52,7 @@ class VirtualLoops:
     def __init__(
         self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
     ) -> None:
-        self.lanes = TimedLanes(Ring(2 * len(ranks)), make_planner(config), config.max_num_seqs)
+        self.lanes = TimedLanes(Ring(2 * len(ranks)), make_planner(config, config.ranks), config.max_num_seqs)
         self.lanes.planning = []
         self.leader = LeaderLoop(self.lanes, ranks[0].parts.order, ranks[0].timeline)
         self.waves = 0

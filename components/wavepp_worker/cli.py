@@ -12,6 +12,7 @@ import typer
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.former_names import check_names
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.setting_names import keys_as_flags
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -97,7 +98,9 @@ def prefill(
 ) -> None:
     """Prefill every prompt of a file and write its first token, logprobs and reuse."""
     from wavepp_worker.model.demo_model import ensure_demo_model
+    from wavepp_worker.model.model_shape import read_model_shape
     from wavepp_worker.runtime.client.prompt_file import run_file
+    from wavepp_worker.runtime.client.start_checks import check_start
 
     try:
         pools = parse_numbers(kv_tokens, "kv_tokens")
@@ -119,9 +122,10 @@ def prefill(
             block=block,
             max_batch=max_batch,
         )
+        check_start(config, read_model_shape(config.model))
         summary = run_file(config, prompts, out)
     except ConfigError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        typer.secho(f"error: {keys_as_flags(str(error), EngineConfig.model_fields)}", fg="red", err=True)
         raise typer.Exit(2) from error
     except WaveppError as error:
         typer.secho(f"error: {error}", fg="red", err=True)

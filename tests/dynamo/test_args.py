@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
@@ -162,6 +163,22 @@ def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         PrefillArgs.parse(["--version"])
     assert left.value.code == 0
     assert " ".join(capsys.readouterr().out.split()) == versions()
+
+
+def test_what_an_engine_would_refuse_is_refused_by_the_flag_that_was_given(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for args, flags, said in [
+        (PrefillArgs, "--pp 7", "--pp: 7 stages"),
+        (DecodeArgs, "--kv-tokens 100", "--kv-tokens gives a pool of 96 tokens"),
+        (AggArgs, "--kv-tokens 65536 --decode-kv-tokens 100", "--decode-kv-tokens gives a pool of 96 tokens"),
+        (AggArgs, "--device gpu", "--device: 'gpu' is none"),
+        (AggArgs, "--model org/some-7B", "--model: there is no directory org/some-7B here"),
+    ]:
+        with pytest.raises(SystemExit) as left:
+            args.parse_or_exit(["--model", str(tiny_llama), *flags.split()])
+        assert left.value.code == 2
+        assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_parsing_loads_no_tensor_library() -> None:

@@ -50,7 +50,9 @@ class Upstream:
         return response
 
 
-def through_the_proxy(check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]]) -> None:
+def through_the_proxy(
+    check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]], *, chats: bool = True
+) -> None:
     async def main() -> None:
         upstream = Upstream()
         app = web.Application()
@@ -60,7 +62,7 @@ def through_the_proxy(check: Callable[[str, Upstream, aiohttp.ClientSession], Aw
         ports = _ports(2)
         await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
         template = ChatTemplate("{{ messages[0].content + 'a' }}", {})
-        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template)
+        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats)
         await proxy.start("127.0.0.1", ports[1])
         try:
             async with aiohttp.ClientSession() as session:
@@ -97,6 +99,23 @@ def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
             assert (answer.status, await answer.text()) == (404, "no such model")
 
     through_the_proxy(check)
+
+
+def test_who_sends_messages_to_a_model_without_a_chat_template_is_told_what_to_ask_instead() -> None:
+    """Dynamo's frontend has no path for chats then, and answers 404 without a word."""
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.starting = ""
+        async with session.post(f"{url}{CHAT}", json=HELLO) as answer:
+            assert answer.status == 400
+            assert (
+                "no chat template, so it takes no messages; ask /v1/completions"
+                in (await answer.json())["message"]
+            )
+        async with session.post(f"{url}{COMPLETIONS}", json=HELLO) as answer:
+            assert answer.status == 503
+
+    through_the_proxy(check, chats=False)
 
 
 def test_a_chat_that_the_template_does_not_take_is_its_clients_mistake() -> None:

@@ -1,4 +1,4 @@
-"""Which transport a configuration means, with and without NIXL."""
+"""Transports with and without NIXL."""
 
 from __future__ import annotations
 
@@ -9,24 +9,9 @@ import pytest
 import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.nixl import library
-from wavepp_worker.handoff.transport import make_source, resolve_transport
+from wavepp_worker.handoff.transport import make_source
 
 from tests.support.handoff_sides import HOST, FakeKV
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_resolve(monkeypatch: Any, installed: bool) -> None:
-    monkeypatch.setattr("wavepp_worker.handoff.transport.nixl_installed", lambda: installed)
-    assert resolve_transport("none") == "none"
-    assert resolve_transport("socket") == "socket"
-    assert resolve_transport("auto") == ("nixl" if installed else "socket")
-    with pytest.raises(ConfigError, match="handoff is 'carrier pigeon'; choose none, socket, nixl or auto"):
-        resolve_transport("carrier pigeon")
-    if installed:
-        assert resolve_transport("nixl") == "nixl"
-    else:
-        with pytest.raises(ConfigError, match=r"handoff is nixl, but NIXL is not installed: .*\[nixl\]"):
-            resolve_transport("nixl")
 
 
 def test_nixl_that_does_not_load_is_a_sentence(monkeypatch: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -66,8 +69,11 @@ def test_model_given_once_is_everybodys(tiny_llama: Path) -> None:
         ({"PrefillWorker": {"partition": "10,x"}}, "PrefillWorker.partition: "),
         ({"DecodeWorker": {"dtype": "int8"}}, "DecodeWorker.dtype: "),
         ({"Frontend": {"router_mode": "psychic"}}, "Frontend.router_mode"),
-        ({"Common": {"model": "/nowhere"}}, ".model: /nowhere is no directory"),
-        ({"Common": {"model": "/tmp"}}, ".model: /tmp holds no config.json"),
+        ({"Common": {"model": "/nowhere"}}, ".model: /nowhere does not exist; give the path of"),
+        (
+            {"Common": {"model": "/tmp"}},
+            ".model: /tmp is not a Hugging Face model directory (it has no config.json)",
+        ),
         ({"Frontend": {"http_port": "x"}}, "Frontend.http_port: "),
         ({"Frontend": {"ServiceArgs": {"workers": 2}}}, "Frontend.ServiceArgs.workers: "),
     ],
@@ -78,6 +84,49 @@ def test_bad_configuration_fails_before_anything_starts(
     with pytest.raises(ConfigError) as caught:
         make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
     assert key in str(caught.value)
+
+
+def test_what_the_engines_would_refuse_is_refused_before_anything_starts(tiny_llama: Path) -> None:
+    """Also of the demo model, which may not be there yet; in the engine's words, of each service its own."""
+
+    def refused(name: str, **sections: dict[str, object]) -> str:
+        with pytest.raises(ConfigError) as caught:
+            make_launch_plan(resolve(f"graphs:{name}"), sections, Options())
+        return str(caught.value)
+
+    model = {"model": str(tiny_llama)}
+    assert refused("disagg_wavepp", PrefillWorker={"pp": 31}).startswith(
+        "PrefillWorker.pp: 31 stages cannot share 30 layers"
+    )
+    for service, key, value in [
+        ("PrefillWorker", "pp", 7),
+        ("PrefillWorker", "partition", "3,4"),
+        ("PrefillWorker", "kv_tokens", 512),
+        ("PrefillWorker", "disk_kv_tokens", 64),
+        ("PrefillWorker", "max_model_len", 100_000),
+        ("DecodeWorker", "max_model_len", 100_000),
+        ("DecodeWorker", "kv_tokens", 512),
+        ("DecodeWorker", "device", "gpu"),
+    ]:
+        said = refused("disagg_wavepp", Common=model, **{service: {key: value}})
+        assert re.match(rf"{service}\.{key}\b", said), said
+    for key in ("kv_tokens", "decode_kv_tokens"):
+        assert refused("agg_wavepp", Common=model, Worker={key: 512}).startswith(f"Worker.{key} gives ")
+
+
+def test_a_model_without_a_chat_template_is_served_for_completions(tiny_llama: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_llama, tmp_path / "model"))
+    config: dict[str, dict[str, object]] = {"Common": {"model": str(model)}}
+    assert make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options()).chats
+    said = json.loads((model / "tokenizer_config.json").read_text())
+    del said["chat_template"]
+    (model / "tokenizer_config.json").write_text(json.dumps(said))
+    plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    assert not plan.chats
+    assert any("ask /v1/completions with a prompt" in note for note in plan.notes)
+    given = {"custom_jinja_template": "/t.jinja"}
+    config |= {"DecodeWorker": given, "PrefillWorker": given}
+    assert make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options()).chats
 
 
 def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:

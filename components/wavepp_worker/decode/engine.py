@@ -16,6 +16,7 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.decoding_request import DecodingRequest, OnOutput
 from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats
 from wavepp_worker.decode.kv_arrivals import KvArrivals
+from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
@@ -53,7 +54,7 @@ class DecodeEngine:
         """
         self.config = config
         self.info: ModelInfo = read_model_info(config.model)
-        self.max_model_len = _longest_request(config, self.info)
+        self.max_model_len = longest_request(config, self.info.context_length)
         self.total_blocks = config.kv_tokens // config.block_size
         self._on_death = on_death
         self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
@@ -248,24 +249,3 @@ class DecodeEngine:
             self._arrivals.stop()
         if self._on_death is not None:
             self._on_death(reason)
-
-
-def _longest_request(config: DecodeConfig, info: ModelInfo) -> int:
-    """Most tokens of a prompt and its generation.
-
-    Raises:
-        ConfigError: ``max_model_len`` exceeds the model's context, or the pool cannot hold one such request.
-    """
-    longest = config.max_model_len or info.context_length
-    if longest > info.context_length:
-        raise ConfigError(
-            f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
-            "lower max_model_len"
-        )
-    pool_tokens = config.kv_tokens // config.block_size * config.block_size
-    if pool_tokens < longest:
-        raise ConfigError(
-            f"kv_tokens gives a pool of {pool_tokens} tokens in blocks of {config.block_size}, too small for "
-            f"one request of {longest} tokens; raise kv_tokens or set max_model_len to at most {pool_tokens}"
-        )
-    return longest

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
+from wavepp_worker.model.device import check_device
+from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
+from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.setting_names import flag_of
+from wavepp_worker.setting_names import flag_of, keys_as_flags
 from wavepp_worker.versions import versions
 
 Parsed = TypeVar("Parsed")
@@ -60,11 +67,33 @@ class _Args:
         """
         raise NotImplementedError
 
+    @property
+    def model(self) -> Path:
+        """The model directory."""
+        raise NotImplementedError
+
+    def check(self, shape: ModelShape) -> None:
+        """Refuse what the worker would refuse while it starts; reads no weights, and takes milliseconds.
+
+        Args:
+            shape: of the model.
+
+        Raises:
+            ConfigError: it cannot work; the message names the flag.
+        """
+        raise NotImplementedError
+
     @classmethod
     def parse_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
-        """As ``parse``, but print the complaint and leave with code 2."""
+        """As ``parse`` and ``check``, but print the complaint and leave with code 2."""
         try:
-            return cls.parse(argv)
+            args = cls.parse(argv)
+            with _as_flags():
+                shape = read_model_shape(args.model)
+                if not is_timed(args.model):
+                    check_tokenizer(args.model)
+            args.check(shape)
+            return args
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from error
@@ -86,6 +115,14 @@ class PrefillArgs(_Args):
         engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
         return cls(engine, _runtime(given, "prefill", engine.model.name))
 
+    @property
+    def model(self) -> Path:
+        return self.engine.model
+
+    def check(self, shape: ModelShape) -> None:
+        with _as_flags():
+            check_start(self.engine, shape)
+
 
 @dataclass(frozen=True)
 class DecodeArgs(_Args):
@@ -103,6 +140,14 @@ class DecodeArgs(_Args):
         decode = build(DecodeConfig, take(given, DecodeConfig))
         return cls(decode, _runtime(given, "backend", decode.model.name))
 
+    @property
+    def model(self) -> Path:
+        return self.decode.model
+
+    def check(self, shape: ModelShape) -> None:
+        with _as_flags():
+            _check_decode(self.decode, shape)
+
 
 @dataclass(frozen=True)
 class AggArgs(_Args):
@@ -111,6 +156,18 @@ class AggArgs(_Args):
     engine: EngineConfig
     decode: DecodeConfig
     runtime: RuntimeArgs
+    decodes_own: frozenset[str]
+    """Settings of decode that were given as ``--decode-x``."""
+
+    @property
+    def model(self) -> Path:
+        return self.engine.model
+
+    def check(self, shape: ModelShape) -> None:
+        with _as_flags():
+            check_start(self.engine, shape)
+        with _as_flags(lambda key: flag_of(f"decode_{key}" if key in self.decodes_own else key)):
+            _check_decode(self.decode, shape)
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
@@ -139,7 +196,24 @@ class AggArgs(_Args):
             overlay(common, own),
             lambda key: flag_of(f"decode_{key}" if key in own else key),
         )
-        return cls(engine, decode, _runtime(given, "backend", engine.model.name))
+        runtime = _runtime(given, "backend", engine.model.name)
+        return cls(engine, decode, runtime, frozenset(map(present_name, own)))
+
+
+@contextlib.contextmanager
+def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
+    """Complaints about keys become complaints about flags."""
+    try:
+        yield
+    except ConfigError as error:
+        keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields}
+        raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
+
+
+def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
+    if shape.context_length is not None:
+        longest_request(config, shape.context_length)
+    check_device(config.device)
 
 
 def _parser(program: str, description: str) -> Parser:

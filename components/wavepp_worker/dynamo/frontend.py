@@ -22,6 +22,7 @@ from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import answer_seconds
+from wavepp_worker.model.model_shape import has_chat_template
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,12 @@ async def _serve(args: FrontendArgs) -> None:
     inner = _held_port()
     port = inner.getsockname()[1]
     template = ChatTemplate.read(args.model) if args.model is not None else None
-    proxy = FrontendProxy(f"http://127.0.0.1:{port}", vocabulary(args.model), template)
+    proxy = FrontendProxy(
+        f"http://127.0.0.1:{port}",
+        vocabulary(args.model),
+        template,
+        chats=args.model is None or has_chat_template(args.model),
+    )
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]
     try:

@@ -31,6 +31,10 @@ CLIENT_LEFT = 499
 CLOSED_PATHS = ("/busy_threshold",)
 """What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
 CHAT_PATH = "/v1/chat/completions"
+NO_CHATS = (
+    "the model has no chat template, so it takes no messages; ask /v1/completions with a prompt, or have its worker "
+    "started with --custom-jinja-template"
+)
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
 
@@ -42,15 +46,24 @@ class FrontendProxy:
         upstream: the frontend, as it is asked.
     """
 
-    def __init__(self, upstream: str, vocab_size: int | None, template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self,
+        upstream: str,
+        vocab_size: int | None,
+        template: ChatTemplate | None = None,
+        *,
+        chats: bool = True,
+    ) -> None:
         """Prepare a proxy; it does not listen yet.
 
         Args:
             upstream: base URL of the frontend.
             vocab_size: token ids are below it; None if unknown.
             template: of the model; None if unknown.
+            chats: whether the model has a template at all; without, the frontend may have no path for chats.
         """
         self._template = template
+        self._chats = chats
         self.upstream = Upstream(upstream)
         self._vocab_size = vocab_size
         self._live = LiveRequests()
@@ -117,7 +130,11 @@ class FrontendProxy:
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         def complaint() -> str | None:
-            if request.path != CHAT_PATH or self._template is None:
+            if request.path != CHAT_PATH:
+                return None
+            if not self._chats:
+                return NO_CHATS
+            if self._template is None:
                 return None
             return self._template.complaint(_decoded(body))
 

@@ -100,7 +100,7 @@ class Upstream:
 
         Args:
             from_workers: whether workers answer it, who may die meanwhile.
-            complaint: asked, if the frontend fails, whether the request is to blame.
+            complaint: asked, if the frontend fails or has no such path, whether the request is to blame.
 
         Raises:
             Unanswered: says why.
@@ -158,6 +158,9 @@ class Upstream:
                         return sentence
                     raise _Died(_message(first + await answer.content.read()))
                 if answer.status == 404 and not first:
+                    sentence = complaint()
+                    if sentence is not None:
+                        return sentence
                     # A frontend that has just started has no such path until it has found a worker.
                     raise Unanswered("the frontend has not found a worker yet; try again shortly")
                 if answer.status == 503 and (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):

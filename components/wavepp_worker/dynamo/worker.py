@@ -11,6 +11,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import RuntimeArgs
+from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
@@ -257,7 +259,7 @@ def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) ->
         # Dynamo's runtime knows it from the environment alone, where no worker of its own puts it.
         os.environ[REQUEST_LIMIT_VARIABLE] = str(runtime.options.engine_request_limit)
     return WorkerConfig.from_runtime_config(
-        runtime.options,
+        with_endpoint_types(runtime.options, Path(model)),
         model_name=model,
         served_model_name=runtime.served_model_name,
         model_input=ModelInput.Tokens,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.file_digest import file_digests
 
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+if TYPE_CHECKING:
+    import torch
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _HEADER_LIMIT = 100_000_000
 
 
@@ -23,6 +25,11 @@ def require_model_dir(model_dir: Path) -> None:
     Raises:
         ConfigError: it does not; the message names the key ``model`` and the missing file.
     """
+    if not model_dir.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(model_dir)):
+        raise ConfigError(
+            f"model: there is no directory {model_dir} here, and models are not downloaded; if that is one on Hugging "
+            f"Face, get it first (hf download {model_dir} --local-dir DIR) and give the directory"
+        )
     if not model_dir.exists():
         raise ConfigError(
             f"model: {model_dir} does not exist; give the path of a Hugging Face model directory"
@@ -108,6 +115,9 @@ def checkpoint_dtype(model_dir: Path) -> torch.dtype:
     Raises:
         ConfigError: it is none of float32, bfloat16, float16.
     """
+    # Imported late, as who only looks for files needs no tensors.
+    import torch
+
     elements: Counter[str] = Counter()
     for file in weight_files(model_dir):
         for name, entry in read_header(file).items():
@@ -120,7 +130,7 @@ def checkpoint_dtype(model_dir: Path) -> torch.dtype:
             f"model: {model_dir} stores its weights as {name}; only F32, BF16 and F16 checkpoints are "
             "supported"
         )
-    return _DTYPES[name]
+    return getattr(torch, _DTYPES[name])
 
 
 def content_id(model_dir: Path) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from wavepp_worker.model.model_info import ModelInfo
 
 
 def partition_layers(info: ModelInfo, pp: int, partition: tuple[int, ...] | None) -> tuple[range, ...]:
@@ -19,27 +22,34 @@ def partition_layers(info: ModelInfo, pp: int, partition: tuple[int, ...] | None
     Raises:
         ConfigError: ``pp`` or ``partition`` (named in the message) does not fit the model.
     """
-    if not 1 <= pp <= info.num_layers:
-        raise ConfigError(
-            f"pp: {pp} stages cannot share {info.num_layers} layers; use a number from 1 to {info.num_layers}"
-        )
-    sizes = _balance(info, pp) if partition is None else _checked(info, pp, partition)
+    check_partition(info.num_layers, pp, partition)
+    sizes = partition or _balance(info, pp)
     ends = list(accumulate(sizes))
     return tuple(range(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
 
-def _checked(info: ModelInfo, pp: int, partition: tuple[int, ...]) -> tuple[int, ...]:
+def check_partition(num_layers: int, pp: int, partition: tuple[int, ...] | None) -> None:
+    """Refuse what does not divide a model of so many layers.
+
+    Raises:
+        ConfigError: names ``pp`` or ``partition``.
+    """
+    if not 1 <= pp <= num_layers:
+        raise ConfigError(
+            f"pp: {pp} stages cannot share {num_layers} layers; use a number from 1 to {num_layers}"
+        )
+    if partition is None:
+        return
     given = ",".join(map(str, partition))
     if len(partition) != pp:
         raise ConfigError(f"partition: {given} names {len(partition)} stages but pp is {pp}; make them agree")
     if min(partition) < 1:
         raise ConfigError(f"partition: {given} leaves a stage without layers; give every stage at least one")
-    if sum(partition) != info.num_layers:
+    if sum(partition) != num_layers:
         raise ConfigError(
-            f"partition: {given} adds up to {sum(partition)} layers but the model has {info.num_layers}; "
+            f"partition: {given} adds up to {sum(partition)} layers but the model has {num_layers}; "
             "make it add up"
         )
-    return partition
 
 
 def _balance(info: ModelInfo, pp: int) -> tuple[int, ...]:

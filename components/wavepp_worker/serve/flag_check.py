@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.setting_names import SEE_HELP
 
@@ -29,8 +30,11 @@ def check_module(service: Service) -> None:
         )
 
 
-def check_flags(service: Service, argv: Sequence[str]) -> None:
+def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None) -> None:
     """Refuse flags that the service would refuse.
+
+    Args:
+        shape: of the model it is given, if it is given one.
 
     Raises:
         ConfigError: names the key as the configuration spells it.
@@ -43,7 +47,9 @@ def check_flags(service: Service, argv: Sequence[str]) -> None:
     except ImportError as error:
         raise ConfigError(f"{service.name}: {module} cannot be imported: {error}") from error
     try:
-        parser.parse(argv)
+        args = parser.parse(argv)
+        if shape is not None and hasattr(args, "check"):
+            args.check(shape)
     except ConfigError as error:
         raise ConfigError(_as_keys(service, str(error))) from error
 

@@ -22,7 +22,7 @@ from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
-from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model
+from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, takes_messages
 from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
@@ -66,6 +66,7 @@ class LaunchPlan:
         config: the merged configuration they come from.
         base_url: where clients ask; None if the frontend runs elsewhere.
         model: the name clients ask for; None if only the workers know.
+        chats: whether it takes messages; else prompts alone, as it has no chat template.
         wants_demo: some process needs the demo model.
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
@@ -78,6 +79,7 @@ class LaunchPlan:
     config: Mapping[str, Any]
     base_url: str | None
     model: str | None
+    chats: bool
     wants_demo: bool
     own_store: bool
     own_broker: bool
@@ -137,13 +139,16 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     gpus = Allotment()
     processes: list[Process] = []
     base_url = model = None
-    wants_demo = False
+    wants_demo, chats = False, True
     for service in services:
         own = settings[service.name]
         flags = dict(own.flags)
+        shape = None
         if service.needs_model:
-            name = add_model(service, flags, settings)
-            model = name or model
+            choice = add_model(service, flags, settings)
+            shape = choice.shape
+            chats = chats and takes_messages(service, flags, shape)
+            model = choice.name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
             host, port, note = http_address(service, own, options.host, options.port, held)
@@ -164,7 +169,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             of_this = replica_values(service, flags, replica, own.workers)
             check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
-            check_flags(service, argv)
+            check_flags(service, argv, shape)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))
@@ -183,12 +188,17 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     url=base_url if service.kind == "frontend" and base_url else _worker_url(own, port),
                 )
             )
+    if not chats:
+        notes.append(
+            "the model takes no messages, as it has no chat template: ask /v1/completions with a prompt"
+        )
     return LaunchPlan(
         graph=graph.name,
         processes=tuple(processes),
         config=_merged(services, settings),
         base_url=base_url,
         model=model,
+        chats=chats,
         wants_demo=wants_demo,
         own_store=planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ,
         own_broker=planes["event_plane"] == "zmq"

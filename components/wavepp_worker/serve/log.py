@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, cast
@@ -10,6 +9,7 @@ from typing import IO, cast
 from rich.console import Console
 from rich.text import Text
 
+from wavepp_worker.serve.first_request import first_request
 from wavepp_worker.serve.output_thread import OutputThread
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
@@ -42,20 +42,14 @@ class Log:
         for line in last_lines:
             self._print(label, self._styles[label], Text(f"  > {line}", style="red"))
 
-    def ready(self, seconds: float, base_url: str | None, model: str | None, running: str) -> None:
-        """The line everybody waits for, and what to do next."""
+    def ready(
+        self, seconds: float, base_url: str | None, model: str | None, running: str, *, chats: bool = True
+    ) -> None:
+        """The line everybody waits for, and what to do next; ``chats`` says whether the model takes messages."""
         what = f": {model} at {base_url}" if base_url and model else ""
         self.say(f"ready in {seconds:.1f} s{what} ({running})", style="bold green")
         if base_url and model:
-            body = {
-                "model": model,
-                "messages": [{"role": "user", "content": "Why is the sky blue?"}],
-                "max_tokens": 64,
-            }
-            command = (
-                f"curl -s {base_url}/v1/chat/completions -H 'Content-Type: application/json' "
-                f"-d '{json.dumps(body)}'"
-            )
+            command = first_request(base_url, model, chats=chats)
             # Without a prefix, and on one line, so that it can be pasted.
             self._console.print(Text(f"\n{command}\n", style="bold"), soft_wrap=True)
         self.say("Ctrl-C stops everything")

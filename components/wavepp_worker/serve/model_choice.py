@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
+from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.serve.settings import ServiceSettings
 
@@ -15,15 +18,33 @@ DEMO_MODEL = "<default model>"
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
-def add_model(service: Service, flags: dict[str, Any], settings: Mapping[str, ServiceSettings]) -> str | None:
-    """Settle ``model`` and, where the service takes it, ``served_model_name`` in ``flags``; returns the latter.
+DEMO_SHAPE = ModelShape(num_layers=30, context_length=8192, has_chat_template=True)
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """What a service runs.
+
+    Attributes:
+        name: clients ask for it by this; None if the service takes no such name.
+        shape: what is known of the model before anything loads it.
+    """
+
+    name: str | None
+    shape: ModelShape
+
+
+def add_model(
+    service: Service, flags: dict[str, Any], settings: Mapping[str, ServiceSettings]
+) -> ModelChoice:
+    """Settle ``model`` and, where the service takes it, ``served_model_name`` in ``flags``.
 
     Args:
         flags: the service's, by key; changed.
         settings: every service's, of which one may name a model for all.
 
     Raises:
-        ConfigError: the directory holds no model.
+        ConfigError: the directory holds no model that could be loaded; names the key.
     """
 
     def given(key: str) -> Any:
@@ -31,18 +52,25 @@ def add_model(service: Service, flags: dict[str, Any], settings: Mapping[str, Se
 
     model = flags.get("model") or given("model")
     if model is None:
-        flags["model"], name = DEMO_MODEL, DEMO_NAME
+        flags["model"], name, shape = DEMO_MODEL, DEMO_NAME, DEMO_SHAPE
     else:
-        directory = Path(str(model)).expanduser().resolve()
-        if not (directory / "config.json").is_file():
-            what = "holds no config.json" if directory.is_dir() else "is no directory"
-            raise ConfigError(
-                f"{service.name}.model: {directory} {what}; give a Hugging Face model directory, "
-                f"or leave it out for {DEMO_NAME}"
-            )
-        flags["model"], name = directory, directory.name
+        directory = Path(str(model)).expanduser()
+        try:
+            shape = read_model_shape(directory)
+            if not is_timed(directory):
+                check_tokenizer(directory)
+        except ConfigError as error:
+            raise ConfigError(f"{service.name}.{error}") from error
+        flags["model"], name = directory.resolve(), directory.resolve().name
     if "served_model_name" not in service.common:
-        return None
+        return ModelChoice(None, shape)
     if flags.get("served_model_name") is None:
         flags["served_model_name"] = given("served_model_name") or name
-    return str(flags["served_model_name"])
+    return ModelChoice(str(flags["served_model_name"]), shape)
+
+
+def takes_messages(service: Service, flags: Mapping[str, Any], shape: ModelShape) -> bool:
+    """Whether what a service serves can be asked with the messages of a chat; a frontend keeps nobody from that."""
+    asked = str(flags.get("endpoint_types") or "chat")
+    template = shape.has_chat_template or flags.get("custom_jinja_template")
+    return service.kind == "frontend" or ("chat" in asked and bool(template))

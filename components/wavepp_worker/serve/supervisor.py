@@ -115,7 +115,9 @@ class Supervisor:
         self._write_state()
         replicas = Counter(process.service for process in self._plan.processes)
         running = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in replicas.items())
-        self._log.ready(time.monotonic() - self._began, self._plan.base_url, self._model, running)
+        self._log.ready(
+            time.monotonic() - self._began, self._plan.base_url, self._model, running, chats=self._plan.chats
+        )
 
         await self._watch_frontend()
 

@@ -29,7 +29,7 @@ def planner(tiny_llama: Path, tmp_path: Path) -> Make:
             "planner": name,
         }
         config = EngineConfig(**(values | settings))  # type: ignore[arg-type]
-        return make_planner(rank_configs(config, read_model_info(tiny_llama), tmp_path)[0])
+        return make_planner(rank_configs(config, read_model_info(tiny_llama), tmp_path)[0], stages=2)
 
     return make
 

@@ -6,11 +6,10 @@ import os
 from typing import Literal
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.handoff.transport import resolve_transport
+from wavepp_worker.handoff.transport_choice import resolve_transport
 from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 
 def check_timeline(config: EngineConfig) -> None:
@@ -28,9 +27,21 @@ def check_timeline(config: EngineConfig) -> None:
         )
 
 
-def check_planner(leader: RankConfig) -> None:
+def check_disk_path(config: EngineConfig) -> None:
+    """Raise ConfigError unless the disk tier can be where it shall be; it is made with all that lead to it."""
+    path = config.disk_path
+    if path is None:
+        return
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"disk_path is {path}, but {there} is not a directory that can be written to; name a directory elsewhere"
+        )
+
+
+def check_planner(config: EngineConfig) -> None:
     """Raise ConfigError here, rather than in rank 0's process, if the sizes of waves do not suit the planner."""
-    make_planner(leader)
+    make_planner(config, config.pp)
 
 
 def transport_of(config: EngineConfig) -> str:

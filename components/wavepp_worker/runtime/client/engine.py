@@ -66,7 +66,7 @@ class PrefillEngine:
         """
         self.config = config
         self.info: ModelInfo = read_model_info(config.model)
-        self.max_model_len = longest_prompt(config, self.info)
+        self.max_model_len = longest_prompt(config, self.info.context_length)
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
         self._auditor = Auditor(self._state, config.pp)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -50,17 +49,17 @@ def headroom_blocks(config: EngineConfig, blocks: int) -> int:
     return min(-(-2 * config.pp * config.max_num_batched_tokens // config.block_size), blocks // 32)
 
 
-def longest_prompt(config: EngineConfig, info: ModelInfo) -> int:
-    """The longest prompt this worker accepts, in tokens.
+def longest_prompt(config: EngineConfig, context_length: int) -> int:
+    """The longest prompt this worker accepts, in tokens, of a model with that context.
 
     Raises:
         ConfigError: ``max_model_len`` exceeds the model's context, or some rank's pool cannot hold one such
             prompt.
     """
-    longest = config.max_model_len or info.context_length
-    if longest > info.context_length:
+    longest = config.max_model_len or context_length
+    if longest > context_length:
         raise ConfigError(
-            f"max_model_len is {longest}, but the model's context length is {info.context_length}; "
+            f"max_model_len is {longest}, but the model's context length is {context_length}; "
             "lower max_model_len"
         )
     for rank, blocks in enumerate(pool_blocks(config)):

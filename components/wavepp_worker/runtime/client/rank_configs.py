@@ -94,5 +94,5 @@ def rank_configs(
         )
         for rank in range(config.pp)
     ]
-    check_planner(configs[0])
+    check_planner(config)
     return configs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.mpu import Mpu
 from wavepp_worker.runtime.planning.mpu_paper import PaperMpu
@@ -9,16 +11,32 @@ from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
-from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
 
-def make_planner(config: RankConfig) -> Planner:
-    """Rank 0's planner.
+class WaveSettings(Protocol):
+    """What a planner is made of; fields of ``EngineConfig`` and of ``RankConfig``."""
+
+    @property
+    def planner(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def max_num_seqs(self) -> int: ...
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+    @property
+    def min_num_batched_tokens(self) -> int | None: ...
+    @property
+    def wave_cost(self) -> tuple[float, float, float] | None: ...
+
+
+def make_planner(config: WaveSettings, stages: int) -> Planner:
+    """Rank 0's planner, for a pipeline of ``stages`` ranks.
 
     Raises:
         ConfigError: ``max_num_batched_tokens``, ``min_num_batched_tokens`` or ``wave_cost`` does not suit it.
     """
-    stages, block_size, max_num_seqs = config.ranks, config.block_size, config.max_num_seqs
+    block_size, max_num_seqs = config.block_size, config.max_num_seqs
     most = config.max_num_batched_tokens
     if config.planner == "greedy":
         return GreedyPlanner(most)

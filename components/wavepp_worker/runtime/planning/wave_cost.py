@@ -32,8 +32,8 @@ class WaveCost:
         within = 0 <= self.a <= MAX_SECONDS and 0 <= self.c <= MAX_SECONDS
         if not (within and MIN_TOKEN_SECONDS <= self.b <= MAX_SECONDS):
             raise ConfigError(
-                f"a stage needs seconds a and c from 0 to {MAX_SECONDS:g} and b from {MIN_TOKEN_SECONDS:g} to "
-                f"{MAX_SECONDS:g}, got {self}; change the cost model"
+                f"wave_cost: a stage needs seconds a and c from 0 to {MAX_SECONDS:g} and b from {MIN_TOKEN_SECONDS:g} "
+                f"to {MAX_SECONDS:g}, got {self}; change the cost model"
             )
 
     def work(self, start: int, length: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.message import Message
 
 

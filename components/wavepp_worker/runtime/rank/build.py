@@ -12,6 +12,7 @@ import zmq
 
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog, Watched
 from wavepp_worker.model.stage import PagedKV, StageModel
@@ -79,7 +80,13 @@ def load_device(config: RankConfig) -> StageDevice:
     torch.set_num_threads(config.threads)
     name = config.device
     if name == "cuda":
-        name = f"cuda:{config.rank % torch.cuda.device_count()}"
+        count = torch.cuda.device_count()
+        if count == 0:
+            raise ConfigError(
+                f"device: cuda is asked for, but torch {torch.__version__} sees no GPU; install a build of torch for "
+                "CUDA and a driver that it takes, or set device to cpu"
+            )
+        name = f"cuda:{config.rank % count}"
     stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), name)
     kv = stage.make_kv(config.blocks, config.block_size)
     return StageDevice(stage, kv, open_tiers(config, kv))
@@ -192,7 +199,7 @@ def _leader(
         config.ranks,
         HEARTBEAT_SECONDS,
     )
-    lanes = Lanes(Ring(2 * config.ranks), make_planner(config), config.max_num_seqs)
+    lanes = Lanes(Ring(2 * config.ranks), make_planner(config, config.ranks), config.max_num_seqs)
     loop, seconds = LeaderLoop(lanes, parts.order, timeline), config.wave_timeout
     return Threads(
         LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),

@@ -1,0 +1,27 @@
+"""What the longest request is that a decode engine takes."""
+
+from __future__ import annotations
+
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.errors import ConfigError
+
+
+def longest_request(config: DecodeConfig, context_length: int) -> int:
+    """Most tokens of a prompt and its generation, of a model with that context.
+
+    Raises:
+        ConfigError: ``max_model_len`` exceeds the model's context, or the pool cannot hold one such request.
+    """
+    longest = config.max_model_len or context_length
+    if longest > context_length:
+        raise ConfigError(
+            f"max_model_len is {longest}, but the model's context length is {context_length}; "
+            "lower max_model_len"
+        )
+    pool_tokens = config.kv_tokens // config.block_size * config.block_size
+    if pool_tokens < longest:
+        raise ConfigError(
+            f"kv_tokens gives a pool of {pool_tokens} tokens in blocks of {config.block_size}, too small for "
+            f"one request of {longest} tokens; raise kv_tokens or set max_model_len to at most {pool_tokens}"
+        )
+    return longest

@@ -1,0 +1,86 @@
+"""What a model directory tells at a glance: whether all is there, and its sizes. Needs no tensor library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.checkpoint import read_header, read_json, require_model_dir, weight_files
+from wavepp_worker.model.timed_model import is_timed, read_timed_model
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model's sizes, as far as its configuration says them; transformers knows defaults for the others.
+
+    Attributes:
+        num_layers: decoder layers.
+        context_length: most positions the model was made for.
+        has_chat_template: whether messages of a chat can be written as a prompt.
+    """
+
+    num_layers: int | None
+    context_length: int | None
+    has_chat_template: bool
+
+
+def read_model_shape(model_dir: Path) -> ModelShape:
+    """Look at a Hugging Face directory, or a timed model's, and at the headers of its weights.
+
+    Raises:
+        ConfigError: a file is missing or damaged; names ``model``.
+    """
+    if is_timed(model_dir):
+        timed = read_timed_model(model_dir)
+        return ModelShape(timed.layers, timed.context_length, has_chat_template=False)
+    require_model_dir(model_dir)
+    config = read_json(model_dir / "config.json")
+    for file in weight_files(model_dir):
+        read_header(file)
+    return ModelShape(
+        _size(model_dir, config, "num_hidden_layers"),
+        _size(model_dir, config, "max_position_embeddings"),
+        has_chat_template(model_dir),
+    )
+
+
+def has_chat_template(model_dir: Path) -> bool:
+    """Whether a model directory has a chat template, in a file of its own or in the tokenizer's configuration."""
+    if any((model_dir / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    file = model_dir / "tokenizer_config.json"
+    return file.is_file() and bool(read_json(file).get("chat_template"))
+
+
+@cache
+def check_tokenizer(model_dir: Path) -> None:
+    """Load the tokenizer that Dynamo's frontend will load; of large ones that takes half a second.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read; names ``model``.
+    """
+    # Imported late, as who gives token ids needs none.
+    from tokenizers import Tokenizer
+
+    file = model_dir / "tokenizer.json"
+    try:
+        Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises nothing more special
+        raise ConfigError(
+            f"model: {file} cannot be read as a tokenizer ({' '.join(str(error).split())}); save the tokenizer "
+            "anew, in its fast form"
+        ) from error
+
+
+def _size(model_dir: Path, config: dict[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(
+            f"model: {model_dir}/config.json says {key}: {value!r}; it is a whole number of at least 1"
+        )
+    return value

@@ -1,0 +1,42 @@
+"""All that can be said against a configuration before weights are read or a process is started."""
+
+from __future__ import annotations
+
+from wavepp_worker.model.device import check_device
+from wavepp_worker.model.model_shape import ModelShape
+from wavepp_worker.model.partition import check_partition
+from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.runtime.client.config_checks import (
+    check_disk_path,
+    check_planner,
+    check_timeline,
+    order_of,
+    ownership_of,
+    transport_of,
+)
+from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+
+
+def check_start(config: EngineConfig, shape: ModelShape) -> None:
+    """Refuse what the engine would refuse while it starts, in the same words; takes milliseconds.
+
+    Args:
+        shape: of the configuration's model.
+
+    Raises:
+        ConfigError: it cannot work; the message begins with the key.
+    """
+    if shape.num_layers is not None:
+        check_partition(shape.num_layers, config.pp, config.partition)
+    pool_blocks(config)
+    tier_blocks(config)
+    if shape.context_length is not None:
+        longest_prompt(config, shape.context_length)
+    if not is_timed(config.model):
+        check_device(config.device)
+    order_of(config, ownership_of(config))
+    transport_of(config)
+    check_planner(config)
+    check_disk_path(config)
+    check_timeline(config)

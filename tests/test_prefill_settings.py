@@ -1,0 +1,39 @@
+"""``wavepp prefill`` refuses what cannot work in one sentence, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer.testing
+from wavepp_worker.cli import app
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--model /nope", "--model: /nope does not exist; give the path of a Hugging Face model directory"),
+        (
+            "--model org/some-7B",
+            "--model: there is no directory org/some-7B here, and models are not downloaded",
+        ),
+        ("--pp 7", "--pp: 7 stages cannot share 6 layers"),
+        ("--pp 2 --partition 3,4", "--partition: 3,4 adds up to 7 layers"),
+        ("--kv-tokens 512", "--kv-tokens gives rank 0 a pool of 512 tokens"),
+        ("--kv-tokens -5", "--kv-tokens gives rank 0 -5 tokens"),
+        ("--max-model-len 100000", "--max-model-len is 100000, but the model's context length is"),
+        ("--device gpu", "--device: 'gpu' is none; it is cpu, cuda"),
+        ("--timeline /no/where.json", "--timeline is /no/where.json"),
+    ],
+)
+def test_one_sentence_that_begins_with_the_flag(
+    flags: str, sentence: str, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"id": 1, "text": "hello"}\n')
+    words = ["prefill", "--prompts", "prompts.jsonl", "--out", "out.jsonl", "--model", str(tiny_llama)]
+    result = typer.testing.CliRunner().invoke(app, [*words, *flags.split()])
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(f"error: {sentence}")
+    assert result.output.count("\n") == 1
+    assert not Path("out.jsonl").exists()
