@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.support import fake_engines as fakes
@@ -11,7 +13,7 @@ from tests.support import fake_engines as fakes
 
 @pytest.fixture(scope="session")
 def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model directory without weights: a byte-level tokenizer of 256 bytes and two special tokens."""
+    """A model directory with hardly any weights: a byte-level tokenizer of 256 bytes and two special tokens."""
     directory = tmp_path_factory.mktemp("text-model")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
@@ -20,6 +22,7 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.add_special_tokens(["<|start|>", "<|end|>"])
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 258}))
+    save_file({"weight": np.zeros(1, np.float32)}, directory / "model.safetensors")
     return directory
 
 
