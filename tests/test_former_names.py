@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import pydantic
 import pytest
 import typer.testing
 from wavepp_worker import cli, former_names
@@ -55,16 +54,15 @@ def test_python_takes_both_names(former: str, caplog: pytest.LogCaptureFixture) 
     for _ in range(2):
         assert EngineConfig(model="/m", **{former: value}) == kept  # type: ignore[arg-type]
     assert told(caplog) == [f"{former} is now called {present}; the former name keeps working"]
-    with pytest.raises(pydantic.ValidationError, match=f"{former} and {present} are the former and"):
+    with pytest.raises(ConfigError, match=f"{former} and {present} are the former and"):
         EngineConfig(model="/m", **{former: value, present: value})  # type: ignore[arg-type]
 
 
 def test_python_errors_name_the_key_that_was_used() -> None:
     for config in (EngineConfig, DecodeConfig):
         for key in ("block", "block_size"):
-            with pytest.raises(pydantic.ValidationError) as caught:
+            with pytest.raises(ConfigError, match=f"^{key}: should be greater"):
                 config(model="/m", **{key: 0})
-            assert caught.value.errors()[0]["loc"] == (key,)
 
 
 @pytest.mark.parametrize("former", FORMER_NAMES)
@@ -133,7 +131,8 @@ def test_wavepp_prefill_takes_both_names(
     both = run(cli.app, [*PREFILL, flag(former), "7", flag(present), "7"])
     assert both.exit_code == 2
     assert f"{flag(former)} and {flag(present)} are the former and the present name" in both.output
-    assert f"{former} is 0" in run(cli.app, [*PREFILL, flag(former), "0"]).output
+    zero = run(cli.app, [*PREFILL, flag(former), "0"])
+    assert f"{flag(former)}: should be greater than or equal to 1, not 0" in zero.output
     default = getattr(EngineConfig(model=Path("/m")), present)
     shown = run(cli.app, ["prefill", "--help"], env={"TERMINAL_WIDTH": "300"}).output
     assert f"(default: {default}; formerly {flag(former)})" in shown
@@ -212,6 +211,6 @@ def test_a_limit_of_time_is_one_that_ranks_can_keep(
     config: type[EngineConfig] | type[DecodeConfig], key: str, value: float
 ) -> None:
     """Longer ones overflowed where a socket or a thread waits; and ranks say twice a second that they live."""
-    with pytest.raises(pydantic.ValidationError, match=key):
+    with pytest.raises(ConfigError, match=f"^{key}: "):
         config.model_validate({"model": Path("/m"), key: value})
     config.model_validate({"model": Path("/m"), key: former_names.LONGEST_SECONDS})

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic
 import typer
 
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.former_names import check_names
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.setting_names import keys_as_flags
+from wavepp_worker.setting_names import flag_of, keys_as_flags
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -36,14 +35,10 @@ def engine_config(**values: Any) -> EngineConfig:
     """
     given = {key: value for key, value in values.items() if value is not None}
     try:
-        check_names(given, lambda key: "--" + key.replace("_", "-"))
-        return EngineConfig.model_validate(given)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][:1])
-        raise ConfigError(f"{key} is {first['input']!r}: {first['msg']}") from error
+        check_names(given, flag_of)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    return EngineConfig.spelt(given, flag_of)
 
 
 def parse_numbers(text: str, key: str) -> tuple[int, ...]:

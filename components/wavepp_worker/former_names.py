@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, model_validator
+from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, ValidationError, model_validator
+from typing_extensions import Self
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.setting_errors import explain
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +93,46 @@ class Settings(BaseModel):
         use_attribute_docstrings=True,
         alias_generator=AliasGenerator(validation_alias=_either_name),
     )
+
+    def __init__(self, **given: Any) -> None:
+        """Check every setting.
+
+        Raises:
+            ConfigError: one is unknown, lacking, of a wrong type or out of range; names each that is.
+        """
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self).model_fields)) from error
+
+    @classmethod
+    def spelt(cls, given: Mapping[str, Any], spell: Callable[[str], str]) -> Self:
+        """A configuration of settings that were written in some other way, which errors name them by.
+
+        Args:
+            given: the settings by their names here.
+            spell: how a name was written, such as ``--key``.
+
+        Raises:
+            ConfigError: as for one that is made directly.
+        """
+        try:
+            return cls(**given)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            raise ConfigError(explain(error.__cause__, cls.model_fields, spell)) from error
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same configuration with some settings changed, checked anew.
+
+        Raises:
+            ConfigError: as for a new one.
+        """
+        del deep
+        return type(self)(
+            **{name: getattr(self, name) for name in self.model_fields_set} | dict(update or {})
+        )
 
     @model_validator(mode="before")
     @classmethod

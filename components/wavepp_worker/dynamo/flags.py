@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from annotated_types import Ge, Gt
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.former_names import check_names, former_name, present_name
+from wavepp_worker.former_names import Settings, check_names, former_name, present_name
 from wavepp_worker.setting_names import SEE_HELP, did_you_mean, flag_of
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Settings)
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,25 +115,7 @@ def build(model: type[Model], given: Mapping[str, Any], spell: Callable[[str], s
         ConfigError: names every flag that is missing or wrong, and why.
     """
     values = {name: _split(model.model_fields[present_name(name)], value) for name, value in given.items()}
-    try:
-        return model(**values)
-    except ValidationError as error:
-        raise ConfigError(_sentences(error.errors(), spell)) from error
-
-
-def _sentences(problems: Iterable[Any], spell: Callable[[str], str]) -> str:
-    grouped: dict[str, list[str]] = {}
-    for problem in problems:
-        location = problem["loc"]
-        key = spell(str(location[0])) if location else "the configuration"
-        if problem["type"] == "missing":
-            grouped.setdefault(key, []).append("is required")
-        elif problem["type"] == "value_error":
-            grouped.setdefault(key, []).append(str(problem["ctx"]["error"]))
-        else:
-            text = problem["msg"].replace("Input should", "should")
-            grouped.setdefault(key, []).append(f"{text}, not {problem['input']!r}")
-    return "; ".join(f"{key}: {' or '.join(dict.fromkeys(texts))}" for key, texts in grouped.items())
+    return model.spelt(values, spell)
 
 
 def _split(field: FieldInfo, value: Any) -> Any:

@@ -64,7 +64,7 @@ def test_a_file_of_prompts_becomes_a_file_of_results(
     [
         (["--pp", "99"], "pp"),
         (["--partition", "a,b"], "partition"),
-        (["--dtype", "float8"], "dtype"),
+        (["--dtype", "float8"], "--dtype"),
         (["--kv-tokens", "64"], "kv_tokens"),
         (["--model", "/nowhere"], "model"),
         (["--prompts", "/nowhere.jsonl"], "prompts"),

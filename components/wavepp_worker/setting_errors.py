@@ -1,0 +1,34 @@
+"""What is wrong with given settings, as one sentence that names each as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from pydantic import ValidationError
+
+from wavepp_worker.setting_names import did_you_mean
+
+
+def explain(error: ValidationError, known: Collection[str], spell: Callable[[str], str] = str) -> str:
+    """The sentence.
+
+    Args:
+        error: of a configuration made of keyword arguments.
+        known: the settings there are.
+        spell: how a setting is written where these were given, such as ``--key``.
+    """
+    grouped: dict[str, list[str]] = {}
+    for problem in error.errors():
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        said = grouped.setdefault(spell(name) if name else "the configuration", [])
+        match problem["type"]:
+            case "missing":
+                said.append("is required")
+            case "value_error":
+                said.append(str(problem["ctx"]["error"]))
+            case "extra_forbidden":
+                said.append("unknown" + did_you_mean(spell(name), map(spell, known)))
+            case _:
+                text = problem["msg"].replace("Input should", "should")
+                said.append(f"{text}, not {problem['input']!r}")
+    return "; ".join(f"{key}: {' or '.join(dict.fromkeys(texts))}" for key, texts in grouped.items())

@@ -1,0 +1,45 @@
+"""What somebody is told whose settings are wrong."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+
+
+@pytest.mark.parametrize("config", [EngineConfig, DecodeConfig])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"model": "/m", "max_num_seq": 3},
+            "max_num_seq: unknown (did you mean max_num_seqs?)",
+        ),
+        ({"model": "/m", "zzz": 3}, "zzz: unknown"),
+        ({"modle": "/m"}, "model: is required; modle: unknown (did you mean model?)"),
+        ({"model": "/m", "threads": 0}, "threads: should be greater than or equal to 1, not 0"),
+        (
+            {"model": "/m", "threads": "two", "dtype": "float8"},
+            "dtype: should be 'auto', 'float32' or 'bfloat16', not 'float8'; "
+            "threads: should be a valid integer, unable to parse string as an integer, not 'two'",
+        ),
+    ],
+)
+def test_the_sentence_names_every_wrong_key_and_suggests_one_that_exists(
+    config: type[EngineConfig] | type[DecodeConfig], given: dict[str, object], sentence: str
+) -> None:
+    for make in (lambda: config(**given), lambda: config.model_validate(given)):
+        with pytest.raises(ConfigError) as caught:
+            make()
+        assert str(caught.value) == sentence
+
+
+def test_a_copy_with_changes_is_checked_as_well() -> None:
+    config = EngineConfig(model="/m", pp=2)
+    assert config.model_copy(update={"threads": 3}) == EngineConfig(model="/m", pp=2, threads=3)
+    assert config.model_copy() == config
+    with pytest.raises(ConfigError, match=r"^thread: unknown \(did you mean threads\?\)$"):
+        config.model_copy(update={"thread": 3})
+    with pytest.raises(ConfigError, match=r"^pp: should be a valid integer"):
+        config.model_copy(update={"pp": "two"})
