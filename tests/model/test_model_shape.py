@@ -86,6 +86,8 @@ def test_a_tokenizer_that_cannot_be_loaded_is_refused(model: Path) -> None:
         ConfigError, match=r"^model: .*/other/tokenizer\.json cannot be read as a tokenizer \("
     ):
         check_tokenizer(other)
+    with pytest.raises(ConfigError, match=r"^model: .* has no tokenizer\.json, which the frontend needs"):
+        check_tokenizer(other.parent)
 
 
 def test_a_look_loads_no_tensor_library(tiny_llama: Path) -> None:

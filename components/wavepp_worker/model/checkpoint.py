@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+TOKENIZER = "tokenizer.json"
 _HEADER_LIMIT = 100_000_000
 
 
 def require_model_dir(model_dir: Path) -> None:
-    """Check that ``model_dir`` holds what a worker needs.
+    """Check that ``model_dir`` holds what an engine needs, which takes prompts as token ids.
 
     Raises:
         ConfigError: it does not; the message names the key ``model`` and the missing file.
@@ -38,12 +39,20 @@ def require_model_dir(model_dir: Path) -> None:
         raise ConfigError(f"model: {model_dir} is a file; give the directory that holds config.json")
     if not (model_dir / "config.json").is_file():
         raise ConfigError(f"model: {model_dir} is not a Hugging Face model directory (it has no config.json)")
-    if not (model_dir / "tokenizer.json").is_file():
+    weight_files(model_dir)
+
+
+def require_tokenizer(model_dir: Path) -> None:
+    """Check that ``model_dir`` holds what makes tokens of text.
+
+    Raises:
+        ConfigError: it does not; the message names the key ``model``.
+    """
+    if not (model_dir / TOKENIZER).is_file():
         raise ConfigError(
-            f"model: {model_dir} has no tokenizer.json, which the frontend needs; save the tokenizer there "
+            f"model: {model_dir} has no {TOKENIZER}, which the frontend needs; save the tokenizer there "
             "in its fast form"
         )
-    weight_files(model_dir)
 
 
 def weight_files(model_dir: Path) -> tuple[Path, ...]:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.checkpoint import read_header, read_json, require_model_dir, weight_files
+from wavepp_worker.model.checkpoint import (
+    TOKENIZER,
+    read_header,
+    read_json,
+    require_model_dir,
+    require_tokenizer,
+    weight_files,
+)
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 
@@ -65,7 +72,8 @@ def check_tokenizer(model_dir: Path) -> None:
     # Imported late, as who gives token ids needs none.
     from tokenizers import Tokenizer
 
-    file = model_dir / "tokenizer.json"
+    require_tokenizer(model_dir)
+    file = model_dir / TOKENIZER
     try:
         Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more special

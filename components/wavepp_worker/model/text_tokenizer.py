@@ -1,0 +1,54 @@
+"""Token ids of text, by the model's own tokenizer."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.checkpoint import TOKENIZER
+
+
+class TextTokenizer:
+    """A model's tokenizer, loaded for the first text. Thread-safe."""
+
+    def __init__(self, model_dir: Path) -> None:
+        """``model_dir`` need not have one, as long as nobody gives text."""
+        self._model_dir = model_dir
+        self._lock = threading.Lock()
+        self._tokenizer: Any = None
+
+    def ids(self, text: str) -> list[int]:
+        """The token ids of ``text``, with the special tokens that the model begins with; no chat template.
+
+        Raises:
+            InvalidRequest: the model has no tokenizer that can be read, or the text is no valid Unicode.
+        """
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = self._load()
+            try:
+                # Whoever runs the tokens checks their number.
+                return list(self._tokenizer(text, verbose=False)["input_ids"])
+            except (TypeError, ValueError) as error:
+                raise InvalidRequest(
+                    f"the text cannot be made into tokens: {error}; give valid Unicode"
+                ) from error
+
+    def _load(self) -> Any:
+        if not (self._model_dir / TOKENIZER).is_file():
+            raise InvalidRequest(
+                f"the prompt is text, but {self._model_dir} has no {TOKENIZER}; give token ids, or save the model's "
+                "tokenizer there in its fast form"
+            )
+        # Imported late, as prompts of token ids do without.
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self._model_dir)
+        except Exception as error:  # whatever a foreign file makes a tokenizer class raise
+            raise InvalidRequest(
+                f"the prompt is text, but the tokenizer of {self._model_dir} cannot be read "
+                f"({' '.join(str(error).split()) or type(error).__name__}); give token ids, or save it anew"
+            ) from error
