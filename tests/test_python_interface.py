@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
@@ -23,14 +24,33 @@ def examples(page: str) -> list[tuple[int, str]]:
     return [(page.count("\n", 0, match.start(1)), match[1]) for match in found]
 
 
-def test_every_example_of_the_page_runs(tiny_llama: Path) -> None:
+def run_docstrings(engine: object) -> None:
+    """The examples in the docstrings of all public names; ``engine`` is what they call so."""
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    found = 0
+    for name in wavepp_worker.__all__:
+        public = getattr(wavepp_worker, name)
+        members = {f"{name}.{key}": getattr(value, "__func__", value) for key, value in vars(public).items()}
+        for path, each in {name: public, **members}.items():
+            names = {key: getattr(wavepp_worker, key) for key in wavepp_worker.__all__} | {"engine": engine}
+            test = parser.get_doctest(getattr(each, "__doc__", None) or "", names, path, None, None)
+            found += len(test.examples)
+            told: list[str] = []
+            assert runner.run(test, out=told.append).failed == 0, "".join(told)
+    assert found >= 10
+
+
+def test_every_example_of_the_page_and_of_docstrings_runs(tiny_llama: Path) -> None:
     blocks = examples(PAGE)
     assert len(blocks) == PAGE.count("```python") >= 10
     names: dict[str, object] = {"__name__": "example"}
     for line, block in blocks:
+        if "engine.close()" in block:
+            run_docstrings(names["engine"])
         # So many empty lines in front that a traceback names the page's line.
         code = "\n" * line + block.replace('"DIR"', repr(str(tiny_llama)))
         exec(compile(code, "docs/python.md", "exec"), names)
+    assert not names["engine"].alive  # type: ignore[attr-defined]
 
 
 def test_the_readmes_example_runs(tiny_llama: Path) -> None:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import msgspec
-
-from wavepp_worker.errors import EngineDead, HandoffError, InvalidRequest, RequestAborted
+from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestAborted
 from wavepp_worker.handoff.offer import Offer
-from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
-from wavepp_worker.model.sampling import SamplingParams, check_sampling, resolve_seed
-from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
 from wavepp_worker.runtime.client.rank_events import RankEvents
 from wavepp_worker.runtime.client.rank_link import RankLink
+from wavepp_worker.runtime.client.request_maker import Prompt, RequestMaker
 from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import (
-    EngineStats,
-    IndexDelta,
-    PrefillRequest,
-    PrefillResult,
-    check_types,
-)
+from wavepp_worker.runtime.protocol.requests import EngineStats, IndexDelta, PrefillResult
 from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 
@@ -64,6 +55,10 @@ class PrefillEngine:
         Raises:
             ConfigError: the configuration cannot work; the message names the key.
         """
+        if not isinstance(config, EngineConfig):
+            raise ConfigError(
+                f"config is {config!r}; give an EngineConfig, such as EngineConfig(model={config!r})"
+            )
         self.config = config
         self.info: ModelInfo = read_model_info(config.model)
         self.max_model_len = longest_prompt(config, self.info.context_length)
@@ -71,7 +66,7 @@ class PrefillEngine:
         self._state = EngineState(config.pp, on_death)
         self._auditor = Auditor(self._state, config.pp)
         self._events = RankEvents(config, self.info.model_id, self._state, self._auditor, on_index)
-        self._numbers = itertools.count()
+        self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 
     def __enter__(self) -> PrefillEngine:
         self.start()
@@ -118,63 +113,96 @@ class PrefillEngine:
 
     def prefill(
         self,
-        token_ids: Sequence[int],
+        prompt: Prompt,
         *,
         sampling: SamplingParams | None = None,
         top_logprobs: int | None = None,
         salt: str = "",
     ) -> PrefillResult:
-        """Prefill one prompt and wait for its first token.
+        """Prefill one prompt and wait for its first token; whoever interrupts that aborts the request.
 
         Args:
-            token_ids: the prompt.
-            sampling: how the first token is chosen; greedy by default.
-            top_logprobs: how many alternatives to report.
-            salt: requests share KV only under equal salts.
+            prompt, sampling, top_logprobs, salt: as for ``submit``.
 
         Raises:
             InvalidRequest: the prompt or a parameter is out of range.
             RequestFailed: a rank could not sample its first token.
             RequestTimeout: not finished within ``request_timeout``.
-            EngineDead: a rank died.
+            EngineDead: a rank died, or the engine is not running.
+
+        >>> result = engine.prefill([1, 2, 3], top_logprobs=2)
+        >>> result.top_logprobs[0] == (result.first_token, result.logprob)
+        True
+        >>> engine.prefill("Why is the sky blue?").prompt_tokens > 3
+        True
+        >>> engine.prefill([])
+        Traceback (most recent call last):
+        wavepp_worker.errors.InvalidRequest: the prompt is empty; give at least one token
         """
-        params = sampling or SamplingParams()
-        if top_logprobs is not None:
-            params = msgspec.structs.replace(params, logprobs=top_logprobs)
-        name = f"offline-{next(self._numbers)}"
-        return self.submit(PrefillRequest.of(name, token_ids, salt=salt, sampling=params)).result()
+        request = self._requests.request(prompt, sampling, top_logprobs, salt)
+        future = self.submit(request)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            self.abort(request.request_id)
+            raise
+
+    async def aprefill(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: SamplingParams | None = None,
+        top_logprobs: int | None = None,
+        salt: str = "",
+    ) -> PrefillResult:
+        """As ``prefill``, for asyncio; cancelling it aborts the request.
+
+        >>> import asyncio
+        >>> async def both():
+        ...     return await asyncio.gather(engine.aprefill([1, 2, 3]), engine.aprefill([4, 5]))
+        >>> [result.prompt_tokens for result in asyncio.run(both())]
+        [3, 2]
+        """
+        # In a thread, as making tokens of a long text takes a while; nothing is queued yet.
+        request = await asyncio.to_thread(self._requests.request, prompt, sampling, top_logprobs, salt)
+        future = self.submit(request)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self.abort(request.request_id)
+            raise
 
     def submit(
-        self, request: PrefillRequest, on_admitted: Callable[[], None] | None = None
+        self,
+        prompt: Prompt,
+        on_admitted: Callable[[], None] | None = None,
+        *,
+        sampling: SamplingParams | None = None,
+        top_logprobs: int | None = None,
+        salt: str = "",
     ) -> Future[PrefillResult]:
-        """Queue one request.
+        """Queue one prompt.
 
         The future fails with RequestAborted, RequestFailed, RequestTimeout, HandoffError or EngineDead.
 
         Args:
+            prompt: token ids, text for the model's own tokenizer (no chat template), or a request, which has an id to
+                abort it by and says the rest itself.
             on_admitted: called from the engine's thread once all ranks hold room for the request. Offering
                 it to a decode worker earlier could pin decode blocks for a prefill that waits for room.
+            sampling: how the first token is chosen; greedy by default.
+            top_logprobs: how many alternatives to report; its own logprob always is.
+            salt: requests share KV only under equal salts.
 
         Raises:
             InvalidRequest: the request is wrong, or its id is in use; nothing was queued.
             EngineDead: the engine is not running.
+
+        >>> futures = [engine.submit([7] * 40), engine.submit([7] * 40, salt="another tenant")]
+        >>> [future.result().prompt_tokens for future in futures]
+        [40, 40]
         """
-        check_types(request)
-        check_prompt(request.tokens, self.max_model_len, self.info.vocab_size)
-        check_salt(request.salt, "salt")
-        check_salt(request.lora, "lora")
-        check_sampling(request.sampling, self.config.top_logprobs)
-        check_banned(request.banned, self.info.vocab_size)
-        if request.handoff and self.config.handoff == "none":
-            raise InvalidRequest(
-                f"request {request.request_id} asks for a hand-off, but this engine hands nothing off "
-                "(handoff=none); submit it without one, or start the engine with another handoff"
-            )
-        request = msgspec.structs.replace(
-            request,
-            sampling=resolve_seed(request.sampling),
-            secret=Secret.fresh() if request.handoff else None,
-        )
+        request = self._requests.accepted(self._requests.request(prompt, sampling, top_logprobs, salt))
         with self._state.lock:
             link = self._state.running_link()
         # Once, here, and not on every rank; outside the lock, as a long prompt takes a while.

@@ -15,6 +15,10 @@ class EngineConfig(Settings):
 
     Every field is also a command-line flag of the same name with dashes, and a key of a service in
     ``configs/*.yaml``.
+
+    >>> EngineConfig(model="/models/llama", pp=2, threads=0)
+    Traceback (most recent call last):
+    wavepp_worker.errors.ConfigError: threads: should be greater than or equal to 1, not 0
     """
 
     model: Path

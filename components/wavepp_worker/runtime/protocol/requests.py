@@ -55,9 +55,21 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     ) -> PrefillRequest:
         """A request to prefill the token ids of ``prompt``; for the rest see the attributes.
 
+        The logprob of the first token is reported also where ``sampling`` asks for no alternatives.
+
         Raises:
             InvalidRequest: ``prompt`` is not a flat list of token ids.
+
+        >>> request = PrefillRequest.of("r1", [1, 2, 3], sampling=SamplingParams(temperature=0.8, seed=7))
+        >>> request.prompt_tokens
+        3
+        >>> PrefillRequest.of("r2", "a text")
+        Traceback (most recent call last):
+        wavepp_worker.errors.InvalidRequest: token ids must be one flat list of integers
         """
+        # What is no SamplingParams at all is refused where the request is submitted.
+        if getattr(sampling, "logprobs", 0) is None:
+            sampling = msgspec.structs.replace(sampling, logprobs=0)
         return cls(
             request_id=request_id,
             tokens=token_ids.pack(prompt),
@@ -155,6 +167,11 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def first_token(self) -> int:
         return self.first.token
+
+    @property
+    def logprob(self) -> float | None:
+        """Of the first token; None only if a request that was not made by ``PrefillRequest.of`` does without."""
+        return self.first.logprob
 
     @property
     def top_logprobs(self) -> tuple[tuple[int, float], ...]:
