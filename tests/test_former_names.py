@@ -14,6 +14,7 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import FORMER_NAMES
+from wavepp_worker.runtime.client.prompt_file import FileRun
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.serve.cli import app as dynamo
 
@@ -114,7 +115,7 @@ def test_wavepp_prefill_takes_both_names(
     configs: list[EngineConfig] = []
     monkeypatch.setattr(
         "wavepp_worker.runtime.client.prompt_file.run_file",
-        lambda config, prompts, out: configs.append(config) or {},
+        lambda config, prompts, out: configs.append(config) or FileRun(),
     )
     for check in ("model.model_shape.read_model_shape", "runtime.client.start_checks.check_start"):
         monkeypatch.setattr(f"wavepp_worker.{check}", lambda *_: None)

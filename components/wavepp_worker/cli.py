@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,9 +56,15 @@ def parse_numbers(text: str, key: str) -> tuple[int, ...]:
 
 @app.command()
 def prefill(
-    prompts: Annotated[Path, typer.Option(help="JSONL: {id, token_ids} or {id, text} a line.")],
+    prompts: Annotated[
+        Path, typer.Option(help="JSONL: {id, token_ids} or {id, text} a line; - is standard input.")
+    ],
     out: Annotated[
-        Path, typer.Option(help="JSONL of results, one line a prompt, in the order of the prompts.")
+        Path,
+        typer.Option(
+            help="JSONL of results, one line a prompt, in the order of the prompts, each as soon as it is there; "
+            "- is standard output."
+        ),
     ],
     model: Annotated[
         Path | None, typer.Option(help="Hugging Face model directory; default: the demo model.")
@@ -91,10 +98,15 @@ def prefill(
     block: Annotated[int | None, typer.Option(hidden=True)] = None,
     max_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Prefill every prompt of a file and write its first token, logprobs and reuse."""
+    """Prefill every prompt of a file and write its first token, logprobs and reuse.
+
+    Progress is on standard error; a summary is the last line of standard output, or of standard error where that has
+    the results. Leaves with 1 if a prompt failed, with 130 or 143 if it was interrupted.
+    """
     from wavepp_worker.model.demo_model import ensure_demo_model
     from wavepp_worker.model.model_shape import read_model_shape
     from wavepp_worker.runtime.client.prompt_file import run_file
+    from wavepp_worker.runtime.client.prompt_lines import STANDARD
     from wavepp_worker.runtime.client.start_checks import check_start
 
     try:
@@ -118,11 +130,23 @@ def prefill(
             max_batch=max_batch,
         )
         check_start(config, read_model_shape(config.model))
-        summary = run_file(config, prompts, out)
+        run = run_file(config, prompts, out)
     except ConfigError as error:
-        typer.secho(f"error: {keys_as_flags(str(error), EngineConfig.model_fields)}", fg="red", err=True)
+        _complain(keys_as_flags(str(error), (*EngineConfig.model_fields, "prompts", "out")))
         raise typer.Exit(2) from error
     except WaveppError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
+        _complain(str(error))
         raise typer.Exit(1) from error
-    typer.echo(json.dumps(summary))
+    except BrokenPipeError as error:
+        raise typer.Exit(128 + signal.SIGPIPE) from error
+    if run.signal:
+        typer.secho(f"interrupted: {run.written()} are written", fg="yellow", err=True)
+        raise typer.Exit(128 + run.signal)
+    typer.echo(json.dumps(run.summary()), err=out == STANDARD)
+    if run.failed:
+        _complain(f"{run.failed} of {run.prompts} prompts failed; their result lines say why")
+        raise typer.Exit(1)
+
+
+def _complain(sentence: str) -> None:
+    typer.secho(f"error: {sentence}", fg="red", err=True)

@@ -2,75 +2,156 @@
 
 from __future__ import annotations
 
-import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
-from wavepp_worker.errors import ConfigError, InvalidRequest, WaveppError
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.runtime.client.engine import PrefillEngine
+from wavepp_worker.runtime.client.prompt_feed import Asked, PromptFeed
+from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
+from wavepp_worker.runtime.client.prompt_progress import PromptProgress
+from wavepp_worker.runtime.client.result_lines import ResultLines, open_results
+from wavepp_worker.runtime.client.stop_signals import StopSignals
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import PrefillResult
+
+LOOKED_AT = 128
+"""Prompts submitted beyond those that run or hold a lease: as many as admission chooses from under pressure."""
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One line of the prompt file; ``error`` says why it cannot be run."""
+@dataclass
+class FileRun:
+    """What became of a file's prompts.
 
-    id: Any
-    token_ids: list[int]
-    error: str | None = None
+    Attributes:
+        prompts: lines written.
+        failed: those of them that have an error.
+        prompt_tokens, reused_tokens: of the others.
+        seconds: since the engine was started.
+        read: prompts that were read.
+        total: prompts that there are, None while that is not known.
+        signal: what interrupted it, 0 if nothing did.
+    """
+
+    prompts: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    seconds: float = 0.0
+    read: int = 0
+    total: int | None = None
+    signal: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Prompt tokens per second."""
+        return self.prompt_tokens / self.seconds if self.seconds else 0.0
+
+    def count(self, record: Mapping[str, Any]) -> None:
+        """A line was written."""
+        self.prompts += 1
+        self.failed += "error" in record
+        self.prompt_tokens += record.get("prompt_tokens", 0)
+        self.reused_tokens += record.get("reused_tokens", 0)
+
+    def written(self) -> str:
+        """Of how many prompts there are results, as the beginning of a sentence."""
+        of = f"the {self.read} prompts read so far" if self.total is None else f"{self.total} prompts"
+        return f"the results of {self.prompts} of {of}"
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, seconds and tokens per second, to be printed."""
+        return {
+            "prompts": self.prompts,
+            "failed": self.failed,
+            "prompt_tokens": self.prompt_tokens,
+            "reused_tokens": self.reused_tokens,
+            "seconds": round(self.seconds, 3),
+            "prompt_tokens_per_second": round(self.rate, 1),
+        }
 
 
-def read_prompts(path: Path, model: Path) -> Iterator[Prompt]:
-    """The prompts of a JSONL file; ``text`` is tokenised with the model's tokenizer.
+def run_file(config: EngineConfig, prompts: Path, out: Path) -> FileRun:
+    """Prefill every prompt of a file in order; each result is written once it and those before it are there.
+
+    To be called by the main thread: SIGINT and SIGTERM end it early, with what is written so far.
+
+    Args:
+        prompts: JSONL, see ``prompt_lines``; ``-`` for standard input.
+        out: JSONL; ``-`` for standard output.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the configuration or the files are wrong.
+        EngineDead: the engine failed to start or died; says, as all of the following do, how many results are written.
+        WaveppError: the results cannot be written.
+        AuditError: something leaked.
+        BrokenPipeError: nobody reads the results any more.
     """
+    engine = PrefillEngine(config)
+
+    def submit(prompt: list[int] | str) -> Future[PrefillResult]:
+        return engine.submit(prompt, top_logprobs=config.top_logprobs)
+
+    # A bar over lines of results would make both unreadable.
+    shown = out != STANDARD or not sys.stdout.isatty()
+    with open_prompts(prompts) as source, open_results(out, prompts) as results:
+        feed = PromptFeed(source.lines, submit, 2 * config.max_num_seqs + LOOKED_AT)
+        run = FileRun(total=source.prompts)
+
+        def stop() -> None:
+            engine.close()
+            feed.close()
+
+        with StopSignals(stop) as signals:
+            try:
+                with PromptProgress(source, shown=shown) as progress, engine:
+                    progress.begin()
+                    _write_all(feed, results, progress, run)
+                    engine.audit()
+            except ConfigError:
+                raise
+            except WaveppError as error:
+                if not signals.received:
+                    raise type(error)(f"{error}; {run.written()} are written") from error
+            run.signal = signals.received
+    return run
+
+
+def _write_all(feed: PromptFeed, results: ResultLines, progress: PromptProgress, run: FileRun) -> None:
+    begun = time.monotonic()
     try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(f"prompts is {path}, which cannot be read: {error.strerror}") from error
-    tokenizer = None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            identity = record["id"]
-        except (ValueError, KeyError, TypeError):
-            problem = f"line {number} of {path.name} is not a JSON object with an id"
-            yield Prompt(None, [], problem)
-            continue
-        if isinstance(record.get("token_ids"), list):
-            yield Prompt(identity, record["token_ids"])
-        elif isinstance(record.get("text"), str):
-            if tokenizer is None:
-                from transformers import AutoTokenizer
-
-                tokenizer = AutoTokenizer.from_pretrained(model)
-            yield Prompt(identity, tokenizer(record["text"])["input_ids"])
-        else:
-            yield Prompt(identity, [], "a prompt needs token_ids (a list of integers) or text (a string)")
+        for asked in feed:
+            record = result_record(asked)
+            results.write(record)
+            run.count(record)
+            run.seconds = time.monotonic() - begun
+            progress.show(asked.line.size, run.prompts, run.rate)
+    finally:
+        feed.close()
+        run.read = feed.read
+        run.total = feed.read if feed.finished else run.total
 
 
-def result_record(identity: Any, result: PrefillResult) -> dict[str, Any]:
-    """A result as the line written for it."""
+def result_record(asked: Asked) -> dict[str, Any]:
+    """The line of a prompt's result, once that is there.
+
+    Raises:
+        EngineDead: there will be none.
+    """
+    identity, answer = asked.line.id, asked.answer
+    try:
+        if isinstance(answer, InvalidRequest):
+            raise answer
+        result = answer.result()
+    except EngineDead:
+        raise
+    except WaveppError as error:
+        return {"id": identity, "error": str(error)}
     return {
         "id": identity,
         "first_token": result.first_token,
@@ -79,72 +160,3 @@ def result_record(identity: Any, result: PrefillResult) -> dict[str, Any]:
         "prompt_tokens": result.prompt_tokens,
         "seconds": round(result.seconds, 6),
     }
-
-
-def run_file(config: EngineConfig, prompts: Path, out: Path) -> dict[str, Any]:
-    """Prefill every prompt of a file, all submitted at once, in order.
-
-    Returns:
-        Counts, seconds and tokens per second of the whole file.
-
-    Raises:
-        ConfigError: the configuration or the files are wrong.
-        EngineDead: the engine failed to start or died; results so far are written.
-        AuditError: something leaked.
-    """
-    todo = list(read_prompts(prompts, config.model))
-    sampling = SamplingParams(logprobs=config.top_logprobs)
-    written = failed = tokens = reused = 0
-    try:
-        sink = out.open("w")
-    except OSError as error:
-        raise ConfigError(f"out is {out}, which cannot be written: {error.strerror}") from error
-    with sink, PrefillEngine(config) as engine, _progress() as progress:
-        begun = time.monotonic()
-        jobs = [(prompt, _submit(engine, prompt, index, sampling)) for index, prompt in enumerate(todo)]
-        for prompt, job in progress.track(jobs, description="prefill"):
-            try:
-                if isinstance(job, str):
-                    raise InvalidRequest(job)
-                result = job.result()
-                record = result_record(prompt.id, result)
-                tokens += result.prompt_tokens
-                reused += result.reused_tokens
-            except WaveppError as error:
-                record = {"id": prompt.id, "error": str(error)}
-                failed += 1
-            sink.write(json.dumps(record) + "\n")
-            written += 1
-        seconds = time.monotonic() - begun
-        engine.audit()
-    return {
-        "prompts": written,
-        "failed": failed,
-        "prompt_tokens": tokens,
-        "reused_tokens": reused,
-        "seconds": round(seconds, 3),
-        "prompt_tokens_per_second": round(tokens / seconds, 1) if seconds else 0.0,
-    }
-
-
-def _submit(
-    engine: PrefillEngine, prompt: Prompt, index: int, sampling: SamplingParams
-) -> Future[PrefillResult] | str:
-    if prompt.error is not None:
-        return prompt.error
-    try:
-        request = PrefillRequest.of(f"line-{index}", prompt.token_ids, sampling=sampling)
-        return engine.submit(request)
-    except InvalidRequest as error:
-        return str(error)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills, process_state
-from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS, RankConfig
 
 POLL_SECONDS = 0.1
 KILLED_SECONDS = 5.0
@@ -35,18 +36,26 @@ class RankProcesses:
         self._oom_kills = oom_kills()
         self._closing = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
-        for config in configs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", RANK_MODULE],
-                stdin=subprocess.PIPE,
-                env=environment,
-            )
-            self._processes.append(process)
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(config) + b"\n")
-            process.stdin.flush()
+        # A Ctrl-C is for all processes of the terminal; a rank inherits this, until it says that it ignores them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+        try:
+            for config in configs:
+                self._spawn(config, environment)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._watcher = threading.Thread(target=self._watch, name="rank watcher", daemon=True)
         self._watcher.start()
+
+    def _spawn(self, config: RankConfig, environment: dict[str, str]) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", RANK_MODULE],
+            stdin=subprocess.PIPE,
+            env=environment,
+        )
+        self._processes.append(process)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        process.stdin.flush()
 
     @property
     def pids(self) -> list[int]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import msgspec
+
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What ends its engine's process must not end a rank: the engine stops its ranks in order."""
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.events import Alive, RankFailed, RankReady
 from wavepp_worker.runtime.protocol.outbox import Outbox
-from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS, RankConfig
 from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, make_threads
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.trace.recording import Recording
@@ -116,8 +116,9 @@ def main() -> None:
     """Entry point of the process: a ``RankConfig`` as one JSON line on standard input."""
     # A fault in native code prints where every thread was.
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankConfig)
     threading.Thread(target=_die_with_parent, name="lifeline", daemon=True).start()
     run_rank(config)

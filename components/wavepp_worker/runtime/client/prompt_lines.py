@@ -1,0 +1,104 @@
+"""Prompts as JSON lines of a file or of standard input, read as they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from wavepp_worker.errors import ConfigError, InvalidRequest
+
+STANDARD = Path("-")
+"""Standard input, or standard output."""
+
+
+@dataclass(frozen=True)
+class PromptLine:
+    """One line that is not empty.
+
+    Attributes:
+        id: whatever the line has; None if it is not readable.
+        prompt: token ids or text, or what is wrong with the line.
+        size: bytes of the line.
+    """
+
+    id: Any
+    prompt: list[int] | str | InvalidRequest
+    size: int
+
+
+@dataclass(frozen=True)
+class PromptSource:
+    """An open file of prompts.
+
+    Attributes:
+        lines: to be read once.
+        prompts: how many there are, None if that is not known before all are read.
+        size: bytes of all lines, likewise.
+    """
+
+    lines: Iterator[PromptLine]
+    prompts: int | None = None
+    size: int | None = None
+
+
+@contextlib.contextmanager
+def open_prompts(path: Path) -> Iterator[PromptSource]:
+    """The prompts of a JSONL file, or of standard input if ``path`` is ``-``.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if path == STANDARD:
+        # Not sys.stdin itself: the interpreter could not end while another thread waits for its next line.
+        stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        yield PromptSource(parse_lines(stream, "standard input"))
+        return
+    try:
+        stream = path.open("rb")
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:
+        raise ConfigError(f"prompts is {path}, which cannot be read: {error.strerror}") from error
+    if not regular:
+        # Closing it would wait for another thread that waits for its next line.
+        yield PromptSource(parse_lines(stream, path.name))
+        return
+    with stream:
+        yield PromptSource(parse_lines(stream, path.name), *_count(stream))
+
+
+def _count(stream: BinaryIO) -> tuple[int, int]:
+    prompts = size = 0
+    for line in stream:
+        if line.strip():
+            prompts, size = prompts + 1, size + len(line)
+    stream.seek(0)
+    return prompts, size
+
+
+def parse_lines(lines: Iterable[bytes], source: str) -> Iterator[PromptLine]:
+    """What is on each line that is not empty; ``source`` is where they come from, for errors."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _parse(line, f"line {number} of {source}")
+
+
+def _parse(line: bytes, where: str) -> PromptLine:
+    try:
+        record = json.loads(line)
+        identity = record["id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return PromptLine(None, InvalidRequest(f"{where} is not a JSON object with an id"), len(line))
+    prompt: list[int] | str | InvalidRequest = InvalidRequest(
+        "a prompt needs token_ids (a list of integers) or text (a string)"
+    )
+    if isinstance(record.get("token_ids"), list):
+        prompt = record["token_ids"]
+    elif isinstance(record.get("text"), str):
+        prompt = record["text"]
+    return PromptLine(identity, prompt, len(line))
