@@ -14,6 +14,7 @@ from wavepp_worker.block_keys import KEY_BYTES, SECRET_BYTES, BlockKeyMaker, Blo
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.rank.parts import make_parts
 
 from bench.admission.long_prompts import LongPrompts
@@ -72,6 +73,8 @@ class CachedRank:
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
     def __enter__(self) -> CachedRank:
+        # As a rank's process does.
+        collect_young_only()
         self._thread.start()
         return self
 
