@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+from wavepp_worker.serve.environment import base_environment
+
 CODE = """
 import resource
 from wavepp_worker.serve.environment import allow_descriptors
@@ -18,3 +21,13 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
 
 def test_what_is_started_may_open_as_many_files_as_the_user_may() -> None:
     subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+
+
+def test_what_a_log_asks_for_never_has_health_checks_nor_secrets_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DYN_LOG", "trace,dynamo_runtime=debug")
+    asked = base_environment()["DYN_LOG"].split(",")
+    # Of two directives for one target, the last counts.
+    assert asked[-2:] == ["trace", "dynamo_runtime=debug"]
+    assert {"dynamo_runtime::health_check=warn", "dynamo_backend_common::worker=warn"} < set(asked)

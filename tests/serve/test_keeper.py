@@ -30,7 +30,7 @@ class Lines:
         self.said: list[str] = []
         self.died: list[Death] = []
 
-    def line(self, label: str, text: str) -> None:
+    def line(self, label: str, text: str, *, settled: bool) -> None:
         pass
 
     def say(self, text: str, style: str = "") -> None:

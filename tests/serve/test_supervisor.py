@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ import pytest
 from wavepp_worker.liveness.stop_times import stop_variables
 
 from tests.support.graph_process import RunningGraph, Starter
+
+SMALL_TALK = "2026-11-22T10:31:07.366627Z  INFO dynamo_llm::model_card: wrapping tokenizer in L1 prefix cache"
 
 
 def alive(pid: int) -> bool:
@@ -32,6 +35,8 @@ def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_pa
         assert graph.log().count("ready in") == 1
         assert f"curl -s {graph.base_url}/v1/chat/completions" in graph.log()
         assert graph.model == "dummy-model"
+        assert graph.log().count("prefill: float32 on cpu, 2 ranks of 5 + 3 layers; KV 4,096 tokens") == 2
+        assert f"metrics http://127.0.0.1:{graph.processes('Decode')[0]['port']}/metrics" in graph.log()
         assert stat.S_IMODE(graph.run_dir.stat().st_mode) == 0o700
         assert len(graph.pids()) == 4
         environment = _get(graph.processes("Decode")[0]["port"])["environment"]
@@ -41,7 +46,7 @@ def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_pa
         assert {**environment, **stop_variables(7)} == environment
         assert graph.stop() == 0
         assert order.read_text().split() == ["front", "decode", "prefill", "prefill"]
-        assert "SIGINT: stopping, requests have 7 s to end" in graph.log()
+        assert "SIGINT: stopping, requests have 7 s to end, everything ends within 17 s" in graph.log()
 
 
 def test_dead_service_is_reported_with_its_last_words_and_restarted(
@@ -151,8 +156,12 @@ def test_refused_configuration_fails_the_start_with_its_sentence(start_dummies: 
 
 
 def test_start_that_takes_too_long_says_what_is_missing(start_dummies: Starter) -> None:
-    with start_dummies("--Decode.sick_after=0", "--Decode.say=loading", "--start-timeout", "5") as graph:
+    small_talk = f"--Prefill.say={SMALL_TALK}"
+    with start_dummies(
+        "--Decode.sick_after=0", "--Decode.say=loading", small_talk, "--start-timeout", "5"
+    ) as graph:
         assert graph.wait_exit(30) == 1
+        assert SMALL_TALK in graph.log(), "it may say why"
         last = graph.log().splitlines()[-2:]
         assert "not ready after 5 s" in last[0]
         assert "Decode:0" in last[0]
@@ -247,7 +256,6 @@ def test_run_dir_in_use(start_dummies: Starter) -> None:
 
 
 def _get(port: int) -> dict[str, dict[str, str]]:
-    import json
     import urllib.request
 
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
@@ -255,11 +263,31 @@ def _get(port: int) -> dict[str, dict[str, str]]:
         return body
 
 
-def test_log_names_every_line(start_dummies: Starter) -> None:
-    with start_dummies("--Decode.say=hello there") as graph:
+def test_log_names_every_line_and_leaves_small_talk_out(start_dummies: Starter) -> None:
+    with start_dummies("--Decode.say=hello there", f"--Prefill.say={SMALL_TALK}") as graph:
         graph.wait_ready()
         assert any(line.startswith("Decode:0 ") and "hello there" in line for line in _lines(graph))
         assert graph.stop() == 0
+        assert SMALL_TALK not in graph.log()
+
+
+def test_every_line_is_a_json_object_where_that_is_asked_for(
+    start_dummies: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYN_LOGGING_JSONL", "1")
+    said = '{"level": "INFO", "target": "dynamo_x", "message": "hello"}'
+    with start_dummies("-v", f"--Decode.say={said}", "--Prefill.say=plain words") as graph:
+        graph.wait_ready()
+        os.kill(graph.processes("Decode")[0]["pid"], signal.SIGKILL)
+        graph.wait_for(lambda: graph.processes("Decode")[0]["restarts"] == 1)
+        assert graph.stop() == 0
+        entries = [json.loads(line) for line in _lines(graph)]
+    assert all({"time", "level", "target", "message", "process"} <= entry.keys() for entry in entries)
+    told = {(entry["process"], entry["level"], entry["message"]) for entry in entries}
+    assert ("Decode:0", "INFO", "hello") in told
+    assert ("Prefill:1", "INFO", "plain words") in told
+    assert ("dynamo serve", "INFO", "Ctrl-C stops everything") in told
+    assert any(level == "ERROR" and "SIGKILL" in message for _, level, message in told)
 
 
 def _lines(graph: RunningGraph) -> list[str]:

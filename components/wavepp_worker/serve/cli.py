@@ -93,6 +93,10 @@ def serve(
     restarts_per_minute: Annotated[
         int, typer.Option(min=1, help="Most restarts of a process in any minute.")
     ] = KeepLimits.restarts_per_minute,
+    verbose: Annotated[
+        bool,
+        typer.Option("-v", "--verbose", help="Show all that processes say while they come up and leave."),
+    ] = False,
     stop_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds that requests have to end once a process is told to stop.")
     ] = KeepLimits.stop_seconds,
@@ -118,7 +122,7 @@ def serve(
         if dry_run:
             typer.echo(describe(plan, limits))
             return
-        launch(plan, run_dir=run_dir, limits=limits)
+        launch(plan, run_dir=run_dir, limits=limits, verbose=verbose)
     except ConfigError as error:
         _fail(_as_written(error, chosen, context, file, model), CONFIG_EXIT_CODE)
     except StartFailed as error:

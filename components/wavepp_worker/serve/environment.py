@@ -47,9 +47,19 @@ QUIET = {
 }
 
 
+PROBES = (
+    "tower_http=off,dynamo_runtime::health_check=warn,dynamo_runtime::system_status_server=info,"
+    "dynamo_backend_common::adapter=info,dynamo_backend_common::worker=warn"
+)
+"""What ``DYN_LOG`` leaves out, whatever else it asks for: health checks, and the key of a prefill worker's
+rooms. Who names one of these after it gets its lines all the same."""
+
+
 def base_environment() -> dict[str, str]:
     """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
     inherited = {**LOOPBACK, **CANARY, **QUIET, **os.environ}
+    if "DYN_LOG" in os.environ:
+        inherited["DYN_LOG"] = f"{PROBES},{os.environ['DYN_LOG']}"
     # One port for all would let only the first worker start.
     inherited.pop("DYN_SYSTEM_PORT", None)
     return inherited

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import secrets
 import urllib.error
 import urllib.request
 from typing import Any
 
 import msgspec
 
+from wavepp_worker.serve.log_lines import PROBE
 from wavepp_worker.worker_description import WorkerDescription
 
 # A proxy configured for the outside must not see what goes to loopback.
@@ -18,7 +20,11 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"} if data else {})
+    # By this id, its lines are left out of the log.
+    headers = {"x-dynamo-request-id": PROBE + secrets.token_hex(6)}
+    request = urllib.request.Request(
+        url, data, headers | ({"Content-Type": "application/json"} if data else {})
+    )
     try:
         with _direct.open(request, timeout=timeout) as answer:
             status, body = answer.status, answer.read()

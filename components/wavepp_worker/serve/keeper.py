@@ -211,7 +211,8 @@ class Keeper:
         """Follow its health; one that is not well, or does not answer, is ended, to be started again."""
         kind = self.process.kind
         watch = HealthWatch(self._limits, began)
-        while True:
+        # Who is told to stop says that it is not well while its last requests end, and ``stop`` sees to that.
+        while not self._stopping.is_set():
             status, _ = await get(self.process.url + self._question(watch.ready))
             now = time.monotonic()
             verdict = watch.judge(status, now)
@@ -223,7 +224,6 @@ class Keeper:
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
                 self._changed()
             # How long the whole graph may take for its first start, the supervisor knows.
-            # One that is told to stop says that it is not well while its last requests end, and ``stop`` sees to that.
             if verdict is not None and self._ever_ready and not self._stopping.is_set():
                 self._log.say(f"{self.process.label} {verdict} and is killed", "red")
                 child.signal_group(signal.SIGKILL)
@@ -243,7 +243,7 @@ class Keeper:
             self._cause = f" ({why})"
             if not self._stopping.is_set():
                 self._died(Death(self.process.label, f"failed: {why}", time.monotonic()))
-        self._log.line(self.process.label, line)
+        self._log.line(self.process.label, line, settled=self.ready and not self._stopping.is_set())
 
     async def _forget(self) -> None:
         """Have no frontend ask the dead one."""

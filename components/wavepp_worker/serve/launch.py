@@ -51,12 +51,13 @@ def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
     return "\n".join(parts)
 
 
-def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> None:
+def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits, verbose: bool = False) -> None:
     """Run the plan until interrupted; afterwards no process, socket or file of it is left.
 
     Args:
         run_dir: the run's directory; by default a private temporary one.
         limits: what each process is allowed.
+        verbose: show what processes say while they come up and leave.
 
     Raises:
         ConfigError: the default model cannot be had, or the directory cannot be used.
@@ -66,13 +67,12 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits) -> Non
         from wavepp_worker.model.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
-    with closing(plan.held), closing(Log([process.label for process in plan.processes])) as log:
+    labels = [process.label for process in plan.processes]
+    with closing(plan.held), closing(Log(labels, verbose=verbose)) as log:
         _launch(plan, run_dir, limits, log)
 
 
 def _launch(plan: LaunchPlan, run_dir: Path | None, limits: KeepLimits, log: Log) -> None:
-    for note in plan.notes:
-        log.say(note, "yellow")
     allow_descriptors()
     directory = RunDir(run_dir)
     broker = None

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from wavepp_worker.liveness.stop_times import KILL_SECONDS
 from wavepp_worker.serve.environment import STORE_VARIABLE
 from wavepp_worker.serve.frontend_watch import FrontendWatch
@@ -82,7 +84,11 @@ class Supervisor:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
+        except StartFailed:
+            self._log.reveal()
+            raise
         finally:
+            self._log.settled = False
             tasks[-1].cancel()
             stop.cancel()
             await self._stop_all()
@@ -93,8 +99,8 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
             self._log.say(
-                f"{number.name}: stopping, requests have {self._stop_seconds} s to end; "
-                "once more to kill everything at once",
+                f"{number.name}: stopping, requests have {self._stop_seconds} s to end, everything ends within "
+                f"{self._stop_seconds + KILL_SECONDS} s; once more to kill everything at once",
                 "bold",
             )
             self._stop.set()
@@ -111,14 +117,12 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     raise StartFailed(self._too_late(start_seconds, missing))
                 await asyncio.sleep(_POLL_SECONDS)
-        self._is_ready = True
+        self._is_ready = self._log.settled = True
         self._write_state()
         replicas = Counter(process.service for process in self._plan.processes)
         running = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in replicas.items())
-        self._log.ready(
-            time.monotonic() - self._began, self._plan.base_url, self._model, running, chats=self._plan.chats
-        )
-
+        seconds = time.monotonic() - self._began
+        self._log.ready(seconds, self._state(), running, chats=self._plan.chats)
         await self._watch_frontend()
 
     async def _watch_frontend(self) -> None:
@@ -163,11 +167,14 @@ class Supervisor:
     async def _stop_all(self) -> None:
         for keeper in self._keepers:
             keeper.no_restart()
-        for service in dict.fromkeys(process.service for process in self._plan.processes):
+        began = time.monotonic()
+        services = list(dict.fromkeys(process.service for process in self._plan.processes))
+        for number, service in enumerate(services, 1):
             of_service = [keeper for keeper in self._keepers if keeper.process.service == service]
             self._log.say(f"stopping {service}")
-            seconds = float(self._stop_seconds + KILL_SECONDS)
-            await asyncio.gather(*(keeper.stop(seconds) for keeper in of_service))
+            # Each has to leave some of the time to those that it depends on.
+            end = began + self._stop_seconds + KILL_SECONDS * number / len(services)
+            await asyncio.gather(*(keeper.stop(max(0.0, end - time.monotonic())) for keeper in of_service))
         self._log.say("stopped")
 
     def _write_state(self) -> None:
@@ -184,14 +191,18 @@ class Supervisor:
             "ready": self._is_ready,
             "base_url": self._plan.base_url,
             "model": self._model,
+            "notes": list(self._plan.notes),
             "processes": [
                 {
                     "service": keeper.process.service,
                     "replica": keeper.process.replica,
+                    "kind": keeper.process.kind,
+                    "url": keeper.process.url,
                     "pid": keeper.pid,
                     "port": keeper.process.port,
                     "ready": keeper.ready,
                     "restarts": keeper.restarts,
+                    "about": msgspec.to_builtins(keeper.about),
                 }
                 for keeper in self._keepers
             ],

@@ -1,0 +1,82 @@
+"""What runs, and where to look at it, for people: from a run's state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from wavepp_worker.worker_description import EngineDescription, RankDescription, WorkerDescription
+
+
+def banner(state: Mapping[str, Any]) -> list[str]:
+    """A few lines for each process.
+
+    Args:
+        state: as ``state.json`` has it.
+    """
+    lines: list[str] = [f"note: {note}" for note in state.get("notes", ())]
+    width = max((len(_label(each)) for each in state["processes"]), default=0)
+    for process in state["processes"]:
+        own = [_where(process), *_engines(process), *_urls(process)]
+        lines += [f"{_label(process) if first else '':<{width}}  {text}" for first, text in _marked(own)]
+    return lines
+
+
+def _marked(lines: list[str]) -> list[tuple[bool, str]]:
+    return [(number == 0, line) for number, line in enumerate(lines)]
+
+
+def _label(process: Mapping[str, Any]) -> str:
+    return f"{process['service']}:{process['replica']}"
+
+
+def _where(process: Mapping[str, Any]) -> str:
+    if process["pid"] is None:
+        life = "is about to be started again"
+    else:
+        life = f"pid {process['pid']}" + ("" if process["ready"] else ", not ready")
+    restarts = process["restarts"]
+    again = f", {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    return f"{process['url']}  {life}{again}"
+
+
+def _engines(process: Mapping[str, Any]) -> list[str]:
+    about = process.get("about")
+    return (
+        [] if about is None else [_engine(each) for each in msgspec.convert(about, WorkerDescription).engines]
+    )
+
+
+def _engine(engine: EngineDescription) -> str:
+    ranks = engine.ranks
+    layers = " + ".join(str(rank.layers) for rank in ranks)
+    split = f"{len(ranks)} ranks of {layers} layers" if len(ranks) > 1 else f"{layers} layers"
+    parts = [f"{engine.role}: {engine.dtype} on {engine.device}, {split}", f"KV {_pools(ranks, 'kv_tokens')}"]
+    for name, key in (("host", "host_tokens"), ("disk", "disk_tokens")):
+        if any(getattr(rank, key) for rank in ranks):
+            parts.append(f"{name} {_pools(ranks, key)}")
+    if engine.bootstrap is not None:
+        parts.append(f"hand-offs at {engine.bootstrap}")
+    return "; ".join(parts)
+
+
+def _pools(ranks: tuple[RankDescription, ...], key: str) -> str:
+    """``32,768 tokens (24 + 24 MiB)``; one number of tokens if it is the same everywhere."""
+    tokens = [getattr(rank, key) for rank in ranks]
+    shown = tokens[:1] if len(set(tokens)) == 1 else tokens
+    each = " a rank" if len(ranks) > 1 and len(shown) == 1 else ""
+    mebibytes = [amount * rank.bytes_per_token / 2**20 for amount, rank in zip(tokens, ranks, strict=True)]
+    size = f" ({' + '.join(f'{size:,.0f}' if size >= 10 else f'{size:.1f}' for size in mebibytes)} MiB)"
+    return f"{' + '.join(f'{count:,}' for count in shown)} tokens{each}{size if any(mebibytes) else ''}"
+
+
+def _urls(process: Mapping[str, Any]) -> list[str]:
+    url = process["url"]
+    lines = [f"metrics {url}/metrics  health {url}/health"]
+    if process["kind"] == "worker":
+        lines += [
+            f"{control}: curl -X POST {url}/engine/control/{control}" for control in ("audit", "timings")
+        ]
+    return lines

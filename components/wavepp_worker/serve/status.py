@@ -1,0 +1,65 @@
+"""``wavepp status``: the graphs that run on this machine, as their launchers said when they were ready."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wavepp_worker.serve import guard
+from wavepp_worker.serve.banner import banner
+from wavepp_worker.serve.run_dir import STATE_FILE
+
+
+def run_dirs() -> list[Path]:
+    """The directories of all runs whose processes this user may look at."""
+    mark = f"{guard.MARK}=".encode()
+    found: set[Path] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found.update(Path(os.fsdecode(each[len(mark) :])) for each in variables if each.startswith(mark))
+    return sorted(found)
+
+
+def read_state(run_dir: Path) -> dict[str, Any] | None:
+    """What a launcher says of its run; None if there is none."""
+    try:
+        state = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) and "processes" in state else None
+
+
+def describe_run(run_dir: Path, state: dict[str, Any]) -> list[str]:
+    """A run's first line and its banner; that it is there, and no more, if its launcher is of another version."""
+    if not all("url" in each for each in state["processes"]):
+        return [f"{state.get('graph')}, of another version of this program  ({run_dir})"]
+    served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
+    ready = "ready" if state["ready"] and all(each["ready"] for each in state["processes"]) else "not ready"
+    first = f"{state['graph']} {ready}{served}  (launcher {state['pid']}, {run_dir})"
+    return [first, *(f"  {line}" for line in banner(state))]
+
+
+def status(
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
+    ] = None,
+) -> None:
+    """Print what every running graph of `dynamo serve` consists of, and where to look at it."""
+    directories = [run_dir.absolute()] if run_dir is not None else run_dirs()
+    states = [(each, state) for each in directories if (state := read_state(each)) is not None]
+    if not states:
+        where = f"no graph runs in {run_dir}" if run_dir is not None else "no graph of this user runs here"
+        typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
+        raise typer.Exit(1)
+    for each, state in states:
+        typer.echo("\n".join(describe_run(each, state)))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from wavepp_worker.serve.banner import banner
+from wavepp_worker.worker_description import EngineDescription, RankDescription, WorkerDescription
+
+
+def process(**given: Any) -> dict[str, Any]:
+    return {
+        "service": "PrefillWorker",
+        "replica": 1,
+        "kind": "worker",
+        "url": "http://127.0.0.1:20001",
+        "pid": 7,
+        "ready": True,
+        "restarts": 0,
+        "about": None,
+        **given,
+    }
+
+
+def about(*ranks: RankDescription, **given: Any) -> dict[str, Any]:
+    engine = EngineDescription(role="prefill", dtype="bfloat16", device="cuda", ranks=ranks, **given)
+    return msgspec.to_builtins(WorkerDescription(instance="2a", engines=(engine,)))
+
+
+def test_a_worker_is_told_with_its_ranks_its_tiers_and_its_urls() -> None:
+    ranks = (
+        RankDescription(layers=16, kv_tokens=32768, bytes_per_token=4096, host_tokens=65536),
+        RankDescription(layers=14, kv_tokens=32768, bytes_per_token=512, host_tokens=65536),
+    )
+    lines = banner({"processes": [process(about=about(*ranks, bootstrap="127.0.0.1:4242"))]})
+    assert lines == [
+        "PrefillWorker:1  http://127.0.0.1:20001  pid 7",
+        "                 prefill: bfloat16 on cuda, 2 ranks of 16 + 14 layers; KV 32,768 tokens a rank "
+        "(128 + 16 MiB); host 65,536 tokens a rank (256 + 32 MiB); hand-offs at 127.0.0.1:4242",
+        "                 metrics http://127.0.0.1:20001/metrics  health http://127.0.0.1:20001/health",
+        "                 audit: curl -X POST http://127.0.0.1:20001/engine/control/audit",
+        "                 timings: curl -X POST http://127.0.0.1:20001/engine/control/timings",
+    ]
+
+
+def test_pools_of_different_sizes_and_small_ones() -> None:
+    ranks = (
+        RankDescription(layers=2, kv_tokens=1024, bytes_per_token=0, disk_tokens=0),
+        RankDescription(layers=2, kv_tokens=2048, bytes_per_token=768, disk_tokens=4096),
+    )
+    told = banner({"processes": [process(about=about(*ranks))]})[1]
+    assert "KV 1,024 + 2,048 tokens (0.0 + 1.5 MiB); disk 0 + 4,096 tokens (0.0 + 3.0 MiB)" in told
+    (whole,) = (RankDescription(layers=4, kv_tokens=1024, bytes_per_token=0),)
+    assert banner({"processes": [process(about=about(whole))]})[1].endswith("4 layers; KV 1,024 tokens")
+
+
+def test_what_is_down_and_what_the_user_should_know() -> None:
+    front = process(service="Front", replica=0, kind="frontend", pid=None, ready=False, restarts=1)
+    sick = process(ready=False, restarts=3)
+    lines = banner({"notes": ["port 8000 is in use, so HTTP is on 8001"], "processes": [front, sick]})
+    assert lines[0] == "note: port 8000 is in use, so HTTP is on 8001"
+    assert lines[1] == "Front:0          http://127.0.0.1:20001  is about to be started again, 1 restart"
+    assert lines[3] == "PrefillWorker:1  http://127.0.0.1:20001  pid 7, not ready, 3 restarts"
+    assert not any("audit" in line for line in lines[:3])

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from wavepp_worker.cli import app
+from wavepp_worker.serve import guard
+from wavepp_worker.serve.status import run_dirs
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    """Of a run with one process, which is not ready."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    entry = {"service": "Worker", "replica": 0, "kind": "worker", "url": "http://127.0.0.1:20001", "pid": 7}
+    state = {
+        "graph": "mine",
+        "pid": 6,
+        "ready": True,
+        "base_url": "http://127.0.0.1:8000",
+        "model": "tiny",
+        "processes": [{**entry, "ready": False, "restarts": 0, "about": None}],
+    }
+    (directory / "state.json").write_text(json.dumps(state))
+    environment = {**os.environ, guard.MARK: str(directory)}
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE
+    ) as process:
+        yield directory
+        process.kill()
+
+
+def status(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["status", *words])
+    return result.exit_code, result.output
+
+
+def test_running_graphs_are_found_by_their_processes(run_dir: Path) -> None:
+    assert run_dir in run_dirs()
+    code, text = status()
+    assert code == 0
+    assert f"mine not ready: tiny at http://127.0.0.1:8000  (launcher 6, {run_dir})" in text
+    assert "  Worker:0  http://127.0.0.1:20001  pid 7, not ready" in text
+
+
+def test_one_graph_is_found_by_its_directory(run_dir: Path) -> None:
+    code, text = status("--run-dir", str(run_dir))
+    assert code == 0
+    assert text.startswith("mine not ready")
+    assert text.count("launcher") == 1
+
+
+def test_a_directory_without_a_run_and_one_of_another_version(run_dir: Path) -> None:
+    code, text = status("--run-dir", str(run_dir.parent))
+    assert code == 1
+    assert f"no graph runs in {run_dir.parent}; start one with dynamo serve" in text
+    (run_dir / "state.json").write_text(json.dumps({"graph": "old", "processes": [{"service": "Worker"}]}))
+    assert status("--run-dir", str(run_dir))[1].startswith("old, of another version of this program")
