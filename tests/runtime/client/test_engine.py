@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -14,6 +15,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -27,6 +29,8 @@ from wavepp_worker.errors import (
     RequestTimeout,
 )
 from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.runtime.client.rank_processes import RankProcesses
+from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.tiers.disk_format import PAGE_BYTES, record_bytes
 
@@ -589,3 +593,87 @@ def test_a_closed_engine_does_not_start(tiny_llama: Path) -> None:
     with pytest.raises(EngineDead, match="closed before it had started"):
         engine.start()
     assert engine.rank_pids == []
+
+
+@pytest.fixture
+def never_answered(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PrefillEngine, list[Future[PrefillResult]], list[str]]:
+    """An engine that is not started, what it was asked, and what it was told to abort."""
+    engine = PrefillEngine(EngineConfig(model=tiny_llama, dtype="float32"))
+    asked: list[Future[PrefillResult]] = []
+    aborted: list[str] = []
+
+    def submit(request: PrefillRequest) -> Future[PrefillResult]:
+        assert request.request_id not in aborted
+        asked.append(Future())
+        asked[-1].set_running_or_notify_cancel()
+        return asked[-1]
+
+    monkeypatch.setattr(engine, "submit", submit)
+    monkeypatch.setattr(engine, "abort", aborted.append)
+    return engine, asked, aborted
+
+
+def test_a_cancelled_await_aborts_its_request_and_no_other(
+    never_answered: tuple[PrefillEngine, list[Future[PrefillResult]], list[str]],
+) -> None:
+    engine, asked, aborted = never_answered
+
+    async def check() -> None:
+        tasks = [asyncio.create_task(engine.aprefill(prompt)) for prompt in ([1, 2], "hello")]
+        while len(asked) < 2:
+            await asyncio.sleep(0.001)
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        assert len(aborted) == 1
+        asked[1].set_exception(RequestFailed("as of a rank"))
+        asked[0].set_exception(RequestFailed("as of a rank"))
+        with pytest.raises(RequestFailed):
+            await asyncio.gather(*tasks[1:])
+        assert len(aborted) == 1
+        with pytest.raises(InvalidRequest, match="one flat list"):
+            await engine.aprefill([[1]])  # type: ignore[list-item]
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
+def test_who_is_interrupted_while_waiting_leaves_no_request_behind(
+    never_answered: tuple[PrefillEngine, list[Future[PrefillResult]], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, asked, aborted = never_answered
+
+    def interrupt(_: Future[PrefillResult]) -> PrefillResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.prefill([1, 2])
+    assert (len(asked), len(aborted)) == (1, 1)
+
+
+def test_what_is_no_configuration_is_refused_with_how_to_make_one() -> None:
+    with pytest.raises(ConfigError, match=r"give an EngineConfig, such as EngineConfig\(model='/m'\)"):
+        PrefillEngine("/m")  # type: ignore[arg-type]
+
+
+def test_from_its_birth_on_a_rank_is_not_ended_by_what_ends_its_engine() -> None:
+    """A Ctrl-C goes to all processes of a terminal, also to those that have just begun to load."""
+
+    class Config(msgspec.Struct):
+        threads: int = 1
+
+    processes = RankProcesses([Config()], lambda rank, reason: None)  # type: ignore[list-item]
+    try:
+        status = Path(f"/proc/{processes.pids[0]}/status").read_text()
+        blocked, ignored = (
+            int(status.split(f"{field}:")[1].split()[0], 16) for field in ("SigBlk", "SigIgn")
+        )
+        for number in IGNORED_SIGNALS:
+            assert (blocked | ignored) >> (number - 1) & 1, number
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(IGNORED_SIGNALS)
+    finally:
+        processes.kill()
+        processes.close(5)
