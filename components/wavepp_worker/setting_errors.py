@@ -22,6 +22,8 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
         name = str(problem["loc"][0]) if problem["loc"] else ""
         said = grouped.setdefault(spell(name) if name else "the configuration", [])
         match problem["type"]:
+            case "missing" if len(problem["loc"]) > 1:
+                said.append(f"has too few values, {len(problem['input'])}")
             case "missing":
                 said.append("is required")
             case "value_error":

@@ -63,6 +63,7 @@ def test_agg_shares_flags_and_lets_decode_differ() -> None:
         ("--model /m --pp 0", "--pp"),
         ("--model /m --partition 1,x", "--partition"),
         ("--model /m --kv-tokens 1,,y", "--kv-tokens"),
+        ("--model /m --wave-cost 1,2", "^--wave-cost: has too few values, 2$"),
         ("--model /m --dtype float16", "--dtype"),
         ("--model /m --handoff none", "--handoff"),
         ("--model /m --bootstrap-port 70000", "--bootstrap-port"),
@@ -147,10 +148,11 @@ def test_the_help_has_our_flags_first_and_says_of_each_what_it_takes(
 
 def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(help_of(PrefillArgs, capsys).split())
+    assert "--partition N,N,... Layers per rank" in shown
     assert "--pp N Pipeline ranks; each is a process. (at least 1; default: 1)" in shown
     assert "else the socket transport. (default: auto)" in shown
     assert "is silent. (above 0; default: 60.0)" in shown
-    assert "--wave-cost SECONDS,SECONDS,... Seconds" in shown
+    assert "--wave-cost SECONDS,SECONDS,SECONDS Seconds" in shown
     shown = " ".join(help_of(AggArgs, capsys).split())
     assert (
         "--decode-kv-tokens N Tokens of KV this worker can hold. (at least 1; default: as --kv-tokens)"

@@ -17,6 +17,7 @@ from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
+from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
 from wavepp_worker.model.timed_model import is_timed
@@ -214,6 +215,7 @@ def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
     if shape.context_length is not None:
         longest_request(config, shape.context_length)
     check_device(config.device)
+    check_host(config.host)
 
 
 def _parser(program: str, description: str) -> Parser:

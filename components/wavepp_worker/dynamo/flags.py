@@ -151,9 +151,18 @@ def _metavar(field: FieldInfo) -> str:
     one = "N" if int in leaves else "SECONDS" if float in leaves else "PATH" if Path in leaves else "NAME"
     if tuple not in _origins(field.annotation):
         return one
-    return (
-        f"{one}[,{one}...]" if int in _leaf_types(field.annotation, into_tuples=False) else f"{one},{one},..."
-    )
+    if int in _leaf_types(field.annotation, into_tuples=False):
+        return f"{one}[,{one}...]"
+    size = _fixed_size(field.annotation)
+    return f"{one},{one},..." if size is None else ",".join([one] * size)
+
+
+def _fixed_size(annotation: Any) -> int | None:
+    """How many values a tuple has; None if any number."""
+    if get_origin(annotation) is tuple:
+        return None if Ellipsis in get_args(annotation) else len(get_args(annotation))
+    sizes = (_fixed_size(argument) for argument in get_args(annotation))
+    return next((size for size in sizes if size is not None), None)
 
 
 def _literals(annotation: Any) -> list[str]:

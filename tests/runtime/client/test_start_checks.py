@@ -35,6 +35,7 @@ SHAPE = ModelShape(num_layers=6, context_length=1024, has_chat_template=True)
         ({"disk_path": "/etc/passwd/x"}, "disk_path is /etc/passwd/x, but /etc/passwd is not a directory"),
         ({"max_model_len": 1025}, "max_model_len is 1025, but the model's context length is 1024"),
         ({"device": "gpu"}, "device: 'gpu' is none"),
+        ({"host": "203.0.113.7", "handoff": "socket"}, "host: 203.0.113.7 is not an address of this machine"),
         ({"timeline": "/no/where.json"}, "timeline is /no/where.json, but /no is not a directory"),
         ({"order": "prefix", "ownership": "none"}, "order=prefix needs ownership=lease"),
         ({"admission": "lockstep", "ownership": "lease"}, "ownership=lease needs admission=wave"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
@@ -36,7 +37,8 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
     if not is_timed(config.model):
         check_device(config.device)
     order_of(config, ownership_of(config))
-    transport_of(config)
+    if transport_of(config) != "none":
+        check_host(config.host)
     check_planner(config)
     check_disk_path(config)
     check_timeline(config)
