@@ -99,18 +99,18 @@ def test_no_secret_of_a_hand_off_is_logged(graph: ServedGraph) -> None:
 
 
 def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None:
-    """Promise 18, S54: errors within 5 s, the other replica serves, the launcher brings the replica back."""
+    """Promise 18, S54: the other replica answers, also what was under way; the launcher brings the replica back."""
     before = {worker["pid"] for worker in graph.workers("PrefillWorker")}
     victim = graph.workers("PrefillWorker")[0]
-    outcomes: list[tuple[float, int]] = []
+    outcomes: list[tuple[int, str]] = []
     killed = threading.Event()
 
     def client(number: int) -> None:
         draw = random.Random(number)
         while not killed.is_set():
             prompt = [draw.randrange(256) for _ in range(3000)]
-            code = graph.post("/v1/completions", prompt=prompt, max_tokens=2).status_code
-            outcomes.append((time.monotonic(), code))
+            answer = graph.post("/v1/completions", prompt=prompt, max_tokens=2)
+            outcomes.append((answer.status_code, answer.text))
 
     clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
     for thread in clients:
@@ -118,16 +118,18 @@ def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None
     time.sleep(1.5)
     victims = ranks_of(victim["pid"])
     assert len(victims) == 2
+    log_before = len(graph.running.log())
     os.kill(victims[0], signal.SIGKILL)
-    at = time.monotonic()
     killed.set()
     for thread in clients:
         thread.join(30)
         assert not thread.is_alive(), "a request in flight hangs after its rank was killed"
-    failed = [when - at for when, code in outcomes if code >= 500]
-    assert failed, f"no request was in flight on the killed rank: {outcomes}"
-    assert max(failed) < 5
-    assert {code for _, code in outcomes} <= {200, 500, 503}
+    failed = [(code, text) for code, text in outcomes if code != 200]
+    # A second request may meet the dead replica again, before the frontend has heard of its death.
+    assert all(code == 503 and "rank 0 was ended by SIGKILL" in text for code, text in failed), failed
+    assert len(failed) <= 1
+    failures = "Failed to fold completions stream"
+    assert failures in graph.running.log()[log_before:], "no request was in flight on the killed rank"
     deadline = time.monotonic() + 15
     served = 0
     while served < 10:

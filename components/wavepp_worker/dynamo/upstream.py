@@ -21,7 +21,7 @@ from wavepp_worker.liveness.deaths import Death, deaths_since
 
 LEASE_SECONDS = 12.0
 """How long after a worker's death Dynamo may still send requests to it, where nobody takes it out of discovery."""
-NEWS_SECONDS = 1.0
+NEWS_SECONDS = 2.0
 """That the news of a death may take: the request that fails of it is sometimes first."""
 AGAIN_SECONDS = 0.2
 """Before a request is asked again: the frontend, too, has to hear of the death."""
