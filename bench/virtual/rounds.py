@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -23,7 +22,7 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Tally, Vote
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 
-from bench.virtual.host import Effect, Events
+from bench.virtual.host import Effect, Events, Host
 from bench.virtual.rank import VirtualRank
 
 
@@ -64,7 +63,8 @@ class VirtualRounds:
             FollowerWave(rank.parts.actions, rank.parts.reports, config.wait) for rank in ranks[1:]
         ]
         self._events, self._ranks = events, ranks
-        self._latency, self._delay, self._charge = latency, config.round_delay, charge
+        self._latency, self._delay = latency, config.round_delay
+        self._engine = Host(events, charge)
         self._maker = BlockKeyMaker(bytes(SECRET_BYTES), config.model_id, config.block_size)
         self._commands: list[bytes] = []
         self._progress: list[LaneProgress] = []
@@ -76,11 +76,14 @@ class VirtualRounds:
         self._timer = math.inf
 
     def submit(self, request: PrefillRequest) -> None:
-        """Work a request's keys out, and send both to rank 0."""
-        begun = time.thread_time()
-        keys = self._maker.keys(request.tokens, request.salt, request.lora)
-        took = self._charge * (time.thread_time() - begun)
-        self._events.after(took + self._latency, self._commanded, encode(Submit(request=request, keys=keys)))
+        """Have the engine work a request's keys out and send both to rank 0, after all that came before."""
+
+        def work() -> Effect:
+            keys = self._maker.keys(request.tokens, request.salt, request.lora)
+            command = encode(Submit(request=request, keys=keys))
+            return lambda: self._events.after(self._latency, self._commanded, command)
+
+        self._engine.do(work)
 
     def progressed(self, progress: Sequence[LaneProgress]) -> None:
         """What rank 0's LOOP did with lanes."""

@@ -109,6 +109,20 @@ def test_repeated_runs_are_equal(model: Path) -> None:
     assert runs[0] == runs[1]
 
 
+def test_requests_of_one_instant_come_in_the_order_they_were_sent(model: Path) -> None:
+    """One thread of the engine makes all keys: those of a short prompt wait for those of a long one before it."""
+    config = EngineConfig(
+        model=model,
+        pp=4,
+        max_num_batched_tokens=CHUNK,
+        block_size=BLOCK,
+        kv_tokens=200_000,
+        order="fcfs",
+    )
+    served = Replica(config, charge=1.0).closed_loop(prompts(60_000, 16, 30_000, 16), 4)
+    assert [each.turn for each in served] == [0, 1, 2, 3]
+
+
 def test_arrivals_do_not_wait_for_answers(model: Path) -> None:
     there = replica(model)
     served = there.open_loop((0.01 * at, prompt) for at, prompt in enumerate(prompts(*[640] * 5)))
