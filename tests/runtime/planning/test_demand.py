@@ -109,6 +109,32 @@ def test_running_empty_again_and_again_is_no_steady_load() -> None:
         assert not demand.steady
 
 
+def test_what_came_to_an_idle_pipeline_is_a_burst_until_somebody_comes_after_an_answer() -> None:
+    demand = Demand()
+    for clients in range(1, 9):
+        demand.see(numbered(0, clients))
+    assert demand.burst
+    begun = answer(demand, 0, present=8, answered=3, again=0)
+    assert demand.burst, "nobody asked again"
+    begun = answer(demand, begun, present=5, answered=1, again=1)
+    assert not demand.burst
+    begun = answer(demand, begun, present=5, answered=5, again=0)
+    demand.see(PipelineView(()))
+    demand.see(numbered(begun, begun + 2))
+    assert demand.burst, "those before have all gone"
+
+
+def test_who_has_waited_behind_another_does_not_come_when_it_may_run() -> None:
+    demand, (first, reader, last) = Demand(), numbered(0, 3).lanes
+    assert demand.see(PipelineView((first, last), behind=(reader,))) == [first, last, reader]
+    assert (demand.requests, demand.tokens) == (3, 300)
+    demand.launched((Span("w0", 0, 100, True),), 0.0)
+    assert demand.see(PipelineView((last,), behind=(reader,))) == []
+    assert demand.see(PipelineView((reader, last))) == []
+    assert demand.burst
+    assert demand.steady
+
+
 def test_who_comes_is_told_once_oldest_first() -> None:
     demand = Demand()
     assert [lane.request_id for lane in demand.see(numbered(0, 2))] == ["w0", "w1"]
@@ -135,25 +161,28 @@ def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
     lanes: list[Lane] = []
     flight: list[tuple[Span, ...]] = []
     whole: dict[str, int] = {}
+    opens: dict[str, int] = {}
     waves = [(0, 0)] * WINDOW_WAVES
     for step in range(300):
         for _ in range(rng.choice((0, 0, 1, 3))):
             lane = Lane(f"r{step}.{len(lanes)}", 0, rng.randrange(1, 200))
             lanes.append(lane)
             whole[lane.request_id] = lane.left
+            opens[lane.request_id] = step + rng.choice((0, 0, 5))
         if lanes and rng.random() < 0.1:
             lanes.remove(rng.choice(lanes))
         if flight and rng.random() < 0.5:
             flight.pop(0)
-        seen = PipelineView(tuple(lanes), tuple(flight))
-        demand.see(seen)
+        ready = [lane for lane in lanes if opens[lane.request_id] <= step]
+        behind = tuple(lane for lane in lanes if lane not in ready)
+        demand.see(PipelineView(tuple(ready), tuple(flight), behind=behind))
         present = {lane.request_id for lane in lanes} | {span.request_id for wave in flight for span in wave}
         now = len(present), sum(whole[request_id] for request_id in present)
         recent = [*waves[-WINDOW_WAVES:], now]
         assert demand.requests == max(requests for requests, _ in recent)
         assert demand.tokens == max(tokens for _, tokens in recent)
-        if lanes and len(flight) < 6 and rng.random() < 0.7:
-            carried = lanes[: rng.randrange(1, 4)]
+        if ready and len(flight) < 6 and rng.random() < 0.7:
+            carried = ready[: rng.randrange(1, 4)]
             spans = tuple(
                 lane.span(rng.choice((lane.left, rng.randrange(1, lane.left + 1)))) for lane in carried
             )

@@ -8,6 +8,7 @@ import pytest
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
+from wavepp_worker.runtime.planning.planner import PipelineView
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneEnded, LaneScheduled
 from wavepp_worker.runtime.protocol.waves import Span
@@ -16,11 +17,16 @@ from tests.support.planning import shape
 
 
 class Observant(GreedyPlanner):
-    """Keeps what it is told of executed waves."""
+    """Keeps what it is told of executed waves, and who was behind others when it was asked last."""
 
     def __init__(self) -> None:
         super().__init__(8)
         self.seen: list[tuple[Sequence[Span], float]] = []
+        self.behind: list[str] = []
+
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
+        self.behind = [lane.request_id for lane in view.behind]
+        return super().propose(view)
 
     def observe(self, spans: Sequence[Span], seconds: float) -> None:
         self.seen.append((spans, seconds))
@@ -119,6 +125,22 @@ def test_who_reads_what_another_computes_has_no_place_before_that_is_in_a_wave()
     assert shape(lanes.propose()) == [("r0", 16, 4), ("reader", 12, 4)], "before who came later"
     assert lanes.next_to_materialise() == "reader"
     lanes.check()
+
+
+def test_a_planner_is_told_of_readers_before_they_have_a_place() -> None:
+    planner = Observant()
+    lanes = Lanes(Ring(4), planner, 8)
+    lanes.take(LaneAdmitted("writer", 0, 12))
+    lanes.take(LaneAdmitted("reader", 12, 18, after="writer"))
+    lanes.take(LaneAdmitted("gone", 12, 18, after="writer"))
+    lanes.propose()
+    assert planner.behind == ["reader", "gone"]
+    lanes.take(LaneAborted("gone"))
+    lanes.launch(lanes.propose())
+    assert planner.behind == ["reader"]
+    lanes.launch(lanes.propose())
+    assert lanes.propose()
+    assert planner.behind == []
 
 
 def test_a_reader_does_not_wait_for_a_writer_that_is_scheduled_to_its_end() -> None:

@@ -16,7 +16,14 @@ from tests.support.planning import BLOCK_SIZE, lanes, plan, shape
 
 
 def mpu(stages: int, tokens: int, cost: WaveCost, least: int = BLOCK_SIZE) -> Mpu:
-    """For waves of at most so many ``tokens``."""
+    """For waves of at most so many ``tokens``; it has seen somebody ask again."""
+    planner = fresh(stages, tokens, cost, least)
+    planner._demand.burst = False
+    return planner
+
+
+def fresh(stages: int, tokens: int, cost: WaveCost, least: int = BLOCK_SIZE) -> Mpu:
+    """One that has seen nothing."""
     return Mpu(
         stages=stages,
         max_num_batched_tokens=tokens,
@@ -95,10 +102,8 @@ def test_a_request_is_not_cut_because_one_that_was_just_answered_is_missing() ->
         planner.accept(view, spans)
         return span.length < 160
 
-    assert cut(others=3), "clients have just come: six waves for four stages"
-    for _ in range(WINDOW_WAVES):
-        cut(others=3)
-    assert not cut(others=3), "a window later: four waves"
+    for _ in range(WINDOW_WAVES + 1):
+        assert not cut(others=3), "four waves for four stages"
     for _ in range(WINDOW_WAVES):
         assert not cut(others=2), "the fourth may be about to ask again"
     assert cut(others=2), "a window later: three requests for four stages"
@@ -117,7 +122,7 @@ def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(st
 def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:
     """Four requests for waves of three: the fourth goes alone, and the three that come back again go together."""
     planner = mpu(4, 64, WaveCost(1.0, 1.0, 0.0))
-    flight = tuple((Span(f"f{i}", 0, 95, True),) for i in range(3))
+    flight = tuple((Span(f"f{i}", 0, 55, True),) for i in range(3))
 
     def launched(*waiting: Lane) -> list[str]:
         view = PipelineView(waiting, flight)
@@ -186,14 +191,9 @@ def test_equal_time_means_fewer_tokens_at_longer_context() -> None:
 
 
 def test_small_requests_spread_over_the_stages_before_they_share_waves() -> None:
-    """Twelve requests of one block: at first six waves for four stages, a window later four."""
-    planner = mpu(4, 1024, WaveCost(0.0, 1.0, 0.0))
-    assert len(plan(planner, lanes(*[16] * 12))) == 2
-    for _ in range(WINDOW_WAVES):
-        plan(planner, lanes(*[16] * 12))
-    assert len(plan(planner, lanes(*[16] * 12))) == 3
-    planner = mpu(4, 1024, WaveCost(0.0, 1.0, 0.0))
-    assert len(plan(planner, lanes(*[16] * 6))) == 1
+    """Twelve requests of one block: four waves for four stages."""
+    assert len(plan(mpu(4, 1024, WaveCost(0.0, 1.0, 0.0)), lanes(*[16] * 12))) == 3
+    assert len(plan(mpu(4, 1024, WaveCost(0.0, 1.0, 0.0)), lanes(*[16] * 4))) == 1
 
 
 def test_a_few_tokens_at_a_deep_context_that_are_worth_a_full_wave_are_planned_for() -> None:
@@ -211,3 +211,46 @@ def test_short_requests_pass_a_long_one_in_an_open_loop() -> None:
         plan(planner, [Lane(f"a{number}.{i}", 0, 16) for i in range(count)])
     spans = plan(planner, lanes(96, 640, 20, 640))
     assert spans[0].request_id == "r2", "3 % of the time of the second are 23 seconds"
+
+
+def test_a_burst_is_cut_into_waves_for_all_of_its_work_until_somebody_asks_again() -> None:
+    planner, flight = fresh(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0)), (Span("r0", 0, 16, True),)
+    waiting = lanes(16, *[1600] * 10)
+
+    def tokens(*lanes: Lane, in_flight: tuple[tuple[Span, ...], ...] = ()) -> int:
+        return sum(span.length for span in planner.propose(PipelineView(lanes, in_flight)))
+
+    assert tokens(*waiting) == 128, "sqrt(4 * 16016 / 4) = 127 seconds, in whole blocks"
+    planner.accept(PipelineView(waiting), flight)
+    assert tokens(*waiting[1:], in_flight=(flight,)) == 128
+    assert tokens(*waiting[1:]) == 128, "one is answered, and does not ask again"
+    assert tokens(*waiting[1:], Lane("r11", 0, 1600)) > 900, "a steady load fills the waves"
+
+
+def test_a_request_alone_that_others_read_from_is_cut_as_their_burst() -> None:
+    planner, readers = fresh(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0)), lanes(*[1000] * 5)
+    (span,) = planner.propose(PipelineView((Lane("writer", 0, 1400),), behind=readers))
+    assert span.length == 80, "sqrt(4 * 6400 / 4)"
+
+
+def test_a_burst_waits_for_those_who_are_being_admitted_as_long_as_that_costs_nothing() -> None:
+    cost = WaveCost(a=4.0, b=1.0, c=0.0)
+
+    def proposes(planner: Mpu, slack: float, admitting: int) -> bool:
+        ahead = ((Span("f", 0, 160, True),),)
+        return bool(planner.propose(PipelineView(lanes(1600), ahead, admitting, slack=slack)))
+
+    assert not proposes(fresh(5, 1024, cost), slack=1.0, admitting=3)
+    assert proposes(fresh(5, 1024, cost), slack=0.004, admitting=3), "the device is about to run dry"
+    assert proposes(fresh(5, 1024, cost), slack=1.0, admitting=0)
+    assert proposes(mpu(5, 1024, cost), slack=1.0, admitting=3), "a steady load"
+
+
+def test_the_next_burst_is_sized_by_its_own_work() -> None:
+    planner = fresh(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+    before = (Lane("a", 0, 8000), Lane("b", 0, 8000))
+    planner.propose(PipelineView(before))
+    planner.accept(PipelineView(before), [lane.span(8000) for lane in before])
+    planner.propose(PipelineView(()))
+    (span,) = planner.propose(PipelineView(lanes(800, 800)))
+    assert span.length == 48, "sqrt(4 * 1600 / 4) = 40 seconds, in whole blocks"

@@ -62,7 +62,7 @@ def test_mpu_paper_shrinks_to_half_a_wave_unless_told_otherwise(planner: Make) -
 
 
 def test_mpu_makes_waves_of_whole_blocks_by_the_configured_cost(planner: Make) -> None:
-    assert wave(planner("mpu", wave_cost=(1.0, 1.0, 0.0), max_num_batched_tokens=100), *[640] * 10) == 96
+    assert wave(planner("mpu", wave_cost=(2.0, 1.0, 0.0), max_num_batched_tokens=100), *[640] * 10) == 96
     assert wave(planner("mpu", wave_cost=(1.0, 1.0, 0.0)), 100) == 16, (
         "one block is the least of waves of 128"
     )

@@ -34,32 +34,41 @@ class Demand:
         self._level, self._answers_at_level, self._waves_at_level = 0, 0, 0
         self._answered_at_once = deque([0], maxlen=STEADY_ANSWERS)
         self._answers: float = STEADY_ANSWERS
+        self._answered = False
         self.steady = True
         """Whether requests seem to come only from who was answered."""
         self.recent = True
         """Whether the last of the requests came within the last ``WINDOW_WAVES`` waves, but for those who ask again."""
+        self.burst = True
+        """Whether nobody has come after an answer since there were no requests: these may be all there will be."""
         self.requests = 0
         """Most requests at a time."""
         self.tokens = 0
         """Most tokens at a time, each request counted whole until its last wave is done."""
 
     def see(self, view: PipelineView) -> list[Lane]:
-        """Account for what the next wave is planned from; returns the requests that came, oldest first."""
+        """Account for what the next wave is planned from; returns who came, oldest first, then those behind others."""
         # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.
         whole, ending = self._whole, sum(span.last for wave in view.in_flight for span in wave)
         answered, came = 0, []
         while len(self._ending) > ending:
             self._tokens -= whole.pop(self._ending.popleft(), 0)
             answered += 1
-        for lane in reversed(view.lanes):
-            if lane.request_id in whole:
-                break
-            whole[lane.request_id] = lane.left
-            self._tokens += lane.left
-            came.append(lane)
-        if len(whole) != len(view.lanes) + ending:
+        for lanes in (view.behind, view.lanes):
+            for lane in reversed(lanes):
+                if lane.request_id in whole:
+                    break
+                whole[lane.request_id] = lane.left
+                self._tokens += lane.left
+                came.append(lane)
+        if len(whole) != len(view.lanes) + len(view.behind) + ending:
             self._recount(view)
         self._judge(len(self._whole), answered)
+        if not self._whole:
+            self.burst, self._answered = True, False
+        else:
+            self._answered = self._answered or answered > 0
+            self.burst = self.burst and not (came and self._answered)
         self.requests = max(len(self._whole), max(self._requests_of_waves))
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
         came.reverse()
@@ -103,6 +112,6 @@ class Demand:
     def _recount(self, view: PipelineView) -> None:
         """Somebody left without having ended."""
         present = {span.request_id: span.length for wave in view.in_flight for span in wave}
-        present.update((lane.request_id, lane.left) for lane in view.lanes)
+        present.update((lane.request_id, lane.left) for lane in (*view.lanes, *view.behind))
         self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
         self._tokens = sum(self._whole.values())

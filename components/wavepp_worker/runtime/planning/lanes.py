@@ -145,7 +145,9 @@ class Lanes:
 
     def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
         """What the planner may put into the next wave, and what is in flight."""
-        return PipelineView(tuple(self._open()), tuple(self.ring.waves()), admitting, slack=slack)
+        lanes = tuple(self._open())
+        behind = tuple(self._lanes[request_id] for request_id in self._after)
+        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack, behind=behind)
 
     def _open(self) -> Iterator[Lane]:
         """The lanes that have a place in the waves."""

@@ -2,17 +2,17 @@
 
 The paper's rules (section 4.6, ``mpu_paper.py``) ask how many waves of a token budget the work makes. Here the cost
 model says how many seconds a wave shall take. Where requests come without waiting for answers, that is what
-``open_loop.py`` says. Under a *steady* load (``Demand``), where who was just answered is about to ask again, it follows
-from six rules, each a method or an argument of that name. Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is
-what a wave costs by itself (``WaveCost``).
+``open_loop.py`` says. Under a *steady* load (``Demand``) who was just answered is about to ask again; until somebody
+has done so, several requests that came to an idle pipeline may be all there will be (``burst.py``). From then on, six
+rules hold, each a method or an argument of that name. Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is what
+a wave costs by itself (``WaveCost``).
 
 * *alone*: a request of ``u`` seconds cut into ``k`` waves is done after ``(k + Q) * (a + u/k)``, which is least
   for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
   pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. The most
-  that was supplied lately counts, as who was just answered is missing. While clients have just come, there are half as
-  many waves again: they pay ``a`` once, and those in its smaller waves are answered sooner. A wave that takes all there
-  is and could take more is launched when rank 0's device is about to run dry, in an open loop as well.
+  that was supplied lately counts, as who was just answered is missing. A wave that takes all there is and could take
+  more is launched when rank 0's device is about to run dry, whatever the load.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *turns*: clients that are answered together ask again together. A wave that took all it could leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from wavepp_worker.runtime.planning.burst import Burst
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
@@ -42,10 +43,6 @@ MIN_TURN_SHARE = 0.2
 MAX_STRETCH = 1.3
 """Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again."""
-BURST_WAVES_PER_STAGE = 1.5
-"""Waves a stage while clients have just come, and there are at most ``MAX_BURST_REQUESTS_PER_STAGE``."""
-MAX_BURST_REQUESTS_PER_STAGE = 3
-"""Requests a stage: more are answered soonest by waves that cost little, one after the other."""
 MAX_SHARE_WAITING_ONE_MORE_WAVE = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
 MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT = 0.0075
@@ -79,6 +76,7 @@ class Mpu(PackingPlanner):
         self._cost = LearnedCost().cost if cost is None else cost
         self._demand = Demand()
         self._open_loop = OpenLoop(stages, max_num_batched_tokens, min_num_batched_tokens)
+        self._burst = Burst(stages, max_num_batched_tokens, min_num_batched_tokens)
         self._supply_now = 0.0
         """Tokens of a wave that the requests supplied in the latest decision."""
         self._oldest, self._oldest_begun = "", 0
@@ -97,6 +95,8 @@ class Mpu(PackingPlanner):
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes, demand = view.lanes[: self._max_num_seqs], self._demand
         came = demand.see(view)
+        if not view.in_flight:
+            self._burst.begin()
         if not lanes:
             return ()
         head = lanes[0]
@@ -104,8 +104,15 @@ class Mpu(PackingPlanner):
         if head.request_id != self._oldest or head.next < self._oldest_begun:
             self._oldest, self._oldest_begun = head.request_id, head.next
         if came:
-            self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == len(view.lanes))
-        if demand.steady:
+            present = len(view.lanes) + len(view.behind)
+            self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == present)
+        burst = demand.steady and demand.burst
+        if burst and view.admitting and view.slack > LAUNCH_MARGIN_SECONDS:
+            # How long waves should take follows from all there is, which is known in a moment.
+            return ()
+        if burst and (len(lanes) > 1 or view.behind):
+            spans, room = self._burst_wave(view, lanes)
+        elif demand.steady:
             spans, room = self._steady_wave(view, lanes)
         else:
             spans, room = self._open_wave(view, lanes)
@@ -118,6 +125,19 @@ class Mpu(PackingPlanner):
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where requests come without waiting for answers, and whether it could take more."""
         seconds, order = self._open_loop.plan(view, lanes, self._cost)
+        return self._wave(seconds, lanes, order)
+
+    def _burst_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
+        """The next wave where all there is may be all there will be, and whether it could take more."""
+        seconds = self._burst.seconds(view, lanes, self._cost)
+        # Rounded up to a block, so that rounding never leaves a rest that needs one more wave.
+        seconds += self._cost.work(lanes[0].next, self._block_size - 1)
+        return self._wave(seconds, lanes, lanes)
+
+    def _wave(
+        self, seconds: float, lanes: Sequence[Lane], order: Sequence[Lane]
+    ) -> tuple[tuple[Span, ...], bool]:
+        """A wave of ``seconds`` that takes lanes in this ``order``, and whether it could take more."""
         self._supply_now = 0.0
         fits = self._cost.tokens_within(seconds, lanes[0].next)
         self.budget = min(max(fits, self._min_tokens), self._max_tokens)
@@ -150,6 +170,7 @@ class Mpu(PackingPlanner):
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
         self._demand.launched(spans, self._supply_now)
         self._open_loop.launched(view.lanes, spans, self._cost)
+        self._burst.launched(spans, self._cost)
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage: by *supply*, and while that makes no full waves, by *alone*."""
@@ -172,8 +193,6 @@ class Mpu(PackingPlanner):
     def _supply(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[float, bool]:
         """Seconds of a wave that the requests supply now, and whether all stages can have full waves."""
         cost, stages, head = self._cost, self._stages, lanes[0]
-        burst = self._demand.recent and self._demand.requests <= MAX_BURST_REQUESTS_PER_STAGE * stages
-        waves = stages * BURST_WAVES_PER_STAGE if burst else stages
         # ``cost.work``, written out: 128 calls are too slow to plan with.
         b, half = cost.b + cost.c / 2, cost.c / 2
         first = cost.work(head.next, head.left)
@@ -182,9 +201,8 @@ class Mpu(PackingPlanner):
             total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
             longest = max(longest, lane.end)
             # Enough for full waves everywhere: what else there is does not matter.
-            if total - first > waves * (
-                full := self._max_tokens * (b + cost.c * (longest + self._max_tokens))
-            ):
+            full = self._max_tokens * (b + cost.c * (longest + self._max_tokens))
+            if total - first > stages * full:
                 return full, True
         if stages == 1:
             # No other stage to keep busy: whatever there is makes a wave.
@@ -196,7 +214,7 @@ class Mpu(PackingPlanner):
                 total += work
                 if span.request_id != head.request_id:
                     others += work
-        return min(others / (stages - 1), total / waves), False
+        return min(others / (stages - 1), total / stages), False
 
     def _even(self, lane: Lane, seconds: float) -> int:
         """Tokens of the lane's next chunk, if all its chunks take the same and about ``seconds`` at most."""

@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 from wavepp_worker.runtime.planning.arrivals import Arrivals
+from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
@@ -49,21 +51,16 @@ class OpenLoop:
 
     def plan(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> tuple[float, Sequence[Lane]]:
         """Seconds of work of the next wave, and the lanes in the order in which it should take them."""
-        a, half, behind = cost.a / cost.b, cost.c / cost.b / 2, self._stages - 1
-        per_token = 1 + half
-        works, total, ends = [], 0.0, 0.0
-        for lane in lanes:
-            # ``cost.work``, written out: 128 calls are too slow to plan with.
-            work = (lane.end - lane.next) * (per_token + half * (lane.next + lane.end))
-            works.append(work)
-            total += work
-            ends += total
+        a, behind = cost.a / cost.b, self._stages - 1
+        left = works(lanes, cost)
+        ends = list(accumulate(left))
+        total = ends[-1]
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
         wave = total
         shortest = cost.work(lanes[0].next, self._min_tokens) / cost.b
         if behind:
             requests, work = self._arrivals.to_come(total, a / self._latest)
-            mean = (ends + requests * (total + work / 2)) / (len(lanes) + requests)
+            mean = (sum(ends) + requests * (total + work / 2)) / (len(lanes) + requests)
             if view.in_flight and view.slack > 0:
                 shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
             wave = math.sqrt(a * mean / behind)
@@ -71,13 +68,13 @@ class OpenLoop:
         waves = max(1, math.ceil(total / wave - ROUNDING_SHARE))
         if waves <= self._stages:
             wave = min(full, max(total / waves, shortest))
-        order = self._passing.order(lanes, works, behind * (wave + a), wave)
+        order = self._passing.order(lanes, left, behind * (wave + a), wave)
         return wave * cost.b, order
 
     def launched(self, lanes: Sequence[Lane], spans: Sequence[Span], cost: WaveCost) -> None:
         """A wave was launched, which has advanced ``lanes``."""
-        works = {span.request_id: cost.work(span.start, span.length) / cost.b for span in spans}
-        wave = sum(works.values())
+        carried = {span.request_id: cost.work(span.start, span.length) / cost.b for span in spans}
+        wave = sum(carried.values())
         self._lengths.append(wave)
         self._arrivals.launched(cost.a / cost.b + wave)
-        self._passing.launched(lanes, works, cost.a / cost.b + wave)
+        self._passing.launched(lanes, carried, cost.a / cost.b + wave)

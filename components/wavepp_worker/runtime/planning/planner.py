@@ -45,12 +45,14 @@ class PipelineView:
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
         slack: seconds for which rank 0's device has work already.
+        behind: admitted requests that reuse what is in no wave yet. They are not in ``lanes`` before it is.
     """
 
     lanes: Sequence[Lane]
     in_flight: Sequence[tuple[Span, ...]] = ()
     admitting: int = 0
     slack: float = 0.0
+    behind: Sequence[Lane] = ()
 
 
 class Planner(ABC):

@@ -1,0 +1,56 @@
+"""How long waves take while what there is may be all there will be: a burst that came to an idle pipeline. Pure.
+
+Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is what a wave costs by itself. Work of ``u`` seconds, cut
+into waves of ``w``, is done by the last stage after ``u + a * u / w + Q * (a + w)``: the first stage's time, and that
+of the longest wave for each stage behind. It is least for
+
+    ``w = sqrt(a * u / Q)``
+
+where ``u`` is all work since the pipeline was idle: finer waves for what is left of it would gain nothing, as each
+stage behind waits for the longest. Who reads what another is still to compute counts before it may run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from wavepp_worker.runtime.planning.lane_work import works
+from wavepp_worker.runtime.planning.open_loop import ROUNDING_SHARE
+from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.wave_cost import WaveCost
+from wavepp_worker.runtime.protocol.waves import Span
+
+
+class Burst:
+    """Sizes waves for the least time until the last answer.
+
+    Times are counted in tokens, of which each costs 1 without context: seconds change while their cost is learned.
+    """
+
+    def __init__(self, stages: int, max_tokens: int, min_tokens: int) -> None:
+        self._behind = stages - 1
+        self._max_tokens, self._min_tokens = max_tokens, min_tokens
+        self._launched = 0.0
+
+    def begin(self) -> None:
+        """The pipeline is idle: what was launched before does not count any more."""
+        self._launched = 0.0
+
+    def seconds(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> float:
+        """Seconds of work of the next wave."""
+        ready = sum(works(lanes, cost))
+        full = cost.work(lanes[0].next, self._max_tokens) / cost.b
+        wave = ready
+        if self._behind:
+            period = self._launched + ready + sum(works(view.behind, cost))
+            wave = math.sqrt(cost.a / cost.b * period / self._behind)
+        least = cost.work(lanes[0].next, self._min_tokens) / cost.b
+        wave = min(max(wave, least), full)
+        # Waves of one length rather than a rest: what others read has to be in waves before they may run.
+        waves = max(1, math.ceil(ready / wave - ROUNDING_SHARE))
+        return min(ready / waves, full) * cost.b
+
+    def launched(self, spans: Sequence[Span], cost: WaveCost) -> None:
+        """A wave was launched."""
+        self._launched += sum(cost.work(span.start, span.length) for span in spans) / cost.b
