@@ -90,11 +90,28 @@ def test_clients_that_begin_one_after_the_other_are_no_open_loop() -> None:
 
 def test_clients_that_begin_when_others_have_stopped_are_no_open_loop() -> None:
     demand = Demand()
-    begun = answer(demand, 0, present=2, answered=1, again=0)
+    begun = answer(demand, 0, present=2, answered=1, again=1)
+    begun = answer(demand, begun, present=2, answered=1, again=0)
     begun = answer(demand, begun, present=1, answered=1, again=0)
     demand.see(PipelineView(()))
     demand.see(numbered(begun, begun + 8))
     assert demand.steady
+
+
+def test_several_that_are_all_answered_before_anybody_else_comes_are_no_closed_loop() -> None:
+    demand = Demand()
+    begun = answer(demand, 0, present=3, answered=1, again=0)
+    begun = answer(demand, begun, present=2, answered=2, again=0)
+    demand.see(PipelineView(()))
+    assert not demand.steady
+
+
+def test_one_client_is_a_steady_load_although_it_leaves_the_pipeline_empty() -> None:
+    demand, begun = Demand(), 0
+    for _ in range(4):
+        begun = answer(demand, begun, present=1, answered=1, again=0)
+        demand.see(PipelineView(()))
+        assert demand.steady
 
 
 def test_running_empty_again_and_again_is_no_steady_load() -> None:

@@ -248,9 +248,10 @@ def test_a_burst_waits_for_those_who_are_being_admitted_as_long_as_that_costs_no
 
 def test_the_next_burst_is_sized_by_its_own_work() -> None:
     planner = fresh(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
-    before = (Lane("a", 0, 8000), Lane("b", 0, 8000))
-    planner.propose(PipelineView(before))
-    planner.accept(PipelineView(before), [lane.span(8000) for lane in before])
+    for before in ("a", "asks again"):
+        lane = Lane(before, 0, 8000)
+        planner.propose(PipelineView((lane,)))
+        planner.accept(PipelineView((lane,)), [lane.span(8000)])
     planner.propose(PipelineView(()))
     (span,) = planner.propose(PipelineView(lanes(800, 800)))
     assert span.length == 48, "sqrt(4 * 1600 / 4) = 40 seconds, in whole blocks"

@@ -36,6 +36,12 @@ def test_waves_are_sized_by_the_mean_work_up_to_the_end_of_a_request() -> None:
     assert seconds(lanes(1600, 1600)) == pytest.approx(2400**0.5), "1600 and 3200 are 2400 on average"
 
 
+def test_who_reads_what_is_not_computed_yet_counts_as_work() -> None:
+    waiting, loop = lanes(1600), OpenLoop(5, max_tokens=1024, min_tokens=16)
+    view = PipelineView(waiting, behind=(Lane("reader", 400, 2000),))
+    assert loop.plan(view, waiting, COST)[0] == pytest.approx(2400**0.5), "1600 and 3200 are 2400 on average"
+
+
 def test_no_wave_is_shorter_than_the_one_it_would_wait_behind() -> None:
     assert seconds(lanes(1600), slack=100.0, ahead=160) == 160.0
     assert seconds(lanes(1600), slack=0.0, ahead=160) == pytest.approx(40.0), "the first stage is idle"

@@ -21,7 +21,8 @@ class Demand:
     planned: under such a *steady* load the most that was seen is what there is. It shows in what never happens: after
     an answer there is never one request more than before. Where requests come without waiting for answers, their number
     falls and rises all the time, with little load as in overload. So a load is steady until the number of requests
-    rises above the most since it last fell by more than were answered at once, and again ``STEADY_ANSWERS`` later.
+    rises above the most since it last fell by more than were answered at once, or until several came to an idle
+    pipeline and all were answered before anybody else came; and again ``STEADY_ANSWERS`` later.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Demand:
         self._level, self._answers_at_level, self._waves_at_level = 0, 0, 0
         self._answered_at_once = deque([0], maxlen=STEADY_ANSWERS)
         self._answers: float = STEADY_ANSWERS
-        self._answered = False
+        self._answered = 0
         self.steady = True
         """Whether requests seem to come only from who was answered."""
         self.recent = True
@@ -63,12 +64,14 @@ class Demand:
                 came.append(lane)
         if len(whole) != len(view.lanes) + len(view.behind) + ending:
             self._recount(view)
+        self._answered += answered
+        if self._whole:
+            self.burst = self.burst and not (came and self._answered)
+        elif self.burst and self._answered > 1:
+            self._answers = 0
         self._judge(len(self._whole), answered)
         if not self._whole:
-            self.burst, self._answered = True, False
-        else:
-            self._answered = self._answered or answered > 0
-            self.burst = self.burst and not (came and self._answered)
+            self.burst, self._answered = True, 0
         self.requests = max(len(self._whole), max(self._requests_of_waves))
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
         came.reverse()

@@ -53,21 +53,22 @@ class OpenLoop:
         """Seconds of work of the next wave, and the lanes in the order in which it should take them."""
         a, behind = cost.a / cost.b, self._stages - 1
         left = works(lanes, cost)
-        ends = list(accumulate(left))
+        ready = sum(left)
+        ends = list(accumulate((*left, *works(view.behind, cost))))
         total = ends[-1]
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
         wave = total
         shortest = cost.work(lanes[0].next, self._min_tokens) / cost.b
         if behind:
             requests, work = self._arrivals.to_come(total, a / self._latest)
-            mean = (sum(ends) + requests * (total + work / 2)) / (len(lanes) + requests)
+            mean = (sum(ends) + requests * (total + work / 2)) / (len(ends) + requests)
             if view.in_flight and view.slack > 0:
                 shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
             wave = math.sqrt(a * mean / behind)
         self._latest = wave = min(max(wave, shortest), full)
-        waves = max(1, math.ceil(total / wave - ROUNDING_SHARE))
+        waves = max(1, math.ceil(ready / wave - ROUNDING_SHARE))
         if waves <= self._stages:
-            wave = min(full, max(total / waves, shortest))
+            wave = min(full, max(ready / waves, shortest))
         order = self._passing.order(lanes, left, behind * (wave + a), wave)
         return wave * cost.b, order
 
