@@ -29,9 +29,9 @@ def change(file: Path, **values: object) -> None:
 
 def test_sizes_are_those_that_a_load_finds(model: Path) -> None:
     shape, info = read_model_shape(model), read_model_info(model)
-    assert shape == ModelShape(info.num_layers, info.context_length, has_chat_template=True)
+    assert shape == ModelShape(info.num_layers, info.context_length, "float32", has_chat_template=True)
     change(model / "config.json", num_hidden_layers=None, max_position_embeddings=None)
-    assert read_model_shape(model) == ModelShape(None, None, has_chat_template=True)
+    assert read_model_shape(model) == ModelShape(None, None, "float32", has_chat_template=True)
 
 
 def test_a_timed_model_has_sizes_too() -> None:

@@ -71,6 +71,12 @@ def test_in_a_file_with_its_line(tmp_path: Path) -> None:
     assert refused("-f", str(file)).startswith(f"-f {file}, line 2: Common is in line 1 already")
 
 
+def test_a_key_that_is_advised_is_not_taken_for_one_that_was_written() -> None:
+    said = refused("--PrefillWorker.served_model_name=a", "--DecodeWorker.served_model_name=b")
+    assert said.startswith("--PrefillWorker.served_model_name: ")
+    assert said.endswith("; set Common.served_model_name\n")
+
+
 def test_as_an_option_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused("--model", "/nope").startswith("--model: /nope ")
     assert refused("--DecodeWorker.model=/nope").startswith("--DecodeWorker.model: /nope ")

@@ -7,13 +7,10 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.file_digest import file_digests
-
-if TYPE_CHECKING:
-    import torch
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 TOKENIZER = "tokenizer.json"
@@ -118,15 +115,12 @@ def read_header(file: Path) -> dict[str, Any]:
     return header
 
 
-def checkpoint_dtype(model_dir: Path) -> torch.dtype:
-    """The dtype most of the weights are stored in.
+def checkpoint_dtype(model_dir: Path) -> str:
+    """The dtype most of the weights are stored in: ``float32``, ``bfloat16`` or ``float16``.
 
     Raises:
-        ConfigError: it is none of float32, bfloat16, float16.
+        ConfigError: it is none of these.
     """
-    # Imported late, as who only looks for files needs no tensors.
-    import torch
-
     elements: Counter[str] = Counter()
     for file in weight_files(model_dir):
         for name, entry in read_header(file).items():
@@ -139,7 +133,7 @@ def checkpoint_dtype(model_dir: Path) -> torch.dtype:
             f"model: {model_dir} stores its weights as {name}; only F32, BF16 and F16 checkpoints are "
             "supported"
         )
-    return getattr(torch, _DTYPES[name])
+    return _DTYPES[name]
 
 
 def content_id(model_dir: Path) -> str:

@@ -74,7 +74,7 @@ def read_model_info(model_dir: Path) -> ModelInfo:
         hidden_size=config.hidden_size,
         context_length=context_length,
         eos_token_ids=_eos_token_ids(model_dir, config),
-        dtype=checkpoint_dtype(model_dir),
+        dtype=getattr(torch, checkpoint_dtype(model_dir)),
         layer_costs=parts.layers,
         embedding_cost=parts.embedding * _EMBEDDING_SHARE,
         head_cost=parts.head * _HEAD_SHARE,

@@ -10,11 +10,10 @@ from typing import Any
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import (
     TOKENIZER,
-    read_header,
+    checkpoint_dtype,
     read_json,
     require_model_dir,
     require_tokenizer,
-    weight_files,
 )
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
@@ -26,11 +25,13 @@ class ModelShape:
     Attributes:
         num_layers: decoder layers.
         context_length: most positions the model was made for.
+        dtype: that most of its weights are stored in.
         has_chat_template: whether messages of a chat can be written as a prompt.
     """
 
     num_layers: int | None
     context_length: int | None
+    dtype: str
     has_chat_template: bool
 
 
@@ -42,14 +43,13 @@ def read_model_shape(model_dir: Path) -> ModelShape:
     """
     if is_timed(model_dir):
         timed = read_timed_model(model_dir)
-        return ModelShape(timed.layers, timed.context_length, has_chat_template=False)
+        return ModelShape(timed.layers, timed.context_length, "bfloat16", has_chat_template=False)
     require_model_dir(model_dir)
     config = read_json(model_dir / "config.json")
-    for file in weight_files(model_dir):
-        read_header(file)
     return ModelShape(
         _size(model_dir, config, "num_hidden_layers"),
         _size(model_dir, config, "max_position_embeddings"),
+        checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
     )
 

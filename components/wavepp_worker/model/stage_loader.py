@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.dtype_choice import dtype_name
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 from wavepp_worker.model.timed_stage import TimedStage
 
@@ -17,29 +17,12 @@ if TYPE_CHECKING:
 
 
 def resolve_dtype(name: str, info: ModelInfo, device: str = "cpu") -> torch.dtype:
-    """The dtype to compute in: ``float32``, ``bfloat16``, or ``auto``.
-
-    ``auto`` is the checkpoint's, or float32 (which holds the others' values exactly) for a float16 checkpoint
-    and on a CPU without bfloat16 instructions, where bfloat16 is many times slower.
+    """As ``dtype_name``, as a dtype.
 
     Raises:
         ConfigError: another name; names ``dtype``.
     """
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if name == "auto":
-        slow = info.dtype == torch.float16 or (device == "cpu" and not _cpu_has_bfloat16())
-        return torch.float32 if slow else info.dtype
-    if name not in named:
-        raise ConfigError(f"dtype: {name} is not supported; use auto, float32 or bfloat16")
-    return named[name]
-
-
-def _cpu_has_bfloat16() -> bool:
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return False
-    return not words.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
+    return getattr(torch, dtype_name(name, str(info.dtype).removeprefix("torch."), device))
 
 
 def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage | TimedStage:

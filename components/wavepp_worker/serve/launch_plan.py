@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.agreement import Serving, check_agreement, serving
 from wavepp_worker.serve.config_sources import deep_merge
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
@@ -140,14 +141,14 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     processes: list[Process] = []
     base_url = model = None
     wants_demo, chats = False, True
+    workers: list[Serving | None] = []
     for service in services:
         own = settings[service.name]
         flags = dict(own.flags)
-        shape = None
+        choice = None
         if service.needs_model:
             choice = add_model(service, flags, settings)
-            shape = choice.shape
-            chats = chats and takes_messages(service, flags, shape)
+            chats = chats and takes_messages(service, flags, choice.shape)
             model = choice.name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
@@ -169,7 +170,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             of_this = replica_values(service, flags, replica, own.workers)
             check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
-            check_flags(service, argv, shape)
+            check_flags(service, argv, None if choice is None else choice.shape)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))
@@ -188,6 +189,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                     url=base_url if service.kind == "frontend" and base_url else _worker_url(own, port),
                 )
             )
+        if choice is not None:
+            workers.append(serving(service, flags, choice))
+    check_agreement([each for each in workers if each is not None])
     if not chats:
         notes.append(
             "the model takes no messages, as it has no chat template: ask /v1/completions with a prompt"

@@ -65,7 +65,7 @@ class WrittenKeys:
         service = next((each for each in self._graph.services if each.name == name), None)
         if service is not None and inner in service.common:
             places.append(f"{COMMON}.{inner}")
-        if inner in _EVERYBODYS:
+        if service is not None and inner in _EVERYBODYS:
             places += [f"{each.name}.{inner}" for each in self._graph.services]
         found = next((self._written[place] for place in places if place in self._written), None)
         variable = f"DYN_{inner.upper()}"

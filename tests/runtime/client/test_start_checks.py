@@ -15,7 +15,7 @@ from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.rank.build import load_device
 
-SHAPE = ModelShape(num_layers=6, context_length=1024, has_chat_template=True)
+SHAPE = ModelShape(num_layers=6, context_length=1024, dtype="float32", has_chat_template=True)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,9 @@ def test_what_works_passes_and_unknown_sizes_are_left_to_the_load(tmp_path: Path
     fine = {"pp": 2, "partition": (2, 4), "disk_kv_tokens": 64, "disk_path": tmp_path / "made" / "later"}
     check_start(EngineConfig(model=Path("/m"), **fine), SHAPE)
     assert not (tmp_path / "made").exists()
-    check_start(EngineConfig(model=Path("/m"), pp=99), ModelShape(None, None, has_chat_template=True))
+    check_start(
+        EngineConfig(model=Path("/m"), pp=99), ModelShape(None, None, "float32", has_chat_template=True)
+    )
 
 
 def test_a_torch_that_sees_no_gpu_is_a_sentence(

@@ -1,0 +1,42 @@
+"""Workers of one graph serve one model in one way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model import dtype_choice
+from wavepp_worker.serve.graph import resolve
+from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
+
+pytestmark = pytest.mark.usefixtures("in_the_repository")
+
+
+def plan(model: Path, **sections: dict[str, object]) -> LaunchPlan:
+    config = {"Common": {"model": str(model)}, **sections}
+    return make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+
+
+def test_a_name_of_its_own_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
+    said = r"^PrefillWorker\.served_model_name: PrefillWorker would serve 'b' and DecodeWorker 'a'"
+    with pytest.raises(ConfigError, match=said):
+        plan(tiny_llama, PrefillWorker={"served_model_name": "b"}, DecodeWorker={"served_model_name": "a"})
+    other = Path(shutil.copytree(tiny_llama, tmp_path / "other"))
+    with pytest.raises(ConfigError, match=r"would serve 'other' .*set Common\.served_model_name"):
+        plan(tiny_llama, PrefillWorker={"model": str(other)})
+    assert plan(tiny_llama, PrefillWorker={"model": str(other), "served_model_name": "x"}).model == "x"
+
+
+def test_a_dtype_of_its_own_is_refused_also_where_one_of_both_is_auto(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dtype_choice, "_cpu_has_bfloat16", lambda: True)
+    said = r"^PrefillWorker\.dtype: PrefillWorker would compute in bfloat16 and DecodeWorker in float32"
+    for decode in ("auto", "float32"):
+        with pytest.raises(ConfigError, match=said):
+            plan(tiny_llama, PrefillWorker={"dtype": "bfloat16"}, DecodeWorker={"dtype": decode})
+    plan(tiny_llama, PrefillWorker={"dtype": "float32"})
+    with pytest.raises(ConfigError, match=r"^PrefillWorker\.dtype: "):
+        plan(tiny_llama, PrefillWorker={"dtype": "int8"})
