@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 from collections.abc import Callable
@@ -123,7 +124,11 @@ def gone(engine: PrefillEngine, folder: Path) -> None:
 
 @pytest.mark.parametrize("damages", [(flip, cut_off), (gone, full)])
 def test_damage_while_running_costs_computations_and_nothing_else(
-    tiny_llama: Path, reference: Reference, tmp_path: Path, damages: tuple[Damage, ...]
+    tiny_llama: Path,
+    reference: Reference,
+    tmp_path: Path,
+    damages: tuple[Damage, ...],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """No rank ends, no answer is wrong, the books balance; the next life begins with what is left."""
     maker, router = PromptMaker(seed=9), Router()
@@ -144,6 +149,8 @@ def test_damage_while_running_costs_computations_and_nothing_else(
         assert engine.rank_pids == pids
         # Which of them is admitted last depends on what each finds in the cache.
         assert any(router.known(prompt) >= 296 for prompt in prompts), "the device goes on"
+    told = r"^[\d-]{10}T[\d:.]{15}Z  WARN wavepp_worker\S+: .*(blocks on disk are damaged|is switched off).* rank=[01]$"
+    assert re.search(told, capfd.readouterr().err, re.MULTILINE), "ranks say it, and when"
     with PrefillEngine(config(tiny_llama, tmp_path)) as engine:
         for prompt in prompts:
             check(reference, prompt, engine.prefill(prompt))

@@ -23,6 +23,7 @@ from wavepp_worker.runtime.protocol.outbox import Outbox
 from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS, RankConfig
 from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, make_threads
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
+from wavepp_worker.runtime.rank.log_lines import log_as_lines
 from wavepp_worker.runtime.trace.recording import Recording
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
@@ -120,6 +121,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankConfig)
+    log_as_lines(config.rank, os.environ)
     threading.Thread(target=_die_with_parent, name="lifeline", daemon=True).start()
     run_rank(config)
 
