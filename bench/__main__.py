@@ -24,6 +24,7 @@ COMMANDS = {
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
     "bench.trace FILE": "a public request trace, or a generated one, replayed on virtual devices",
+    "bench.timeline_picture PICTURE": "the waves of every rank as a picture, of a timeline or of prompts that run now",
     "bench.planners": "every planner on the paper's cells, without host and cache",
     "bench.planners.open_loop": "every planner on traces at several loads, without host and cache",
 }

@@ -67,11 +67,11 @@ def test_every_command_is_listed(run_here) -> None:
     assert runnable - {"bench"} == set(MODULES)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/measurements.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md", "docs/measurements.md"])
 def test_pages_name_commands_that_exist(page: str) -> None:
     named = set(re.findall(r"python -m (bench[\w.]*)", (ROOT / page).read_text()))
     assert named <= {*MODULES, "bench"}, "a command that does not exist"
-    if page == "README.md":
+    if page == "docs/benchmarks.md":
         assert named >= set(MODULES)
 
 
@@ -99,6 +99,12 @@ def test_trace(tmp_path: Path) -> None:
     assert "mpu" in printed
     assert printed.count("40.0%") == 3, "what could be reused, and what each policy reused"
     assert json.loads(timeline.read_text())["traceEvents"]
+    picture = tmp_path / "timeline.png"
+    run("bench.timeline_picture", str(picture), "--trace", str(timeline), "--what", "virtual devices")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    trace.write_text('{"traceEvents": []}')
+    with pytest.raises(AssertionError, match="has no wave"):
+        run("bench.timeline_picture", str(picture), "--trace", str(trace))
 
 
 def test_order_shows_that_prefixes_which_do_not_fit_are_reused_more_and_nobody_is_passed_beyond_the_bound(
