@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.page_commands import blocks
 from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
 
@@ -58,6 +61,28 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the page's commands read state.json with jq")
+def test_what_operators_are_told_to_type_shows_what_they_are_told(graph: ServedGraph) -> None:
+    """The block of docs/operate.md that asks a running graph."""
+    ask(graph, [1, 2, 3])
+    [block] = [each for each in blocks("docs/operate.md", "bash") if "/engine/control/audit" in each]
+    script = block.replace("/tmp/wavepp", str(graph.running.run_dir)).replace("curl -s", "echo; curl -sf")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for told in (
+        "Frontend:0 http://127.0.0.1:",
+        "PrefillWorker:1 http://127.0.0.1:",
+        "ready=true",
+        '"status":"ready"',
+        "wavepp_tier_used_blocks{",
+        '{"status":"ok","ranks":[{"rank":0,"capacity":',
+        '"timings":[',
+    ):
+        assert told in done.stdout, done.stdout
 
 
 def at_once(graph: ServedGraph, prompts: list[list[int]]) -> list[dict[str, Any]]:
