@@ -29,19 +29,20 @@ class Death(msgspec.Struct, frozen=True):
 
 
 class DeathNotes:
-    """The launcher's side: writes the last deaths.
-
-    Args:
-        path: the file; there is none before the first death.
-    """
+    """The launcher's side: writes the last deaths."""
 
     def __init__(self, path: Path) -> None:
+        """Begin the file ``path``, with nobody in it."""
         self._path = path
         self._deaths: deque[Death] = deque(maxlen=_KEPT)
+        self._write()
 
     def note(self, death: Death) -> None:
         """Let others know of it at once; on a full disk they do not get to know."""
         self._deaths.append(death)
+        self._write()
+
+    def _write(self) -> None:
         scratch = self._path.with_name(f".{self._path.name}")
         with contextlib.suppress(OSError):
             scratch.write_bytes(msgspec.json.encode(list(self._deaths)))
