@@ -105,16 +105,14 @@ def prefill(
     Progress is on standard error; a summary is the last line of standard output, or of standard error where that has
     the results. Leaves with 1 if a prompt failed, with 130 or 143 if it was interrupted.
     """
-    from wavepp_worker.model.demo_model import ensure_demo_model
     from wavepp_worker.model.model_shape import read_model_shape
-    from wavepp_worker.runtime.client.prompt_file import run_file
     from wavepp_worker.runtime.client.prompt_lines import STANDARD
     from wavepp_worker.runtime.client.start_checks import check_start
 
     try:
         pools = parse_numbers(kv_tokens, "kv_tokens")
         config = engine_config(
-            model=model or ensure_demo_model(),
+            model=model or _demo_model(),
             pp=pp,
             partition=parse_numbers(partition, "partition") if partition else None,
             dtype=dtype,
@@ -132,6 +130,9 @@ def prefill(
             max_batch=max_batch,
         )
         check_start(config, read_model_shape(config.model))
+        # Imported late, as what cannot work is said before tensor libraries are loaded.
+        from wavepp_worker.runtime.client.prompt_file import run_file
+
         run = run_file(config, prompts, out)
     except ConfigError as error:
         _complain(keys_as_flags(str(error), (*EngineConfig.model_fields, "prompts", "out")))
@@ -152,3 +153,10 @@ def prefill(
 
 def _complain(sentence: str) -> None:
     typer.secho(f"error: {sentence}", fg="red", err=True)
+
+
+def _demo_model() -> Path:
+    # Imported late, as it brings a tensor library.
+    from wavepp_worker.model.demo_model import ensure_demo_model
+
+    return ensure_demo_model()

@@ -17,6 +17,7 @@ from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
 from wavepp_worker.serve.written_keys import WrittenKeys
+from wavepp_worker.setting_names import did_you_mean
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -31,6 +32,15 @@ class _WithOverrides(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = tuple(args)
         rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        options = {option.lstrip("-") for each in self.get_params(ctx) for option in each.opts}
+        for key in (word.partition("=")[0][2:] for word in rest if word.startswith("--")):
+            # One that is like an option is typer's to complain of.
+            if key and key not in options and not did_you_mean(key, options):
+                _fail(
+                    f"--{key}: no such option; a setting of a service is written --Service.{key}=VALUE, such as "
+                    f"--PrefillWorker.{key}=VALUE, or --Common.{key}=VALUE for all that take it",
+                    CONFIG_EXIT_CODE,
+                )
         return super().parse_args(ctx, rest)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -105,7 +115,7 @@ def serve(
 
     --Service.key=value sets a flag of a service (--PrefillWorker.pp=3), --Common.key=value of all that have
     it, --Service.ServiceArgs.workers=N the number of processes, --Service.ServiceArgs.envs.NAME=value their
-    environment.
+    environment. python -m wavepp_worker.dynamo.prefill --help lists a prefill worker's settings, as flags.
     """
     try:
         if graph is None:
