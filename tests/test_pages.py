@@ -19,6 +19,7 @@ from wavepp_worker import cli as wavepp
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
+from wavepp_worker.dynamo.http_metrics import HttpMetrics
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX, DecodeMetrics, PrefillMetrics
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
@@ -210,7 +211,8 @@ def exported() -> dict[str, set[str]]:
     """The names of our metrics, and of each its samples."""
     prefill = PrefillMetrics(fakes.FakePrefillEngine(None).stats, lambda: 0)
     decode = DecodeMetrics(fakes.FakeDecodeEngine(None).stats)
-    families = [*prefill.registry.collect(), *decode.registry.collect()]
+    registries = (prefill.registry, decode.registry, HttpMetrics().registry)
+    families = [family for registry in registries for family in registry.collect()]
     endings = {
         "counter": {"_total", "_created"},
         "histogram": {"_bucket", "_sum", "_count", "_created"},

@@ -26,10 +26,13 @@ class Upstream:
         self.pause = 0.0
         self.starting: str | None = None
         self.failing = False
+        self.metrics = ""
         self.left = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if self.metrics:
+            return web.Response(text=self.metrics)
         if self.failing:
             return web.json_response({"message": "Failed to generate completions"}, status=500)
         if self.starting is not None:
@@ -97,6 +100,34 @@ def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
         upstream.starting = "no such model"
         async with session.post(f"{url}{CHAT}", json=HELLO) as answer:
             assert (answer.status, await answer.text()) == (404, "no such model")
+
+    through_the_proxy(check)
+
+
+def test_metrics_count_every_answer_also_those_that_dynamos_frontend_never_saw() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        await session.post(f"{url}{CHAT}", json=HELLO)
+        await session.post(f"{url}{CHAT}", json={**HELLO, "n": 2})
+        await session.post(f"{url}{COMPLETIONS}", data="no json")
+        upstream.pause = 60
+        async with session.post(f"{url}{COMPLETIONS}", json=HELLO):
+            pass
+        await upstream.left.wait()
+        upstream.pause, upstream.metrics = 0.0, "dynamos_own 1\n"
+        told = ""
+        # That the client left is known here a moment before the proxy has done with it.
+        while 'code="499"' not in told:
+            async with session.get(f"{url}/metrics") as answer:
+                assert (answer.status, answer.content_type) == (200, "text/plain")
+                told = await answer.text()
+        assert told.startswith("dynamos_own 1\n")
+        for line in (
+            f'{{code="207",path="{CHAT}"}} 1.0',
+            f'{{code="400",path="{CHAT}"}} 1.0',
+            f'{{code="400",path="{COMPLETIONS}"}} 1.0',
+            f'{{code="499",path="{COMPLETIONS}"}} 1.0',
+        ):
+            assert f"wavepp_http_responses_total{line}" in told
 
     through_the_proxy(check)
 

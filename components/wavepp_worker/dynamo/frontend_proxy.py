@@ -19,6 +19,7 @@ from aiohttp import web
 
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.chat_template import ChatTemplate
+from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
@@ -66,6 +67,7 @@ class FrontendProxy:
         self._chats = chats
         self.upstream = Upstream(upstream)
         self._vocab_size = vocab_size
+        self._metrics = HttpMetrics()
         self._live = LiveRequests()
         self._bodies = RequestBodies()
         self._judging = asyncio.Lock()
@@ -104,11 +106,16 @@ class FrontendProxy:
         await self.upstream.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        status = CLIENT_LEFT
         try:
-            return await self._answer(request)
+            response = await self._answer(request)
+            status = response.status
+            return response
         except ConnectionResetError:
             # The client has left while it sent its body or took the answer: nothing to tell, and nothing to log.
             return web.Response(status=CLIENT_LEFT)
+        finally:
+            self._metrics.answered(request.path, status)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if leaves_http(request):
@@ -120,6 +127,8 @@ class FrontendProxy:
                 if request.path in CLOSED_PATHS:
                     sentence = f"{request.path} is not for clients; set it where Dynamo starts"
                     return _refused(403, "Forbidden", sentence)
+                if request.path == METRICS_PATH:
+                    return await self._own_and_dynamos_metrics()
                 # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
                 with self._chosen_id(request):
                     return await self._pass_on(request, body)
@@ -142,6 +151,11 @@ class FrontendProxy:
             request, body, from_workers=request.path in CHECKED_PATHS, complaint=complaint
         )
         return _refused(400, "Bad Request", answer) if isinstance(answer, str) else answer
+
+    async def _own_and_dynamos_metrics(self) -> web.Response:
+        status, kind, dynamos = await self.upstream.fetch(METRICS_PATH)
+        own = self._metrics.text() if status == 200 else b""
+        return web.Response(status=status, body=dynamos + own, headers={"Content-Type": kind})
 
     def _chosen_id(self, request: web.BaseRequest) -> AbstractContextManager[None]:
         """Raises ``InvalidRequest`` on entry if a request that is being answered has the id that this one chose."""

@@ -78,6 +78,21 @@ class Upstream:
         if self._session is not None:
             await self._session.close()
 
+    async def fetch(self, path: str) -> tuple[int, str, bytes]:
+        """What the frontend itself says at a path: status, type and body.
+
+        Raises:
+            Unanswered: it does not listen yet.
+        """
+        assert self._session is not None
+        try:
+            # A compressed body could not be added to.
+            headers = {"Accept-Encoding": "identity"}
+            async with self._session.get(self._url + path, headers=headers) as answer:
+                return answer.status, answer.headers.get("Content-Type", "text/plain"), await answer.read()
+        except aiohttp.ClientConnectorError:
+            raise Unanswered("the frontend is not up yet; try again shortly") from None
+
     def refuse(self, sentence: str) -> None:
         """Pass no more requests on to workers, and say why."""
         self._refusal = sentence
