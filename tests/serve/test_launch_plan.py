@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.demo_model import NAME
+from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.model.user_cache import cache_root
 from wavepp_worker.serve import Graph, Service
 from wavepp_worker.serve.config_sources import read_file
 from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
-from wavepp_worker.serve.model_choice import DEMO_MODEL
+from wavepp_worker.serve.model_choice import DEMO_MODEL, DEMO_SHAPE
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
@@ -112,6 +115,25 @@ def test_what_the_engines_would_refuse_is_refused_before_anything_starts(tiny_ll
         assert re.match(rf"{service}\.{key}\b", said), said
     for key in ("kv_tokens", "decode_kv_tokens"):
         assert refused("agg_wavepp", Common=model, Worker={key: 512}).startswith(f"Worker.{key} gives ")
+
+
+def test_a_port_that_a_flag_names_and_cannot_have_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        config = {"PrefillWorker": {"bootstrap_port": port - 1}}
+        with pytest.raises(
+            ConfigError,
+            match=rf"^PrefillWorker\.bootstrap_port: port ({port - 1}|{port}) of 127\.0\.0\.1 is in use",
+        ):
+            # Of two replicas the second has the next port.
+            make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+
+
+def test_the_demo_models_sizes_are_what_its_directory_says() -> None:
+    directory = cache_root() / "models" / NAME
+    if not directory.is_dir():
+        pytest.skip("the demo model has not been made on this machine")
+    assert read_model_shape(directory) == DEMO_SHAPE
 
 
 def test_a_model_without_a_chat_template_is_served_for_completions(tiny_llama: Path, tmp_path: Path) -> None:
