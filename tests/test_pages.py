@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from dynamo import prometheus_names
+from dynamo import _core, prometheus_names
 from typer.main import get_command
 from typer.testing import CliRunner
 from wavepp_worker import cli as wavepp
@@ -248,3 +248,12 @@ def test_metrics_of_dynamo_that_pages_name_are_its_own() -> None:
             r"\bdynamo_(?:frontend|component|r[a-z]+)_[a-z_]+[a-z]\b", (ROOT / page).read_text()
         ):
             assert {name, SUFFIXES.sub("", name)} & known or name.endswith("_router"), f"{page}: {name}"
+
+
+def test_variables_of_dynamo_that_pages_name_are_read_by_it() -> None:
+    library = Path(_core.__file__).read_bytes()
+    package = Path(prometheus_names.__file__).parent / "common"
+    sources = "".join(file.read_text() for file in package.rglob("*.py")).encode()
+    for page in PAGES:
+        for name in set(re.findall(r"\bDYN_[A-Z_]+[A-Z]\b", (ROOT / page).read_text())):
+            assert name.encode() in library or name.encode() in sources, f"{page}: {name}"
