@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.frontend_stop import FrontendStop
+import uvloop
+from wavepp_worker.dynamo.frontend_stop import FrontendLoop, FrontendStop
 
 from tests.support.proxied_frontend import DONE, ONE, TWO, proxied
 
@@ -58,3 +63,27 @@ def test_what_has_too_little_time_to_end_is_told_so(
     )
     assert ("still waiting for 2 answers" in said) is not hurry
     assert "2 answers had too little time" in said
+
+
+def test_whoever_listens_for_signals_waits_for_the_order_once_there_is_one() -> None:
+    class Order:
+        def __init__(self) -> None:
+            self.given: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+
+        def give(self, then: Callable[[], Any]) -> None:
+            self.given.put_nowait(then)
+
+    async def scenario() -> None:
+        loop: Any = asyncio.get_running_loop()
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        loop.add_signal_handler(signal.SIGUSR1, heard.put_nowait, "now")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert await asyncio.wait_for(heard.get(), 10) == "now"
+        loop.order = order = Order()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        then = await asyncio.wait_for(order.given.get(), 10)
+        assert heard.empty()
+        then()
+        assert heard.get_nowait() == "now"
+
+    uvloop.run(scenario(), loop_factory=FrontendLoop)

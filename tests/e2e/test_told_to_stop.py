@@ -89,8 +89,26 @@ def test_what_takes_too_long_is_told_so(start: Callable[..., ServedGraph], ascii
     assert f"was told to stop, and its requests had {SHORT_SECONDS} s to end" in graph.running.log()
 
 
+def test_a_frontend_that_is_told_to_stop_ends_its_answers_and_takes_no_more(graph: ServedGraph) -> None:
+    (frontend,) = graph.workers("Frontend")
+    before = len(graph.running.log())
+    with answers_on_their_way(graph, TOKENS) as answers:
+        os.kill(frontend["pid"], signal.SIGTERM)
+        graph.running.wait_for(lambda: f"waiting for {ANSWERS} answers" in graph.running.log()[before:])
+        refused = graph.post("/v1/completions", prompt=[1, 2], max_tokens=2)
+        assert refused.status_code == 503
+        assert "told to stop and takes no more requests" in refused.text
+        assert whole(answers) == [True] * ANSWERS
+    graph.running.wait_for(lambda: "Frontend:0 ended with exit code 0, " in graph.running.log()[before:], 60)
+    graph.running.wait_for(lambda: graph.workers("Frontend")[0]["ready"], 60)
+    graph.running.wait_for(
+        lambda: graph.post("/v1/completions", prompt=[1, 2], max_tokens=2).status_code == 200, 60
+    )
+
+
 def test_after_ctrl_c_answers_end_before_everything_else(graph: ServedGraph) -> None:
     with answers_on_their_way(graph, TOKENS) as answers:
         graph.running.process.send_signal(signal.SIGINT)
         assert whole(answers) == [True] * ANSWERS
     assert graph.running.wait_exit() == 0
+    assert " ERROR " not in graph.running.log().partition("SIGINT: stopping")[2]
