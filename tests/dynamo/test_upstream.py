@@ -90,3 +90,15 @@ def test_failures_that_nobody_died_of_pass_once_as_they_are(die: Callable[[], No
             assert frontend.asked == 4
 
     asyncio.run(scenario())
+
+
+def test_without_a_launcher_nobody_waits_for_its_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NEWS_SECONDS", 600.0)
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            frontend.script = [500]
+            assert (await asyncio.wait_for(client.ask(), 60))[0] == 500
+
+    asyncio.run(scenario())

@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from wavepp_worker.liveness.deaths import Death, deaths_since
+from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since
 
 LEASE_SECONDS = 12.0
 """How long after a worker's death Dynamo may still send requests to it, where nobody takes it out of discovery."""
@@ -216,7 +216,9 @@ class Upstream:
         return response
 
     async def _deaths(self, began: float) -> list[Death]:
-        """Whose death a request may have failed of that began then; waits for the news."""
+        """Whose death a request may have failed of that began then; waits for the news, if a launcher brings any."""
+        if VARIABLE not in os.environ:
+            return []
         deadline = time.monotonic() + NEWS_SECONDS
         while not (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):
             if time.monotonic() > deadline:
