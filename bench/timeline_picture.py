@@ -107,9 +107,7 @@ def draw(boxes: Sequence[Box], what: str) -> Figure:
     """The picture. ``what`` computed, for its title."""
     ranks = 1 + max(box.rank for box in boxes)
     end = max(box.start + box.seconds for box in boxes)
-    numbers = {
-        name: count for count, name in enumerate(dict.fromkeys(n for box in boxes for n in box.tokens))
-    }
+    numbers = _numbers([name for box in boxes for name in box.tokens])
     figure = Figure(figsize=(9, 0.72 * ranks + 1.0), layout="constrained")
     axes = figure.subplots()
     for box in boxes:
@@ -124,6 +122,15 @@ def draw(boxes: Sequence[Box], what: str) -> Figure:
     )
     axes.set_title(what)
     return figure
+
+
+def _numbers(names: Sequence[str]) -> dict[str, int]:
+    """What requests are called in the picture: their own names, to which ranks add ``-COUNT``, if those are numbers."""
+    distinct = list(dict.fromkeys(names))
+    own = [name.rpartition("-")[0] for name in distinct]
+    if all(each.isdecimal() for each in own):
+        return {name: int(each) for name, each in zip(distinct, own, strict=True)}
+    return {name: count for count, name in enumerate(distinct)}
 
 
 def _draw_box(axes: Axes, box: Box, end: float, numbers: dict[str, int]) -> None:
