@@ -131,14 +131,15 @@ def test_rank_0_packs_the_prompts_tokens_in_the_order_of_the_spans() -> None:
 def test_rank_0_tells_the_last_rank_what_to_choose_a_first_token_by() -> None:
     """The last rank has no prompts; their tokens travel where a repetition penalty needs them, each once."""
     bench = Bench(rank=0)
-    penalised = SamplingParams(repetition_penalty=1.5)
-    for name, sampling in (("a", penalised), ("b", SamplingParams(temperature=0.5)), ("c", penalised)):
+    penalised = SamplingParams(repetition_penalty=1.5, logprobs=0)
+    drawn = SamplingParams(temperature=0.5, logprobs=0)
+    for name, sampling in (("a", penalised), ("b", drawn), ("c", penalised)):
         bench.books.admit_request(PrefillRequest.of(name, [7, 3, 7, 7], sampling=sampling, banned=(9,)))
     bench.execute(0, Span("a", 0, 4, True), Span("b", 0, 4, True), Span("c", 0, 2, False))
     ((header, _, _),) = bench.sent
     assert header.endings == (
         WaveEnding(penalised, (9,), token_ids.pack([3, 7])),
-        WaveEnding(SamplingParams(temperature=0.5), (9,)),
+        WaveEnding(drawn, (9,)),
     )
 
 
