@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from wavepp_worker.dynamo import upstream as module
 from wavepp_worker.liveness.deaths import VARIABLE, Death, DeathNotes
 
-from tests.support.proxied_frontend import BROKEN, DONE, FAILED, ONE, WRONG, proxied
+from tests.support.proxied_frontend import BROKEN, DONE, FAILED, NOT_READY, ONE, WRONG, proxied
 
 KILLED = "PrefillWorker:1 was ended by SIGKILL"
 
@@ -52,11 +53,28 @@ def test_whoever_cannot_be_answered_is_told_who_died(die: Callable[[], None]) ->
         async with proxied() as (frontend, _, client):
             die()
             frontend.script = [500, 500, [BROKEN], 503, 503]
-            for sentence in (f"{KILLED}; ask again", f"{KILLED}; not ready", f"{KILLED}; not ready"):
+            for _ in range(3):
                 status, text = await client.ask()
-                assert status == 503
-                assert sentence in text
+                assert (status, json.loads(text)["message"]) == (503, f"{KILLED}; ask again")
             assert frontend.asked == 5
+
+    asyncio.run(scenario())
+
+
+def test_the_reason_is_told_as_long_as_a_worker_is_missed(
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "LEASE_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            notes = DeathNotes(tmp_path / "deaths.json")
+            notes.note(Death("PrefillWorker:1", "was ended by SIGKILL", time.monotonic() - 3600.0))
+            frontend.script = [503, 503]
+            assert json.loads((await client.ask())[1])["message"] == f"{KILLED}; ask again"
+            notes.back("PrefillWorker:1", time.monotonic())
+            status, text = await client.ask()
+            assert (status, json.loads(text)["message"]) == (503, NOT_READY)
 
     asyncio.run(scenario())
 

@@ -24,11 +24,12 @@ PROGRAM = Path(__file__).with_name("programs") / "dummy_service.py"
 
 
 class Lines:
-    """Stands in for the log."""
+    """Stands in for the log and for the notes of deaths."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.died: list[Death] = []
+        self.returned: list[float] = []
 
     def line(self, label: str, text: str, *, settled: bool) -> None:
         pass
@@ -38,6 +39,12 @@ class Lines:
 
     def death(self, label: str, sentence: str, last_lines: list[str]) -> None:
         self.said.append(f"{label} {sentence}")
+
+    def note(self, death: Death) -> None:
+        self.died.append(death)
+
+    def back(self, label: str, at: float) -> None:
+        self.returned.append(at)
 
     def of(self, words: str) -> list[str]:
         return [line for line in self.said if words in line]
@@ -65,7 +72,6 @@ async def keep(
 ) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
     held, lines = HeldPorts(), Lines()
-    died: list[Death] = lines.died
     (port,) = held.choose(1)
     process = Process(
         service="Worker",
@@ -78,7 +84,7 @@ async def keep(
     )
     log: Any = lines
     keeper = Keeper(
-        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, died.append, store
+        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, log, store
     )
     running = asyncio.create_task(keeper.run())
     deadline = time.monotonic() + 60
@@ -221,6 +227,8 @@ def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Pa
         (death,) = lines.died
         assert (death.label, death.why[:20]) == ("Worker:0", "was ended by SIGKILL")
         assert not entry.exists()
+        first, again = lines.returned
+        assert first < death.at < again
 
     asyncio.run(check())
 

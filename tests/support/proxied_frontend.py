@@ -11,6 +11,7 @@ from aiohttp import web
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 
 FAILED = {"message": "Failed to fold completions stream for 7", "type": "Internal Server Error", "code": 500}
+NOT_READY = "Model m is not ready to serve requests yet. The deployment may still be starting up. Please retry shortly."
 BROKEN = b'data: {"error":{"message":"Internal server error","type":"internal_server_error","code":500}}\n\n'
 WRONG = b'data: {"error":{"message":"no such tool","type":"invalid_request_error","code":400}}\n\n'
 ONE, TWO, DONE = b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"
@@ -30,7 +31,7 @@ class Frontend:
         if isinstance(step, int):
             if step == 200:
                 return web.json_response({"text": "right"})
-            return web.json_response(FAILED if step == 500 else {"message": "not ready"}, status=step)
+            return web.json_response(FAILED if step == 500 else {"message": NOT_READY}, status=step)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for piece in step:

@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since
+from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since, missed_since
 
 LEASE_SECONDS = 12.0
 """How long after a worker's death Dynamo may still send requests to it, where nobody takes it out of discovery."""
@@ -26,6 +26,8 @@ NEWS_SECONDS = 2.0
 AGAIN_SECONDS = 0.2
 """Before a request is asked again: the frontend, too, has to hear of the death."""
 _POLL_SECONDS = 0.05
+VAGUE = "is not ready to serve requests"
+"""In what Dynamo says, at more length, where workers are missed."""
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
@@ -178,9 +180,9 @@ class Upstream:
                         return sentence
                     # A frontend that has just started has no such path until it has found a worker.
                     raise Unanswered("the frontend has not found a worker yet; try again shortly")
-                if answer.status == 503 and (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):
+                if answer.status == 503 and (missed := missed_since(os.environ, began - LEASE_SECONDS)):
                     text = _message(first + await answer.content.read())
-                    raise Unanswered(f"{_told(deaths)}; {text}")
+                    raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
                 failure = _failure(first)
                 if failure is not None and failure.start() == 0:
                     raise _Died(_message(failure[1]))

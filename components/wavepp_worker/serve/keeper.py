@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from wavepp_worker.liveness.deaths import Death
+from wavepp_worker.liveness.deaths import Death, DeathNotes
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills
 from wavepp_worker.liveness.stop_times import LEAVING
 from wavepp_worker.serve.backoff import Backoff
@@ -58,7 +58,7 @@ class Keeper:
         log: Log,
         limits: KeepLimits,
         changed: Callable[[], None],
-        died: Callable[[Death], None],
+        deaths: DeathNotes,
         store: Path | None = None,
     ) -> None:
         """
@@ -69,7 +69,7 @@ class Keeper:
             log: where its output goes.
             limits: what it is allowed.
             changed: called whenever ``pid``, ``ready``, ``restarts`` or ``about`` does.
-            died: told at once of an end that nobody asked for.
+            deaths: told at once of an end that nobody asked for, and when it is ready again.
             store: the root of discovery by files; None for another discovery.
         """
         self.process = process
@@ -80,7 +80,7 @@ class Keeper:
         self._scratch = scratch
         self._log = log
         self._changed = changed
-        self._died = died
+        self._deaths = deaths
         self._store = store
         self._child: Child | None = None
         self._ever_ready = False
@@ -170,7 +170,9 @@ class Keeper:
         try:
             code = await child.ended()
             if not self._stopping.is_set():
-                self._died(Death(label, exit_reason(code, killed_before) + self._cause, time.monotonic()))
+                self._deaths.note(
+                    Death(label, exit_reason(code, killed_before) + self._cause, time.monotonic())
+                )
             await self._forget()
             await child.wait()
         finally:
@@ -221,6 +223,7 @@ class Keeper:
                     self.about = await describe(self.process.url)
                 again = "again " if self._ever_ready else ""
                 self.ready = self._ever_ready = True
+                self._deaths.back(self.process.label, now)
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
                 self._changed()
             # How long the whole graph may take for its first start, the supervisor knows.
@@ -236,13 +239,13 @@ class Keeper:
             self._leaving, self.ready = True, False
             self._changed()
             if not self._stopping.is_set():
-                self._died(Death(self.process.label, "was told to stop", time.monotonic()))
+                self._deaths.note(Death(self.process.label, "was told to stop", time.monotonic()))
         elif _FATAL in line and not self._cause:
             # It lives for a moment yet, in which its requests fail.
             why = line.partition(_FATAL)[2]
             self._cause = f" ({why})"
             if not self._stopping.is_set():
-                self._died(Death(self.process.label, f"failed: {why}", time.monotonic()))
+                self._deaths.note(Death(self.process.label, f"failed: {why}", time.monotonic()))
         self._log.line(self.process.label, line, settled=self.ready and not self._stopping.is_set())
 
     async def _forget(self) -> None:

@@ -49,7 +49,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._began = time.monotonic()
         store = Path(environment[STORE_VARIABLE]) if STORE_VARIABLE in environment else None
-        died = run_dir.death_notes().note
+        deaths = run_dir.death_notes()
         self._keepers = [
             Keeper(
                 process,
@@ -58,7 +58,7 @@ class Supervisor:
                 log,
                 limits,
                 self._write_state,
-                died,
+                deaths,
                 store,
             )
             for process in plan.processes
