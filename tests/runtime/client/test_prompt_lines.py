@@ -14,11 +14,17 @@ def test_ids_text_and_what_is_wrong_with_a_line() -> None:
     lines = [
         b'{"id": "a", "token_ids": [1, 2]}\n',
         b"  \n",
-        b'{"id": 2, "text": "hello", "more": 1}\r\n',
-        b'{"id": null, "token_ids": [1], "text": "ids count"}',
+        b'{"id": 2, "text": "hello"}\r\n',
+        b'{"id": null, "token_ids": [1], "text": null}',
+        b'{"id": 2, "text": "ids may be equal"}',
     ]
     parsed = list(parse_lines(lines, "p"))
-    assert [(line.id, line.prompt) for line in parsed] == [("a", [1, 2]), (2, "hello"), (None, [1])]
+    assert [(line.id, line.prompt) for line in parsed] == [
+        ("a", [1, 2]),
+        (2, "hello"),
+        (None, [1]),
+        (2, "ids may be equal"),
+    ]
     assert sum(line.size for line in parsed) == sum(map(len, lines)) - 3
 
 
@@ -32,6 +38,9 @@ def test_ids_text_and_what_is_wrong_with_a_line() -> None:
         (b"[" * 100_000, "line 1 of p is not a JSON object with an id"),
         (b'{"id": 1, "token_ids": "1 2"}', "a prompt needs token_ids"),
         (b'{"id": 1, "text": ["a"]}', "a prompt needs token_ids"),
+        (b'{"id": 1}', "a prompt needs token_ids"),
+        (b'{"id": 1, "text": "a", "token_ids": [1]}', "this one has both"),
+        (b'{"id": 1, "text": "a", "salt": "b"}', 'a prompt has no key "salt"'),
     ],
 )
 def test_a_bad_line_is_a_sentence(line: bytes, complaint: str) -> None:

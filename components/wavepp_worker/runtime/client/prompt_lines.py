@@ -16,13 +16,15 @@ from wavepp_worker.errors import ConfigError, InvalidRequest
 STANDARD = Path("-")
 """Standard input, or standard output."""
 
+_PROMPTS = ("token_ids", "text")
+
 
 @dataclass(frozen=True)
 class PromptLine:
     """One line that is not empty.
 
     Attributes:
-        id: whatever the line has; None if it is not readable.
+        id: whatever the line has, other lines too perhaps; None if it is not readable.
         prompt: token ids or text, or what is wrong with the line.
         size: bytes of the line.
     """
@@ -94,11 +96,22 @@ def _parse(line: bytes, where: str) -> PromptLine:
         identity = record["id"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return PromptLine(None, InvalidRequest(f"{where} is not a JSON object with an id"), len(line))
-    prompt: list[int] | str | InvalidRequest = InvalidRequest(
-        "a prompt needs token_ids (a list of integers) or text (a string)"
-    )
-    if isinstance(record.get("token_ids"), list):
-        prompt = record["token_ids"]
-    elif isinstance(record.get("text"), str):
-        prompt = record["text"]
-    return PromptLine(identity, prompt, len(line))
+    try:
+        return PromptLine(identity, _prompt(record), len(line))
+    except InvalidRequest as error:
+        return PromptLine(identity, error, len(line))
+
+
+def _prompt(record: dict[str, Any]) -> list[int] | str:
+    unknown = sorted(record.keys() - {"id", *_PROMPTS})
+    if unknown:
+        raise InvalidRequest(
+            f"a prompt has no key {json.dumps(unknown[0])}; give id, and token_ids or text, and nothing else"
+        )
+    given = [key for key in _PROMPTS if record.get(key) is not None]
+    if len(given) > 1:
+        raise InvalidRequest("a prompt has token_ids or text, and this one has both; leave one out")
+    prompt = record[given[0]] if given else None
+    if isinstance(prompt, list if given == ["token_ids"] else str):
+        return prompt
+    raise InvalidRequest("a prompt needs token_ids (a list of integers) or text (a string)")
