@@ -19,7 +19,7 @@ from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.serve.cli import app as dynamo
 
 VALUES = {"chunk": 37, "block": 8, "max_batch": 5, "min_chunk": 9, "chunk_cost": (0.1, 0.2, 0.3)}
-PREFILL = ["prefill", "--prompts", "none.jsonl", "--out", "none.jsonl", "--model", "/m"]
+PREFILL = ["prefill", "--prompts", "/dev/null", "--out", "out.jsonl", "--model", "/m"]
 
 
 def flag(key: str) -> str:
@@ -110,12 +110,13 @@ def test_help_shows_the_present_name_and_mentions_the_former(capsys: pytest.Capt
 
 @pytest.mark.parametrize("former", ["chunk", "block", "max_batch"])
 def test_wavepp_prefill_takes_both_names(
-    former: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    former: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     configs: list[EngineConfig] = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "wavepp_worker.runtime.client.prompt_file.run_file",
-        lambda config, prompts, out: configs.append(config) or FileRun(),
+        lambda config, *_, **__: configs.append(config) or FileRun(),
     )
     for check in ("model.model_shape.read_model_shape", "runtime.client.start_checks.check_start"):
         monkeypatch.setattr(f"wavepp_worker.{check}", lambda *_: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,8 @@ from wavepp_worker.cli import app
         ("--max-model-len 100000", "--max-model-len is 100000, but the model's context length is"),
         ("--device gpu", "--device: 'gpu' is none; it is cpu, cuda"),
         ("--timeline /no/where.json", "--timeline is /no/where.json"),
+        ("--prompts /nope.jsonl", "--prompts is /nope.jsonl, which cannot be read"),
+        ("--out /nope/out.jsonl", "--out is /nope/out.jsonl, which cannot be written"),
     ],
 )
 def test_one_sentence_that_begins_with_the_flag(
@@ -37,3 +41,19 @@ def test_one_sentence_that_begins_with_the_flag(
     assert result.output.startswith(f"error: {sentence}")
     assert result.output.count("\n") == 1
     assert not Path("out.jsonl").exists()
+
+
+def test_nothing_that_needs_no_tensor_library_waits_for_one(tiny_llama: Path, tmp_path: Path) -> None:
+    """Loading one takes longer than the rest of a start, and a wrong path is known without it."""
+    code = """
+import sys
+from wavepp_worker.cli import app
+try:
+    app()
+finally:
+    print(sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
+    flags = ["--model", str(tiny_llama), "--prompts", "none.jsonl", "--out", "out.jsonl"]
+    command = [sys.executable, "-c", code, "prefill", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "[]\n"), done.stderr

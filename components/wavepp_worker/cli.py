@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,14 +107,17 @@ def prefill(
     Progress is on standard error; a summary is the last line of standard output, or of standard error where that has
     the results. Leaves with 1 if a prompt failed, with 130 or 143 if it was interrupted.
     """
+    from wavepp_worker.model.demo_model import ensure_demo_model
     from wavepp_worker.model.model_shape import read_model_shape
-    from wavepp_worker.runtime.client.prompt_lines import STANDARD
+    from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
+    from wavepp_worker.runtime.client.result_lines import open_results
     from wavepp_worker.runtime.client.start_checks import check_start
 
+    begun = time.monotonic()
     try:
         pools = parse_numbers(kv_tokens, "kv_tokens")
         config = engine_config(
-            model=model or _demo_model(),
+            model=model or ensure_demo_model(),
             pp=pp,
             partition=parse_numbers(partition, "partition") if partition else None,
             dtype=dtype,
@@ -130,10 +135,15 @@ def prefill(
             max_batch=max_batch,
         )
         check_start(config, read_model_shape(config.model))
-        # Imported late, as what cannot work is said before tensor libraries are loaded.
-        from wavepp_worker.runtime.client.prompt_file import run_file
+        with open_prompts(prompts) as source, open_results(out, prompts) as results:
+            ranks = "1 rank" if pp == 1 else f"{pp} ranks"
+            typer.echo(f"loading {config.model}, starting {ranks}", err=True)
+            # Imported late, as what cannot work is said before tensor libraries are loaded.
+            from wavepp_worker.runtime.client.prompt_file import run_file
 
-        run = run_file(config, prompts, out)
+            # A bar over lines of results would make both unreadable.
+            shown = out != STANDARD or not sys.stdout.isatty()
+            run = run_file(config, source, results, begun=begun, shown=shown)
     except ConfigError as error:
         _complain(keys_as_flags(str(error), (*EngineConfig.model_fields, "prompts", "out")))
         raise typer.Exit(2) from error
@@ -153,10 +163,3 @@ def prefill(
 
 def _complain(sentence: str) -> None:
     typer.secho(f"error: {sentence}", fg="red", err=True)
-
-
-def _demo_model() -> Path:
-    # Imported late, as it brings a tensor library.
-    from wavepp_worker.model.demo_model import ensure_demo_model
-
-    return ensure_demo_model()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model import demo_model
+from wavepp_worker.model import demo_model, gguf_convert
 from wavepp_worker.model.model_info import read_model_info
 
 
@@ -26,7 +26,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf_file: Path) ->
         (package / demo_model._GGUF).write_bytes(gguf_file.read_bytes())
         spec = demo_model.importlib.util.spec_from_file_location("stub", package / "__init__.py")
         monkeypatch.setattr(demo_model.importlib.util, "find_spec", lambda name: spec)
-        monkeypatch.setattr(demo_model, "convert_gguf", convert)
+        monkeypatch.setattr(gguf_convert, "convert_gguf", convert)
         return tmp_path / "cache" / "models" / demo_model.NAME
 
     return stub

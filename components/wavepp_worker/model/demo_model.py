@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.gguf_convert import convert_gguf
 from wavepp_worker.model.user_cache import cache_root
 
 NAME = "smollm2-135m-instruct"
@@ -40,6 +39,9 @@ def ensure_demo_model() -> Path:
     with _lock(target.with_suffix(".lock")):
         if target.is_dir():
             return target
+        # Imported late, as it brings a tensor library, which only the first call needs.
+        from wavepp_worker.model.gguf_convert import convert_gguf
+
         prefix = f".{NAME}-"
         for left_over in target.parent.glob(f"{prefix}*"):
             shutil.rmtree(left_over, ignore_errors=True)

@@ -47,7 +47,10 @@ def test_a_file_of_prompts_becomes_a_file_of_results(
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 1, outcome.output
     assert "4 of 6 prompts failed" in outcome.stderr
-    assert json.loads(outcome.stdout)["failed"] == 4
+    summary = json.loads(outcome.stdout)
+    assert summary["failed"] == 4
+    assert summary["start_seconds"] > 0, "which the seconds of the prompts leave out"
+    assert f"loading {tiny_llama}, starting 3 ranks\n" in outcome.stderr
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert [result["id"] for result in results] == ["cold", 2, "empty", "alien", "neither", None]
     cold = results[0]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.client.prompt_feed import Asked, PromptFeed
-from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
+from wavepp_worker.runtime.client.prompt_lines import PromptSource
 from wavepp_worker.runtime.client.prompt_progress import PromptProgress
-from wavepp_worker.runtime.client.result_lines import ResultLines, open_results
+from wavepp_worker.runtime.client.result_lines import ResultLines
 from wavepp_worker.runtime.client.stop_signals import StopSignals
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillResult
@@ -32,7 +30,8 @@ class FileRun:
         prompts: lines written.
         failed: those of them that have an error.
         prompt_tokens, reused_tokens: of the others.
-        seconds: since the engine was started.
+        start_seconds: until all ranks were ready, imports and loading included.
+        seconds: from then on, until the last line was written.
         read: prompts that were read.
         total: prompts that there are, None while that is not known.
         signal: what interrupted it, 0 if nothing did.
@@ -42,6 +41,7 @@ class FileRun:
     failed: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    start_seconds: float = 0.0
     seconds: float = 0.0
     read: int = 0
     total: int | None = None
@@ -65,28 +65,31 @@ class FileRun:
         return f"the results of {self.prompts} of {of}"
 
     def summary(self) -> dict[str, Any]:
-        """Counts, seconds and tokens per second, to be printed."""
+        """Counts, seconds, and tokens per second after the start, to be printed."""
         return {
             "prompts": self.prompts,
             "failed": self.failed,
             "prompt_tokens": self.prompt_tokens,
             "reused_tokens": self.reused_tokens,
+            "start_seconds": round(self.start_seconds, 3),
             "seconds": round(self.seconds, 3),
             "prompt_tokens_per_second": round(self.rate, 1),
         }
 
 
-def run_file(config: EngineConfig, prompts: Path, out: Path) -> FileRun:
-    """Prefill every prompt of a file in order; each result is written once it and those before it are there.
+def run_file(
+    config: EngineConfig, source: PromptSource, results: ResultLines, *, begun: float, shown: bool
+) -> FileRun:
+    """Prefill every prompt in order; each result is written once it and those before it are there.
 
     To be called by the main thread: SIGINT and SIGTERM end it early, with what is written so far.
 
     Args:
-        prompts: JSONL, see ``prompt_lines``; ``-`` for standard input.
-        out: JSONL; ``-`` for standard output.
+        begun: when the start began, on the monotonic clock.
+        shown: show progress on standard error.
 
     Raises:
-        ConfigError: the configuration or the files are wrong.
+        ConfigError: the configuration is wrong.
         EngineDead: the engine failed to start or died; says, as all of the following do, how many results are written.
         WaveppError: the results cannot be written.
         AuditError: something leaked.
@@ -97,28 +100,26 @@ def run_file(config: EngineConfig, prompts: Path, out: Path) -> FileRun:
     def submit(prompt: list[int] | str) -> Future[PrefillResult]:
         return engine.submit(prompt, top_logprobs=config.top_logprobs)
 
-    # A bar over lines of results would make both unreadable.
-    shown = out != STANDARD or not sys.stdout.isatty()
-    with open_prompts(prompts) as source, open_results(out, prompts) as results:
-        feed = PromptFeed(source.lines, submit, 2 * config.max_num_seqs + LOOKED_AT)
-        run = FileRun(total=source.prompts)
+    feed = PromptFeed(source.lines, submit, 2 * config.max_num_seqs + LOOKED_AT)
+    run = FileRun(total=source.prompts)
 
-        def stop() -> None:
-            engine.close()
-            feed.close()
+    def stop() -> None:
+        engine.close()
+        feed.close()
 
-        with StopSignals(stop) as signals:
-            try:
-                with PromptProgress(source, shown=shown) as progress, engine:
-                    progress.begin()
-                    _write_all(feed, results, progress, run)
-                    engine.audit()
-            except ConfigError:
-                raise
-            except WaveppError as error:
-                if not signals.received:
-                    raise type(error)(f"{error}; {run.written()} are written") from error
-            run.signal = signals.received
+    with StopSignals(stop) as signals:
+        try:
+            with PromptProgress(source, shown=shown) as progress, engine:
+                run.start_seconds = time.monotonic() - begun
+                progress.begin()
+                _write_all(feed, results, progress, run)
+                engine.audit()
+        except ConfigError:
+            raise
+        except WaveppError as error:
+            if not signals.received:
+                raise type(error)(f"{error}; {run.written()} are written") from error
+        run.signal = signals.received
     return run
 
 
