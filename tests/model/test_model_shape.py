@@ -29,8 +29,15 @@ def change(file: Path, **values: object) -> None:
 
 def test_sizes_are_those_that_a_load_finds(model: Path) -> None:
     shape, info = read_model_shape(model), read_model_info(model)
-    assert shape == ModelShape(info.num_layers, info.context_length, "float32", has_chat_template=True)
-    change(model / "config.json", num_hidden_layers=None, max_position_embeddings=None)
+    said = json.loads((model / "config.json").read_text())
+    kv = 2 * said["num_key_value_heads"] * said["hidden_size"] // said["num_attention_heads"]
+    assert shape == ModelShape(info.num_layers, info.context_length, "float32", True, kv)
+    change(
+        model / "config.json",
+        num_hidden_layers=None,
+        max_position_embeddings=None,
+        num_key_value_heads=None,
+    )
     assert read_model_shape(model) == ModelShape(None, None, "float32", has_chat_template=True)
 
 

@@ -93,6 +93,7 @@ def test_replicas_share_neither_a_disk_tier_nor_a_timeline() -> None:
         "--PrefillWorker.disk_path=/kv",
         "--PrefillWorker.timeline=t.json",
         "--PrefillWorker.host=127.0.0.{replica}",
+        "--PrefillWorker.disk_kv_tokens=64",
     ]
     result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-run", *words])
     assert result.exit_code == 0, result.output

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from wavepp_worker.errors import ConfigError
@@ -115,6 +117,24 @@ def test_what_the_engines_would_refuse_is_refused_before_anything_starts(tiny_ll
         assert re.match(rf"{service}\.{key}\b", said), said
     for key in ("kv_tokens", "decode_kv_tokens"):
         assert refused("agg_wavepp", Common=model, Worker={key: 512}).startswith(f"Worker.{key} gives ")
+
+
+def test_disk_tiers_of_all_replicas_have_to_fit(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = read_model_shape(tiny_llama)
+    assert shape.kv_numbers
+    assert shape.num_layers
+    one = 64 * shape.kv_numbers * shape.num_layers * 4
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=one * 3 // 2, f_frsize=1))
+    config: dict[str, dict[str, object]] = {
+        "Common": {"model": str(tiny_llama), "dtype": "float32"},
+        "PrefillWorker": {"disk_path": str(tmp_path / "kv"), "disk_kv_tokens": 64},
+    }
+    with pytest.raises(ConfigError, match=r"^PrefillWorker\.disk_path: .*/replica-1 is on .* over all ranks"):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    config["PrefillWorker"]["ServiceArgs"] = {"workers": 1}
+    make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
 
 
 def test_a_port_that_a_flag_names_and_cannot_have_is_refused() -> None:

@@ -21,6 +21,7 @@ from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
 from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.setting_names import flag_of, keys_as_flags
@@ -84,6 +85,19 @@ class _Args:
         """
         raise NotImplementedError
 
+    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
+        """What the worker's disk tier takes, if it has one.
+
+        Args:
+            shape: of the model.
+            others: what other workers on this machine will take.
+
+        Raises:
+            ConfigError: there is no room for it beside the others; the message names the flag.
+        """
+        del shape, others
+        return None
+
     @classmethod
     def parse_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
         """As ``parse`` and ``check``, but print the complaint and leave with code 2."""
@@ -119,6 +133,9 @@ class PrefillArgs(_Args):
     @property
     def model(self) -> Path:
         return self.engine.model
+
+    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
+        return _disk_use(self.engine, shape, others)
 
     def check(self, shape: ModelShape) -> None:
         with _as_flags():
@@ -163,6 +180,9 @@ class AggArgs(_Args):
     @property
     def model(self) -> Path:
         return self.engine.model
+
+    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
+        return _disk_use(self.engine, shape, others)
 
     def check(self, shape: ModelShape) -> None:
         with _as_flags():
@@ -209,6 +229,14 @@ def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
     except ConfigError as error:
         keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields}
         raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
+
+
+def _disk_use(config: EngineConfig, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
+    with _as_flags():
+        use = disk_use(config, shape)
+        if use is not None:
+            check_room([*others, use])
+        return use
 
 
 def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:

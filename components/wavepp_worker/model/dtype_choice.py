@@ -6,8 +6,8 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 
-DTYPES = ("float32", "bfloat16")
-"""What stages compute in."""
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+"""What stages compute in, and the bytes of a number in it."""
 
 
 def dtype_name(asked: str, stored: str, device: str = "cpu") -> str:
@@ -25,7 +25,7 @@ def dtype_name(asked: str, stored: str, device: str = "cpu") -> str:
     if asked == "auto":
         slow = stored == "float16" or (device == "cpu" and not _cpu_has_bfloat16())
         return "float32" if slow else stored
-    if asked not in DTYPES:
+    if asked not in DTYPE_BYTES:
         raise ConfigError(f"dtype: {asked} is not supported; use auto, float32 or bfloat16")
     return asked
 

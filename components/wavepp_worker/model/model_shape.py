@@ -27,12 +27,14 @@ class ModelShape:
         context_length: most positions the model was made for.
         dtype: that most of its weights are stored in.
         has_chat_template: whether messages of a chat can be written as a prompt.
+        kv_numbers: how many numbers one token's keys and values are in one layer; None if only transformers can tell.
     """
 
     num_layers: int | None
     context_length: int | None
     dtype: str
     has_chat_template: bool
+    kv_numbers: int | None = None
 
 
 def read_model_shape(model_dir: Path) -> ModelShape:
@@ -51,6 +53,7 @@ def read_model_shape(model_dir: Path) -> ModelShape:
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
+        _kv_numbers(config),
     )
 
 
@@ -81,6 +84,17 @@ def check_tokenizer(model_dir: Path) -> None:
             f"model: {file} cannot be read as a tokenizer ({' '.join(str(error).split())}); save the tokenizer "
             "anew, in its fast form"
         ) from error
+
+
+def _kv_numbers(config: dict[str, Any]) -> int | None:
+    heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+    if head_dim is None and config.get("num_attention_heads"):
+        head_dim = config.get("hidden_size", 0) // config["num_attention_heads"]
+    # Latent attention keeps less, and other kinds of layers none.
+    other = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
+    if other or "kv_lora_rank" in config or not isinstance(heads, int) or not isinstance(head_dim, int):
+        return None
+    return 2 * heads * head_dim
 
 
 def _size(model_dir: Path, config: dict[str, Any], key: str) -> int | None:

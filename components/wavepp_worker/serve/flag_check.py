@@ -30,11 +30,12 @@ def check_module(service: Service) -> None:
         )
 
 
-def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None) -> None:
+def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None, disks: list[object]) -> None:
     """Refuse flags that the service would refuse.
 
     Args:
         shape: of the model it is given, if it is given one.
+        disks: what other processes take of disks; gains what this one takes.
 
     Raises:
         ConfigError: names the key as the configuration spells it.
@@ -50,6 +51,9 @@ def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None)
         args = parser.parse(argv)
         if shape is not None and hasattr(args, "check"):
             args.check(shape)
+        if shape is not None and hasattr(args, "disk_use"):
+            use = args.disk_use(shape, disks)
+            disks += [use] if use is not None else []
     except ConfigError as error:
         raise ConfigError(_as_keys(service, str(error))) from error
 

@@ -39,8 +39,8 @@ class Service:
         replicas: processes, unless ``ServiceArgs.workers`` says otherwise.
         kind: a frontend answers HTTP clients; a worker answers ``/health`` on ``DYN_SYSTEM_PORT``.
         arguments: ``module:Class`` whose ``parse(argv)`` raises ConfigError for flags the process would
-            refuse; what it returns may have a ``check(shape)`` that does so for a ``ModelShape``. None leaves the
-            flags unchecked.
+            refuse; what it returns may have a ``check(shape)`` that does so for a ``ModelShape``, and a
+            ``disk_use(shape, others)`` that tells what it takes of disks. None leaves the flags unchecked.
         unshared: keys whose values no two replicas can share, and what they name: each gets its own of a ``file``, a
             ``directory`` or a ``port``.
         needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what

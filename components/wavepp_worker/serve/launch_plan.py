@@ -138,6 +138,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     notes: list[str] = []
     held = HeldPorts()
     gpus = Allotment()
+    disks: list[object] = []
     processes: list[Process] = []
     base_url = model = None
     wants_demo, chats = False, True
@@ -170,7 +171,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             of_this = replica_values(service, flags, replica, own.workers)
             check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
-            check_flags(service, argv, None if choice is None else choice.shape)
+            check_flags(service, argv, None if choice is None else choice.shape, disks)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))

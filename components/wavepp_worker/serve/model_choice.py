@@ -18,7 +18,9 @@ DEMO_MODEL = "<default model>"
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
-DEMO_SHAPE = ModelShape(num_layers=30, context_length=8192, dtype="bfloat16", has_chat_template=True)
+DEMO_SHAPE = ModelShape(
+    num_layers=30, context_length=8192, dtype="bfloat16", has_chat_template=True, kv_numbers=384
+)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,11 @@ SHAPE = ModelShape(num_layers=6, context_length=1024, dtype="float32", has_chat_
         ({"pp": 2, "kv_tokens": (2048,)}, "kv_tokens lists 1 pools for pp=2"),
         ({"host_kv_tokens": -1}, "host_kv_tokens is -1 for some rank"),
         ({"disk_kv_tokens": 64}, "disk_kv_tokens asks for a disk tier, but disk_path is not set"),
-        ({"disk_path": "/etc/passwd/x"}, "disk_path is /etc/passwd/x, but /etc/passwd is not a directory"),
+        ({"disk_path": "/cache"}, "disk_path is /cache, but disk_kv_tokens is less than one block"),
+        (
+            {"disk_path": "/etc/passwd/x", "disk_kv_tokens": 64},
+            "disk_path is /etc/passwd/x, but /etc/passwd is not a directory",
+        ),
         ({"max_model_len": 1025}, "max_model_len is 1025, but the model's context length is 1024"),
         ({"device": "gpu"}, "device: 'gpu' is none"),
         ({"host": "203.0.113.7", "handoff": "socket"}, "host: 203.0.113.7 is not an address of this machine"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Literal
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport_choice import resolve_transport
 from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.runtime.client.disk_room import existing
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -32,11 +34,14 @@ def check_disk_path(config: EngineConfig) -> None:
     path = config.disk_path
     if path is None:
         return
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    there = existing(path)
+    try:
+        # A system directory such as /proc looks writable to root and takes no files.
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
         raise ConfigError(
             f"disk_path is {path}, but {there} is not a directory that can be written to; name a directory elsewhere"
-        )
+        ) from error
 
 
 def check_planner(config: EngineConfig) -> None:

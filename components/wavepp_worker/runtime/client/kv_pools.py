@@ -27,7 +27,7 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
 
     Raises:
         ConfigError: the lists name another number of ranks, a tier is less than nothing, or there is a disk
-            tier and no place for it.
+            tier and no place for it, or a place and no tier.
     """
     tiers = []
     for key in ("host_kv_tokens", "disk_kv_tokens"):
@@ -37,6 +37,11 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
         tiers.append([amount // config.block_size for amount in tokens])
     if any(tiers[1]) and config.disk_path is None:
         raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")
+    if config.disk_path is not None and not any(tiers[1]):
+        raise ConfigError(
+            f"disk_path is {config.disk_path}, but disk_kv_tokens is less than one block, so that there would be no "
+            f"disk tier; set disk_kv_tokens to at least {config.block_size}, or leave disk_path out"
+        )
     return list(zip(*tiers, strict=True))
 
 

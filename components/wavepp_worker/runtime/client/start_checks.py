@@ -15,6 +15,7 @@ from wavepp_worker.runtime.client.config_checks import (
     ownership_of,
     transport_of,
 )
+from wavepp_worker.runtime.client.disk_room import check_room, disk_use
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -41,4 +42,6 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
         check_host(config.host)
     check_planner(config)
     check_disk_path(config)
+    if (use := disk_use(config, shape)) is not None:
+        check_room([use])
     check_timeline(config)
