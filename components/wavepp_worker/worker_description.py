@@ -14,6 +14,7 @@ class RankDescription(msgspec.Struct, frozen=True, kw_only=True):
         bytes_per_token: of KV over all of these layers; 0 if it keeps none.
         host_tokens: that its host tier holds.
         disk_tokens: that its disk tier holds.
+        pid: of its process; None if that is the worker's own.
     """
 
     layers: int
@@ -21,6 +22,7 @@ class RankDescription(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_token: int
     host_tokens: int = 0
     disk_tokens: int = 0
+    pid: int | None = None
 
 
 class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -163,6 +163,21 @@ def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(
     assert exit_codes == [0]
 
 
+def test_a_worker_that_was_told_to_stop_ends_before_its_event_loop(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    """What Dynamo still asked of a stream while the loop was closed was said to be destroyed, as an ERROR."""
+    asked: list[asyncio.Task[bool]] = []
+    ended: list[bool] = []
+    monkeypatch.setattr(worker_module, "_leave", lambda code: ended.append(asked[0].done()))
+
+    async def life(worker: PrefillWorker) -> None:
+        asked.append(asyncio.create_task(asyncio.Event().wait()))
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert ended == [False]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_forgets_it(
     number: signal.Signals,

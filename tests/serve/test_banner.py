@@ -21,20 +21,20 @@ def process(**given: Any) -> dict[str, Any]:
     }
 
 
-def about(*ranks: RankDescription, **given: Any) -> dict[str, Any]:
-    engine = EngineDescription(role="prefill", dtype="bfloat16", device="cuda", ranks=ranks, **given)
+def about(*ranks: RankDescription, role: str = "prefill", **given: Any) -> dict[str, Any]:
+    engine = EngineDescription(role=role, dtype="bfloat16", device="cuda", ranks=ranks, **given)
     return msgspec.to_builtins(WorkerDescription(instance="2a", engines=(engine,)))
 
 
 def test_a_worker_is_told_with_its_ranks_its_tiers_and_its_urls() -> None:
     ranks = (
-        RankDescription(layers=16, kv_tokens=32768, bytes_per_token=4096, host_tokens=65536),
-        RankDescription(layers=14, kv_tokens=32768, bytes_per_token=512, host_tokens=65536),
+        RankDescription(layers=16, kv_tokens=32768, bytes_per_token=4096, host_tokens=65536, pid=8),
+        RankDescription(layers=14, kv_tokens=32768, bytes_per_token=512, host_tokens=65536, pid=9),
     )
     lines = banner({"processes": [process(about=about(*ranks, bootstrap="127.0.0.1:4242"))]})
     assert lines == [
         "PrefillWorker:1  http://127.0.0.1:20001  pid 7",
-        "                 prefill: bfloat16 on cuda, 2 ranks of 16 + 14 layers; KV 32,768 tokens a rank "
+        "                 prefill: bfloat16 on cuda, 2 ranks of 16 + 14 layers (pids 8, 9); KV 32,768 tokens a rank "
         "(128 + 16 MiB); host 65,536 tokens a rank (256 + 32 MiB); hand-offs at 127.0.0.1:4242",
         "                 metrics http://127.0.0.1:20001/metrics  health http://127.0.0.1:20001/health",
         "                 audit: curl -X POST http://127.0.0.1:20001/engine/control/audit",
@@ -51,6 +51,14 @@ def test_pools_of_different_sizes_and_small_ones() -> None:
     assert "KV 1,024 + 2,048 tokens (0.0 + 1.5 MiB); disk 0 + 4,096 tokens (0.0 + 3.0 MiB)" in told
     (whole,) = (RankDescription(layers=4, kv_tokens=1024, bytes_per_token=0),)
     assert banner({"processes": [process(about=about(whole))]})[1].endswith("4 layers; KV 1,024 tokens")
+
+
+def test_a_decode_worker_has_no_timings_to_look_at() -> None:
+    (whole,) = (RankDescription(layers=4, kv_tokens=1024, bytes_per_token=0),)
+    for role, told in (("decode", False), ("prefill", True)):
+        lines = banner({"processes": [process(about=about(whole, role=role))]})
+        assert any("timings" in line for line in lines) == told
+        assert any("audit" in line for line in lines)
 
 
 def test_what_is_down_and_what_the_user_should_know() -> None:

@@ -46,14 +46,14 @@ def test_running_graphs_are_found_by_their_processes(run_dir: Path) -> None:
     assert run_dir in run_dirs()
     code, text = status()
     assert code == 0
-    assert f"mine not ready: tiny at http://127.0.0.1:8000  (launcher 6, {run_dir})" in text
+    assert f"mine (Worker) not ready: tiny at http://127.0.0.1:8000  (launcher 6, {run_dir})" in text
     assert "  Worker:0  http://127.0.0.1:20001  pid 7, not ready" in text
 
 
 def test_one_graph_is_found_by_its_directory(run_dir: Path) -> None:
     code, text = status("--run-dir", str(run_dir))
     assert code == 0
-    assert text.startswith("mine not ready")
+    assert text.startswith("mine (Worker) not ready")
     assert text.count("launcher") == 1
 
 

@@ -203,6 +203,8 @@ def test_second_interrupt_kills_at_once(start_dummies: Starter) -> None:
         graph.process.send_signal(signal.SIGINT)
         graph.wait_for(lambda: "stopping Front" in graph.log())
         assert graph.stop(seconds=5) == 0
+        assert "everything is killed" in graph.log()
+        assert "stopping Decode" not in graph.log().partition("killing everything")[2]
 
 
 def test_killed_launcher_leaves_nothing(start_dummies: Starter) -> None:

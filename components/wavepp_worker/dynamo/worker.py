@@ -290,11 +290,12 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
             if worker.start_error is not None:
                 raise worker.start_error from None
             raise
+        # Dynamo's threads may still call into Python: they abort the process if the interpreter ends under them, and
+        # what they ask for is lost with an ERROR if the event loop does.
+        _leave(0)
 
     try:
         uvloop.run(main())
     except WaveppError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1) from error
-    # Dynamo's threads may still call into Python, and abort the process if the interpreter ends under them.
-    _leave(0)

@@ -43,16 +43,20 @@ def _where(process: Mapping[str, Any]) -> str:
 
 
 def _engines(process: Mapping[str, Any]) -> list[str]:
+    return [_engine(each) for each in _described(process)]
+
+
+def _described(process: Mapping[str, Any]) -> tuple[EngineDescription, ...]:
     about = process.get("about")
-    return (
-        [] if about is None else [_engine(each) for each in msgspec.convert(about, WorkerDescription).engines]
-    )
+    return () if about is None else msgspec.convert(about, WorkerDescription).engines
 
 
 def _engine(engine: EngineDescription) -> str:
     ranks = engine.ranks
     layers = " + ".join(str(rank.layers) for rank in ranks)
     split = f"{len(ranks)} ranks of {layers} layers" if len(ranks) > 1 else f"{layers} layers"
+    if pids := [str(rank.pid) for rank in ranks if rank.pid is not None]:
+        split += f" (pid{'s' if len(pids) > 1 else ''} {', '.join(pids)})"
     parts = [f"{engine.role}: {engine.dtype} on {engine.device}, {split}", f"KV {_pools(ranks, 'kv_tokens')}"]
     for name, key in (("host", "host_tokens"), ("disk", "disk_tokens")):
         if any(getattr(rank, key) for rank in ranks):
@@ -76,7 +80,8 @@ def _urls(process: Mapping[str, Any]) -> list[str]:
     url = process["url"]
     lines = [f"metrics {url}/metrics  health {url}/health"]
     if process["kind"] == "worker":
-        lines += [
-            f"{control}: curl -X POST {url}/engine/control/{control}" for control in ("audit", "timings")
-        ]
+        roles = {engine.role for engine in _described(process)}
+        # Timings are of prefills.
+        controls = ("audit",) if roles == {"decode"} else ("audit", "timings")
+        lines += [f"{control}: curl -X POST {url}/engine/control/{control}" for control in controls]
     return lines

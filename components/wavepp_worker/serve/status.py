@@ -44,7 +44,10 @@ def describe_run(run_dir: Path, state: dict[str, Any]) -> list[str]:
         return [f"{state.get('graph')}, of another version of this program  ({run_dir})"]
     served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
     ready = "ready" if state["ready"] and all(each["ready"] for each in state["processes"]) else "not ready"
-    first = f"{state['graph']} {ready}{served}  (launcher {state['pid']}, {run_dir})"
+    services = {each["service"] for each in state["processes"]}
+    # A launcher of one service is one of several with this graph.
+    of = f" ({services.pop()})" if len(services) == 1 else ""
+    first = f"{state['graph']}{of} {ready}{served}  (launcher {state['pid']}, {run_dir})"
     return [first, *(f"  {line}" for line in banner(state))]
 
 

@@ -47,6 +47,7 @@ class Supervisor:
         self._model = plan.model
         self._is_ready = False
         self._stop = asyncio.Event()
+        self._killed = False
         self._began = time.monotonic()
         store = Path(environment[STORE_VARIABLE]) if STORE_VARIABLE in environment else None
         deaths = run_dir.death_notes()
@@ -105,7 +106,9 @@ class Supervisor:
             )
             self._stop.set()
             return
-        self._log.say("killing everything", "bold red")
+        if not self._killed:
+            self._log.say("killing everything", "bold red")
+        self._killed = True
         for keeper in self._keepers:
             keeper.kill()
 
@@ -171,11 +174,12 @@ class Supervisor:
         services = list(dict.fromkeys(process.service for process in self._plan.processes))
         for number, service in enumerate(services, 1):
             of_service = [keeper for keeper in self._keepers if keeper.process.service == service]
-            self._log.say(f"stopping {service}")
+            if not self._killed:
+                self._log.say(f"stopping {service}")
             # Each has to leave some of the time to those that it depends on.
             end = began + self._stop_seconds + KILL_SECONDS * number / len(services)
             await asyncio.gather(*(keeper.stop(max(0.0, end - time.monotonic())) for keeper in of_service))
-        self._log.say("stopped")
+        self._log.say("everything is killed" if self._killed else "stopped")
 
     def _write_state(self) -> None:
         """Tell others; that they cannot be told, as on a full disk, is no reason to end anything."""

@@ -53,6 +53,13 @@ def test_finished_kv_stays_held_until_its_time_limit(engine: PrefillEngine) -> N
     engine.audit(timeout=EXPIRY + 5)
 
 
+def test_each_rank_is_told_by_its_process_id_and_its_process_by_its_number(engine: PrefillEngine) -> None:
+    pids = [rank.pid for rank in engine.describe().ranks]
+    assert len(pids) == 3
+    for rank, pid in enumerate(pids):
+        assert f"--rank={rank}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
 def test_an_abort_while_handing_off_frees_at_once(engine: PrefillEngine) -> None:
     """S36: after the prefill, before anybody came."""
     engine.submit(request("unwanted", 100)).result(30)

@@ -267,7 +267,7 @@ class PrefillEngine:
             addresses = self._state.roster.handoff_addresses()
         if len(addresses) != config.pp:
             raise EngineDead("only ranks that are ready to hand KV off can be described")
-        pools = zip(addresses, pool_blocks(config), tier_blocks(config), strict=True)
+        pools = zip(addresses, pool_blocks(config), tier_blocks(config), self.rank_pids, strict=True)
         return EngineDescription(
             role="prefill",
             dtype=addresses[0].dtype,
@@ -279,8 +279,9 @@ class PrefillEngine:
                     bytes_per_token=address.bytes_per_token,
                     host_tokens=tiers[0] * config.block_size,
                     disk_tokens=tiers[1] * config.block_size,
+                    pid=pid,
                 )
-                for address, blocks, tiers in pools
+                for address, blocks, tiers, pid in pools
             ),
         )
 

@@ -48,7 +48,8 @@ class RankProcesses:
 
     def _spawn(self, config: RankConfig, environment: dict[str, str]) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", RANK_MODULE],
+            # The rank takes all from its standard input; its number is for whoever looks at processes.
+            [sys.executable, "-m", RANK_MODULE, f"--rank={config.rank}"],
             stdin=subprocess.PIPE,
             env=environment,
         )
