@@ -50,7 +50,8 @@ fuzz: .venv/.test
 		|| { echo "error: $(PYTHON) -m venv failed; on Debian, apt install python3-venv" >&2; exit 1; }
 
 .venv/.serve: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing into .venv (a few minutes, once)"
+	@echo "installing into .venv, once; it takes minutes, without a word: some hundred MB with a CPU build of torch, which" \
+		"PIP_ARGS can ask an index for, and several GB with the usual one"
 	$(INSTALL) -e '.[demo]'
 	@touch $@
 

@@ -593,6 +593,8 @@ def test_a_closed_engine_does_not_start(tiny_llama: Path) -> None:
     with pytest.raises(EngineDead, match="closed before it had started"):
         engine.start()
     assert engine.rank_pids == []
+    with pytest.raises(EngineDead, match="the engine was closed; make a new one"):
+        engine.prefill([1])
 
 
 @pytest.fixture

@@ -67,7 +67,9 @@ class EngineState:
         """
         if self.death is not None:
             raise EngineDead(str(self.death))
-        if self.link is None or self._closed:
+        if self._closed:
+            raise EngineDead("the engine was closed; make a new one")
+        if self.link is None:
             raise EngineDead("the engine is not running; call start() first")
         return self.link
 
