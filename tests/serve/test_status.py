@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,25 @@ def test_one_graph_is_found_by_its_directory(run_dir: Path) -> None:
     assert code == 0
     assert text.startswith("mine (Worker) not ready")
     assert text.count("launcher") == 1
+
+
+def test_what_a_worker_does_is_asked_of_it(run_dir: Path) -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = b"wavepp_running_requests 2.0\n" if self.path == "/metrics" else b""
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        state = json.loads((run_dir / "state.json").read_text())
+        state["processes"][0]["url"] = f"http://127.0.0.1:{server.server_port}"
+        (run_dir / "state.json").write_text(json.dumps(state))
+        assert "prefill now: 2 running, 0 waiting" in status("--run-dir", str(run_dir))[1]
+        server.shutdown()
 
 
 def test_a_directory_without_a_run_and_one_of_another_version(run_dir: Path) -> None:

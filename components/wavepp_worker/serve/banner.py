@@ -10,16 +10,18 @@ import msgspec
 from wavepp_worker.worker_description import EngineDescription, RankDescription, WorkerDescription
 
 
-def banner(state: Mapping[str, Any]) -> list[str]:
+def banner(state: Mapping[str, Any], loads: Mapping[str, list[str]] | None = None) -> list[str]:
     """A few lines for each process.
 
     Args:
         state: as ``state.json`` has it.
+        loads: what else to say of the process at a URL.
     """
     lines: list[str] = [f"note: {note}" for note in state.get("notes", ())]
     width = max((len(_label(each)) for each in state["processes"]), default=0)
     for process in state["processes"]:
-        own = [_where(process), *_engines(process), *_urls(process)]
+        load = (loads or {}).get(process["url"], [])
+        own = [_where(process), *_engines(process), *load, *_urls(process)]
         lines += [f"{_label(process) if first else '':<{width}}  {text}" for first, text in _marked(own)]
     return lines
 

@@ -19,7 +19,7 @@ from wavepp_worker.worker_description import WorkerDescription
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
+def _fetch(url: str, timeout: float, data: bytes | None = None) -> tuple[int, bytes]:
     # By this id, its lines are left out of the log.
     headers = {"x-dynamo-request-id": PROBE + secrets.token_hex(6)}
     request = urllib.request.Request(
@@ -27,11 +27,15 @@ def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]
     )
     try:
         with _direct.open(request, timeout=timeout) as answer:
-            status, body = answer.status, answer.read()
+            return answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        status, body = error.code, error.read()
+        return error.code, error.read()
     except (OSError, http.client.HTTPException):
-        return 0, None
+        return 0, b""
+
+
+def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
+    status, body = _fetch(url, timeout, data)
     try:
         return status, json.loads(body)
     except ValueError:
@@ -53,6 +57,12 @@ async def describe(url: str) -> WorkerDescription | None:
         return msgspec.convert(body, WorkerDescription)
     except msgspec.ValidationError:
         return None
+
+
+async def metrics(url: str) -> str:
+    """The metrics of the process at ``url``, in Prometheus' text format; empty if it does not answer."""
+    status, body = await asyncio.to_thread(_fetch, f"{url}/metrics", 2.0)
+    return body.decode(errors="replace") if status == 200 else ""
 
 
 async def listed_models(base_url: str) -> list[str]:

@@ -1,7 +1,8 @@
-"""``wavepp status``: the graphs that run on this machine, as their launchers said when they were ready."""
+"""``wavepp status``: the graphs that run on this machine, as their launchers say, and what their workers do."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,9 @@ import typer
 
 from wavepp_worker.serve import guard
 from wavepp_worker.serve.banner import banner
+from wavepp_worker.serve.health import metrics
 from wavepp_worker.serve.run_dir import STATE_FILE
+from wavepp_worker.serve.worker_load import load_lines
 
 
 def run_dirs() -> list[Path]:
@@ -38,8 +41,23 @@ def read_state(run_dir: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) and "processes" in state else None
 
 
-def describe_run(run_dir: Path, state: dict[str, Any]) -> list[str]:
-    """A run's first line and its banner; that it is there, and no more, if its launcher is of another version."""
+async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
+    """What each worker of a run does, by its URL; nothing of one that does not say."""
+    urls = [each["url"] for each in state["processes"] if each.get("url") and each.get("kind") == "worker"]
+    found = {}
+    for url, text in zip(urls, await asyncio.gather(*map(metrics, urls)), strict=True):
+        try:
+            found[url] = load_lines(text)
+        except ValueError:
+            continue
+    return found
+
+
+def describe_run(run_dir: Path, state: dict[str, Any], loads: dict[str, list[str]]) -> list[str]:
+    """A run's first line and its banner, with what its workers do.
+
+    That it is there, and no more, if its launcher is of another version.
+    """
     if not all("url" in each for each in state["processes"]):
         return [f"{state.get('graph')}, of another version of this program  ({run_dir})"]
     served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
@@ -48,7 +66,7 @@ def describe_run(run_dir: Path, state: dict[str, Any]) -> list[str]:
     # A launcher of one service is one of several with this graph.
     of = f" ({services.pop()})" if len(services) == 1 else ""
     first = f"{state['graph']}{of} {ready}{served}  (launcher {state['pid']}, {run_dir})"
-    return [first, *(f"  {line}" for line in banner(state))]
+    return [first, *(f"  {line}" for line in banner(state, loads))]
 
 
 def status(
@@ -57,7 +75,7 @@ def status(
         typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
     ] = None,
 ) -> None:
-    """Print what every running graph of `dynamo serve` consists of, and where to look at it."""
+    """Print what every running graph of `dynamo serve` consists of, what it does, and where to look at it."""
     directories = [run_dir.absolute()] if run_dir is not None else run_dirs()
     states = [(each, state) for each in directories if (state := read_state(each)) is not None]
     if not states:
@@ -65,4 +83,4 @@ def status(
         typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
         raise typer.Exit(1)
     for each, state in states:
-        typer.echo("\n".join(describe_run(each, state)))
+        typer.echo("\n".join(describe_run(each, state, asyncio.run(loads_of(state)))))

@@ -1,0 +1,44 @@
+"""What a worker does at this moment, for people: from its metrics. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_PREFIX = "wavepp_"
+
+
+def load_lines(metrics: str) -> list[str]:
+    """A line for each engine that a worker's metrics, in Prometheus' text format, are of.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    # Dynamo's are not asked for, and may be of a kind that this does not read.
+    own = "\n".join(line for line in metrics.splitlines() if line.startswith(_PREFIX))
+    values: dict[str, float] = defaultdict(float)
+    for family in text_string_to_metric_families(own + "\n"):
+        for sample in family.samples:
+            values[sample.name.removeprefix(_PREFIX)] += sample.value
+    lines = []
+    if "running_requests" in values:
+        lines.append(
+            f"prefill now: {values['running_requests']:.0f} running, {values['queued_requests']:.0f} waiting, "
+            f"{values['handing_off_requests']:.0f} handing KV off; requests hold "
+            f"{_percent(values['used_blocks'], values['total_blocks'])} of KV; since its start "
+            f"{_percent(values['reused_tokens_total'], values['prompt_tokens_total'])} of "
+            f"{values['prompt_tokens_total']:,.0f} prompt tokens reused"
+        )
+    if "decode_running_requests" in values:
+        lines.append(
+            f"decode now: {values['decode_running_requests']:.0f} running, "
+            f"{values['decode_waiting_requests']:.0f} waiting, {values['decode_receiving_requests']:.0f} receiving "
+            f"KV; requests hold {_percent(values['decode_used_blocks'], values['decode_total_blocks'])} of KV; since "
+            f"its start {values['decode_tokens_generated_total']:,.0f} tokens generated"
+        )
+    return lines
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.0f} %"
