@@ -87,6 +87,12 @@ def test_a_package_of_the_users_called_graphs_hides_no_graph_that_comes_with_our
         ("print(undefined)", "NameError: name 'undefined' is not defined"),
         ("def f(:", "SyntaxError: "),
         ("Service(name='A')", "TypeError: "),
+        ("import json; json.loads('{')", "JSONDecodeError: "),
+        (
+            "import dataclasses; dataclasses.replace(mine.services[0], replica=2)",
+            "TypeError: Service.__init__() got an unexpected keyword argument 'replica' (did you mean replicas?); "
+            "a Service has name, module, defaults",
+        ),
     ],
 )
 def test_a_file_that_fails_is_reported_with_its_line(

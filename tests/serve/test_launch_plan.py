@@ -229,6 +229,16 @@ def test_host_of_another_machine(host: str) -> None:
         make_launch_plan(resolve("graphs:disagg_wavepp"), {}, Options(host=host))
 
 
+def test_a_graph_that_no_frontend_could_find_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DYN_FILE_KV", raising=False)
+    graph = Graph("g", (Service("A", "json"),))
+    [note] = make_launch_plan(graph, {}, Options()).notes
+    assert note.startswith("nobody else can find these services: ")
+    assert "set DYN_FILE_KV to a directory shared with a frontend elsewhere" in note
+    monkeypatch.setenv("DYN_FILE_KV", "/tmp/shared")
+    assert make_launch_plan(graph, {}, Options()).notes == ()
+
+
 def test_one_service_needs_a_meeting_point(monkeypatch: pytest.MonkeyPatch, tiny_llama: Path) -> None:
     graph, config = resolve("graphs:disagg_wavepp"), {"Common": {"model": str(tiny_llama)}}
     alone = Options(only="PrefillWorker")

@@ -17,6 +17,8 @@ from wavepp_worker.serve.yaml_file import key_lines, load_yaml
         ("A: {pp: 1}\nB:\nA: {pp: 1}\n", ", line 3: A is in line 1 already"),
         ("A:\n  S: {envs: {N: 1, N: 2}}\n", ", line 2: N is in line 2 already"),
         ("A: [1\nB: 2\n", ", line 2: "),
+        ("B:\nA:\n  pp:\n", ", line 3: A.pp has no value; give it one, or leave the key out"),
+        ("A:\n  S:\n    envs:\n      N:\n", ", line 4: A.S.envs.N has no value"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
@@ -42,6 +44,12 @@ def test_keys_may_be_merged_in_and_repeated_in_another_section(tmp_path: Path) -
     file = tmp_path / "c.yaml"
     file.write_text("A: &a\n  pp: 1\n  dtype: auto\nB:\n  <<: *a\n  pp: 2\n")
     assert load_yaml(file, file) == {"A": {"pp": 1, "dtype": "auto"}, "B": {"pp": 2, "dtype": "auto"}}
+
+
+def test_a_section_may_be_empty_and_a_value_null(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("A:\nB:\n  pp: null\n  x: ''\n")
+    assert load_yaml(file, file) == {"A": None, "B": {"pp": None, "x": ""}}
 
 
 def test_lines_of_keys(tmp_path: Path) -> None:

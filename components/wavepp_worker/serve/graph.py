@@ -6,7 +6,9 @@ import dataclasses
 import importlib
 import importlib.util
 import os
+import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.setting_names import did_you_mean
 
 COMMON = "Common"
 """The section of a configuration whose keys every service may take; no service can have this name."""
@@ -203,7 +206,7 @@ def _folder(location: str) -> Path | None:
 
 
 def _failed(target: str, error: Exception) -> ConfigError:
-    """A sentence with the place in the user's code that fails: the last that is not in Python's own import system."""
+    """A sentence with the place that fails: the innermost of the user's own code, if there is any."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
     else:
@@ -212,7 +215,28 @@ def _failed(target: str, error: Exception) -> ConfigError:
             for frame in traceback.extract_tb(error.__traceback__)
             if "importlib" not in frame.filename and frame.filename != __file__
         ]
-        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else target
+        last = next(
+            (frame for frame in reversed(frames) if _users(frame.filename)), frames[-1] if frames else None
+        )
+        place = target if last is None else f"{last.filename}, line {last.lineno}"
     return ConfigError(
-        f"graph {target}: {place} fails: {type(error).__name__}: {getattr(error, 'msg', error)}"
+        f"graph {target}: {place} fails: {type(error).__name__}: {getattr(error, 'msg', error)}{_fields(error)}"
     )
+
+
+def _users(file: str) -> bool:
+    """Whether a file is neither Python's, an installed package's, nor ours."""
+    installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    return Path(file).is_file() and not any(
+        Path(file).is_relative_to(other) for other in (*installed, Path(__file__).parents[1])
+    )
+
+
+def _fields(error: Exception) -> str:
+    """What a Service or a Graph can be given, if something else was."""
+    given = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    kind = next((each for each in (Service, Graph) if given and each.__name__ == given[1]), None)
+    if given is None or kind is None:
+        return ""
+    names = [each.name for each in dataclasses.fields(kind)]
+    return f"{did_you_mean(given[2], names)}; a {given[1]} has {', '.join(names)}"

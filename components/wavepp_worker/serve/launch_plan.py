@@ -197,6 +197,13 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         notes.append(
             "the model takes no messages, as it has no chat template: ask /v1/completions with a prompt"
         )
+    own_store = planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ
+    if base_url is None and own_store:
+        notes.append(
+            "nobody else can find these services: there is no frontend among them, and they meet in files of this run "
+            f"alone; set {STORE_VARIABLE} to a directory shared with a frontend elsewhere, or give both "
+            f"--{COMMON}.discovery_backend=etcd and ETCD_ENDPOINTS"
+        )
     return LaunchPlan(
         graph=graph.name,
         processes=tuple(processes),
@@ -205,7 +212,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         model=model,
         chats=chats,
         wants_demo=wants_demo,
-        own_store=planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ,
+        own_store=own_store,
         own_broker=planes["event_plane"] == "zmq"
         and BROKER_VARIABLE not in os.environ
         and options.only is None,

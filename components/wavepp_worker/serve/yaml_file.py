@@ -11,6 +11,7 @@ import yaml
 from wavepp_worker.errors import ConfigError
 
 _MERGE = "tag:yaml.org,2002:merge"
+_NULL = "tag:yaml.org,2002:null"
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,17 +42,24 @@ def load_yaml(path: Path, shown: Path) -> Any:
         shown: how messages call it.
 
     Raises:
-        ConfigError: it cannot be read, is not YAML, or has a key twice; names the line.
+        ConfigError: it cannot be read, is not YAML, has a key twice, or one in a section without a value; names the
+            line.
     """
     text = _text(path, shown)
     try:
-        return yaml.load(text, _Loader)
+        loaded = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         place = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         said = ", ".join(filter(None, (error.problem, error.context)))
         raise ConfigError(f"-f {shown}{place}: {said}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"-f {shown}: is not YAML: {' '.join(str(error).split())}") from error
+    for keys, line, value in _walk(yaml.compose(text, yaml.SafeLoader), ()):
+        if len(keys) > 1 and value.tag == _NULL and not value.value:
+            raise ConfigError(
+                f"-f {shown}, line {line}: {'.'.join(keys)} has no value; give it one, or leave the key out"
+            )
+    return loaded
 
 
 def key_lines(path: Path, shown: Path) -> dict[tuple[str, ...], int]:
@@ -61,14 +69,14 @@ def key_lines(path: Path, shown: Path) -> dict[tuple[str, ...], int]:
         ConfigError: as for ``load_yaml``.
     """
     node = yaml.compose(_text(path, shown), yaml.SafeLoader)
-    return dict(_walk(node, ()))
+    return {keys: line for keys, line, _ in _walk(node, ())}
 
 
-def _walk(node: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+def _walk(node: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int, yaml.Node]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             path = (*above, str(key.value))
-            yield path, key.start_mark.line + 1
+            yield path, key.start_mark.line + 1, value
             yield from _walk(value, path)
 
 
