@@ -22,7 +22,7 @@ from wavepp_worker.runtime.protocol.engine_config import EngineConfig
         (
             {"model": "/m", "threads": "two", "dtype": "float8"},
             "dtype: should be 'auto', 'float32' or 'bfloat16', not 'float8'; "
-            "threads: should be a valid integer, unable to parse string as an integer, not 'two'",
+            "threads: should be a whole number, not 'two'",
         ),
     ],
 )
@@ -35,11 +35,19 @@ def test_the_sentence_names_every_wrong_key_and_suggests_one_that_exists(
         assert str(caught.value) == sentence
 
 
+def test_numbers_of_ranks_are_one_or_several() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"^kv_tokens: should be a whole number, or one per rank such as 32768,24576, not '1e5'$",
+    ):
+        EngineConfig(model="/m", kv_tokens="1e5")
+
+
 def test_a_copy_with_changes_is_checked_as_well() -> None:
     config = EngineConfig(model="/m", pp=2)
     assert config.model_copy(update={"threads": 3}) == EngineConfig(model="/m", pp=2, threads=3)
     assert config.model_copy() == config
     with pytest.raises(ConfigError, match=r"^thread: unknown \(did you mean threads\?\)$"):
         config.model_copy(update={"thread": 3})
-    with pytest.raises(ConfigError, match=r"^pp: should be a valid integer"):
+    with pytest.raises(ConfigError, match=r"^pp: should be a whole number"):
         config.model_copy(update={"pp": "two"})

@@ -8,6 +8,9 @@ from pydantic import ValidationError
 
 from wavepp_worker.setting_names import did_you_mean
 
+WHOLE_NUMBER, PER_RANK = "a whole number", ", or one per rank such as 32768,24576"
+_NO_WHOLE_NUMBER = ("int_parsing", "int_type", "int_from_float")
+
 
 def explain(error: ValidationError, known: Collection[str], spell: Callable[[str], str] = str) -> str:
     """The sentence.
@@ -18,7 +21,10 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
         spell: how a setting is written where these were given, such as ``--key``.
     """
     grouped: dict[str, list[str]] = {}
-    for problem in error.errors():
+    problems = error.errors()
+    lists = {problem["loc"][0] for problem in problems if str(problem["loc"][1:2]).startswith("('tuple[int")}
+    whole = {problem["loc"][0] for problem in problems if problem["type"] in _NO_WHOLE_NUMBER}
+    for problem in problems:
         name = str(problem["loc"][0]) if problem["loc"] else ""
         said = grouped.setdefault(spell(name) if name else "the configuration", [])
         match problem["type"]:
@@ -30,6 +36,11 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
                 said.append(str(problem["ctx"]["error"]))
             case "extra_forbidden":
                 said.append("unknown" + did_you_mean(spell(name), map(spell, known)))
+            case "tuple_type" if problem["loc"][0] in whole:
+                pass
+            case kind if kind in _NO_WHOLE_NUMBER:
+                several = PER_RANK if problem["loc"][0] in lists else ""
+                said.append(f"should be {WHOLE_NUMBER}{several}, not {problem['input']!r}")
             case _:
                 text = problem["msg"].replace("Input should", "should")
                 said.append(f"{text}, not {problem['input']!r}")

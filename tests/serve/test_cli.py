@@ -118,12 +118,14 @@ def test_misspelt_option_is_not_taken_for_an_override() -> None:
 
 
 def test_a_setting_without_its_service_is_told_how_to_be_written() -> None:
-    for words in (["--pp=3"], ["--pp", "3"]):
+    for words, said in (
+        (["--pp=3"], "--pp: no such option; a setting of a service is written --Service.pp=3, such as --Pre"),
+        (["--pp", "3"], "--pp: no such option; a setting of a service is written --Service.pp=VALUE, such"),
+        (["pp=3"], "pp: no such option; a setting of a service is written --Service.pp=3, such as --Prefill"),
+    ):
         result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-run", *words])
         assert result.exit_code == 2
-        assert result.output.startswith(
-            "error: --pp: no such option; a setting of a service is written --Service.pp="
-        )
+        assert result.output.startswith(f"error: {said}")
 
 
 def test_launcher_does_not_load_torch() -> None:

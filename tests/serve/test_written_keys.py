@@ -46,7 +46,7 @@ def refused(*words: str) -> str:
             "--PrefillWorker.ServiceArgs.workers=0",
             "--PrefillWorker.ServiceArgs.workers: should be a whole number",
         ),
-        ("--PrefillWorker.pp", "--PrefillWorker.pp: expected one argument"),
+        ("--PrefillWorker.pp", "--PrefillWorker.pp: needs a value, a whole number"),
         ("--PrefillWorker.request_plane=post", "--PrefillWorker.request_plane: invalid choice: 'post'"),
     ],
 )

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import Settings, check_names, former_name, present_name
+from wavepp_worker.setting_errors import PER_RANK, WHOLE_NUMBER
 from wavepp_worker.setting_names import SEE_HELP, did_you_mean, flag_of
 
 Model = TypeVar("Model", bound=Settings)
@@ -40,6 +41,14 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
+        flag, _, said = message.removeprefix("argument ").partition(": ")
+        if said == "expected one argument":
+            action = next(
+                each for each in self._actions if flag in ("/".join(each.option_strings), each.dest)
+            )
+            kind = str(action.metavar or action.dest.upper())
+            whole = {"N": WHOLE_NUMBER, "N[,N...]": WHOLE_NUMBER + PER_RANK}
+            message = f"{flag}: needs a value, {whole.get(kind, kind)}"
         raise ConfigError(message.removeprefix("argument ") + SEE_HELP)
 
     def _unknown(self, word: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -24,6 +26,9 @@ app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, p
 
 _OVERRIDES = "overrides"
 _WORDS = "words"
+_SETTING = re.compile(
+    r"--(?P<key>[^=]+)(?:=(?P<value>.*))?|(?P<bare>[A-Za-z_][\w-]*)=(?P<of_bare>.*)", re.DOTALL
+)
 
 
 class _WithOverrides(TyperCommand):
@@ -33,12 +38,24 @@ class _WithOverrides(TyperCommand):
         ctx.meta[_WORDS] = tuple(args)
         rest, ctx.meta[_OVERRIDES] = split_overrides(args)
         options = {option.lstrip("-") for each in self.get_params(ctx) for option in each.opts}
-        for key in (word.partition("=")[0][2:] for word in rest if word.startswith("--")):
+        valued = {
+            option
+            for each in self.get_params(ctx)
+            if not getattr(each, "is_flag", False)
+            for option in each.opts
+        }
+        for before, word in pairwise(("", *rest)):
+            match = _SETTING.fullmatch(word)
+            if match is None or (before in valued and not word.startswith("--")):
+                continue
+            key = match["key"] or match["bare"]
+            value = match["value"] or match["of_bare"] or "VALUE"
             # One that is like an option is typer's to complain of.
-            if key and key not in options and not did_you_mean(key, options):
+            if not word.startswith("--") or (key not in options and not did_you_mean(key, options)):
                 _fail(
-                    f"--{key}: no such option; a setting of a service is written --Service.{key}=VALUE, such as "
-                    f"--PrefillWorker.{key}=VALUE, or --Common.{key}=VALUE for all that take it",
+                    f"{word.partition('=')[0]}: no such option; a setting of a service is written "
+                    f"--Service.{key}={value}, such as --PrefillWorker.{key}={value}, or --Common.{key}={value} for "
+                    "all that take it",
                     CONFIG_EXIT_CODE,
                 )
         return super().parse_args(ctx, rest)
