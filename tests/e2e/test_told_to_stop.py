@@ -86,8 +86,10 @@ def test_what_takes_too_long_is_told_so(start: Callable[..., ServedGraph], ascii
     (worker,) = graph.workers("Worker")
     with answers_on_their_way(graph, 7000) as answers:
         os.kill(worker["pid"], signal.SIGTERM)
-        assert whole(answers) == [False] * ANSWERS
-        assert all('"error"' in answer.result() for answer in answers)
+        # On a slow machine those that began first have been computed by now, and only wait for their reader.
+        told = [answer for answer, ended in zip(answers, whole(answers), strict=True) if not ended]
+        assert told
+        assert all('"error"' in answer.result() for answer in told)
     assert f"was told to stop, and its requests had {SHORT_SECONDS} s to end" in graph.running.log()
 
 
