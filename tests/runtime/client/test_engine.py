@@ -665,6 +665,7 @@ def test_from_its_birth_on_a_rank_is_not_ended_by_what_ends_its_engine() -> None
     """A Ctrl-C goes to all processes of a terminal, also to those that have just begun to load."""
 
     class Config(msgspec.Struct):
+        rank: int = 0
         threads: int = 1
 
     processes = RankProcesses([Config()], lambda rank, reason: None)  # type: ignore[list-item]

@@ -85,15 +85,16 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
     ahead: list[bool] = []
     server = BootstrapServer("127.0.0.1", 0, on_cancel=lambda _: None)
     try:
-        future = engine.submit(request("taken", 1900))
-        server.register(7, engine.offer("taken"))
-
-        async def allocate(offer: Offer) -> torch.Tensor:
-            ahead.append(not future.done())
-            return torch.arange(190)
 
         async def receive() -> Received:
             receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
+            future = engine.submit(request("taken", 1900))
+            server.register(7, engine.offer("taken"))
+
+            async def allocate(offer: Offer) -> torch.Tensor:
+                ahead.append(not future.done())
+                return torch.arange(190)
+
             pulling = asyncio.ensure_future(receiver.receive(room_of(server, 7), allocate, 30.0))
             result = await asyncio.wrap_future(future)
             server.finish(7, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
