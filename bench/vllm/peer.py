@@ -82,4 +82,6 @@ def main() -> None:
         print(json.dumps({"cell": cell, **ask(traffic.prompts, traffic.clients)}), flush=True)
 
 
-main()
+# vLLM starts processes of its own, which import this file.
+if __name__ == "__main__":
+    main()
