@@ -167,25 +167,23 @@ class Upstream:
             data=body or None,
             allow_redirects=False,
         ) as answer:
-            first = await answer.content.readany() if from_workers else b""
-            if from_workers:
-                if answer.status == 500:
-                    sentence = complaint()
-                    if sentence is not None:
-                        return sentence
-                    raise _Died(_message(first + await answer.content.read()))
-                if answer.status == 404 and not first:
-                    sentence = complaint()
-                    if sentence is not None:
-                        return sentence
-                    # A frontend that has just started has no such path until it has found a worker.
-                    raise Unanswered("the frontend has not found a worker yet; try again shortly")
-                if answer.status == 503 and (missed := missed_since(os.environ, began - LEASE_SECONDS)):
-                    text = _message(first + await answer.content.read())
-                    raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
-                failure = _failure(first)
-                if failure is not None and failure.start() == 0:
-                    raise _Died(_message(failure[1]))
+            if not from_workers:
+                return await self._relay(request, answer, b"", began)
+            first = await answer.content.readany()
+            no_path = answer.status == 404 and not first
+            if (answer.status == 500 or no_path) and (sentence := complaint()) is not None:
+                return sentence
+            if answer.status == 500:
+                raise _Died(_message(first + await answer.content.read()))
+            if no_path:
+                # A frontend that has just started has no such path until it has found a worker.
+                raise Unanswered("the frontend has not found a worker yet; try again shortly")
+            if answer.status == 503 and (missed := missed_since(os.environ, began - LEASE_SECONDS)):
+                text = _message(first + await answer.content.read())
+                raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
+            failure = _failure(first)
+            if failure is not None and failure.start() == 0:
+                raise _Died(_message(failure[1]))
             return await self._relay(request, answer, first, began)
 
     async def _relay(
