@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.decode.engine_io import DecodeStats
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.runtime.protocol.requests import EngineStats, PrefillResult, RankLoad, Timings
@@ -174,9 +175,6 @@ class DecodeMetrics:
         yield from _families(gauges, counters)
 
 
-TIER_NAMES = ("device", "host", "disk")
-
-
 def _rank_families(ranks: Sequence[RankLoad]) -> Iterator[Metric]:
     """What each rank computed, and its blocks by tier; a tier without room has none."""
     busy = CounterMetricFamily(
@@ -205,10 +203,10 @@ def _rank_families(ranks: Sequence[RankLoad]) -> Iterator[Metric]:
     }
     for number, rank in enumerate(ranks):
         busy.add_metric([str(number)], rank.busy)
-        for tier, figures in zip(TIER_NAMES, rank.tiers, strict=False):
+        for tier, figures in zip(Tier, rank.tiers, strict=False):
             if figures.capacity:
                 for name, family in (gauges | counters).items():
-                    family.add_metric([str(number), tier], getattr(figures, name))
+                    family.add_metric([str(number), tier.name.lower()], getattr(figures, name))
     yield from (busy, *gauges.values(), *counters.values())
 
 
