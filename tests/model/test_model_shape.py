@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import read_model_info
-from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, has_chat_template, read_model_shape
+from wavepp_worker.model.model_shape import (
+    ModelShape,
+    check_served_model,
+    has_chat_template,
+    read_model_shape,
+)
 
 from tests.support.graph_process import REPOSITORY
 
@@ -85,24 +90,30 @@ def test_chat_templates_are_in_a_file_or_in_the_tokenizers_configuration(model: 
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_refused(model: Path) -> None:
-    check_tokenizer(model)
+    assert check_served_model(model) == read_model_shape(model)
     other = model.with_name("other")
     shutil.copytree(model, other)
     (other / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(
         ConfigError, match=r"^model: .*/other/tokenizer\.json cannot be read as a tokenizer \("
     ):
-        check_tokenizer(other)
+        check_served_model(other)
+    (other / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"^model: .* has no tokenizer\.json, which the frontend needs"):
-        check_tokenizer(other.parent)
+        check_served_model(other)
+
+
+def test_a_timed_model_is_served_without_a_tokenizer() -> None:
+    model = REPOSITORY / "bench/models/glm-5.2-pp4"
+    assert check_served_model(model) == read_model_shape(model)
 
 
 def test_a_look_loads_no_tensor_library(tiny_llama: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from wavepp_worker.dynamo.args import AggArgs; "
-        "from wavepp_worker.model.model_shape import check_tokenizer, read_model_shape; "
-        f"model = Path({str(tiny_llama)!r}); check_tokenizer(model); "
-        "AggArgs.parse(['--model', str(model)]).check(read_model_shape(model)); "
+        "from wavepp_worker.model.model_shape import check_served_model; "
+        f"model = Path({str(tiny_llama)!r}); "
+        "AggArgs.parse(['--model', str(model)]).check(check_served_model(model)); "
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -19,8 +19,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.model.device import check_device
-from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -104,9 +103,7 @@ class _Args:
         try:
             args = cls.parse(argv)
             with _as_flags():
-                shape = read_model_shape(args.model)
-                if not is_timed(args.model):
-                    check_tokenizer(args.model)
+                shape = check_served_model(args.model)
             args.check(shape)
             return args
         except ConfigError as error:

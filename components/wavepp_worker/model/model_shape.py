@@ -57,6 +57,18 @@ def read_model_shape(model_dir: Path) -> ModelShape:
     )
 
 
+def check_served_model(model_dir: Path) -> ModelShape:
+    """As ``read_model_shape``, of a model that clients give text to: it has a tokenizer, if it is a real one.
+
+    Raises:
+        ConfigError: a file is missing or damaged; names ``model``.
+    """
+    shape = read_model_shape(model_dir)
+    if not is_timed(model_dir):
+        _check_tokenizer(model_dir)
+    return shape
+
+
 def has_chat_template(model_dir: Path) -> bool:
     """Whether a model directory has a chat template, in a file of its own or in the tokenizer's configuration."""
     if any((model_dir / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
@@ -66,7 +78,7 @@ def has_chat_template(model_dir: Path) -> bool:
 
 
 @cache
-def check_tokenizer(model_dir: Path) -> None:
+def _check_tokenizer(model_dir: Path) -> None:
     """Load the tokenizer that Dynamo's frontend will load; of large ones that takes half a second.
 
     Raises:

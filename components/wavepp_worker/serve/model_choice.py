@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.model_shape import ModelShape, check_tokenizer, read_model_shape
-from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.serve.settings import ServiceSettings
 
@@ -58,9 +57,7 @@ def add_model(
     else:
         directory = Path(str(model)).expanduser()
         try:
-            shape = read_model_shape(directory)
-            if not is_timed(directory):
-                check_tokenizer(directory)
+            shape = check_served_model(directory)
         except ConfigError as error:
             raise ConfigError(f"{service.name}.{error}") from error
         flags["model"], name = directory.resolve(), directory.resolve().name
