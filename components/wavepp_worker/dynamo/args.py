@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from typing_extensions import Self
 
@@ -25,8 +25,6 @@ from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.setting_names import flag_of, keys_as_flags
 from wavepp_worker.versions import versions
-
-Parsed = TypeVar("Parsed")
 
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
@@ -112,10 +110,31 @@ class _Args:
 
 
 @dataclass(frozen=True)
-class PrefillArgs(_Args):
-    """A prefill worker's command line."""
+class _EngineArgs(_Args):
+    """What workers with an engine of ranks share."""
 
     engine: EngineConfig
+
+    @property
+    def model(self) -> Path:
+        return self.engine.model
+
+    def check(self, shape: ModelShape) -> None:
+        with _as_flags():
+            check_start(self.engine, shape)
+
+    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
+        with _as_flags():
+            use = disk_use(self.engine, shape)
+            if use is not None:
+                check_room([*others, use])
+            return use
+
+
+@dataclass(frozen=True)
+class PrefillArgs(_EngineArgs):
+    """A prefill worker's command line."""
+
     runtime: RuntimeArgs
 
     @classmethod
@@ -126,17 +145,6 @@ class PrefillArgs(_Args):
         given = vars(parser.parse_args(argv))
         engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
         return cls(engine, _runtime(given, "prefill", engine.model.name))
-
-    @property
-    def model(self) -> Path:
-        return self.engine.model
-
-    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        return _disk_use(self.engine, shape, others)
-
-    def check(self, shape: ModelShape) -> None:
-        with _as_flags():
-            check_start(self.engine, shape)
 
 
 @dataclass(frozen=True)
@@ -165,25 +173,16 @@ class DecodeArgs(_Args):
 
 
 @dataclass(frozen=True)
-class AggArgs(_Args):
+class AggArgs(_EngineArgs):
     """The command line of a worker that does both."""
 
-    engine: EngineConfig
     decode: DecodeConfig
     runtime: RuntimeArgs
     decodes_own: frozenset[str]
     """Settings of decode that were given as ``--decode-x``."""
 
-    @property
-    def model(self) -> Path:
-        return self.engine.model
-
-    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        return _disk_use(self.engine, shape, others)
-
     def check(self, shape: ModelShape) -> None:
-        with _as_flags():
-            check_start(self.engine, shape)
+        super().check(shape)
         with _as_flags(lambda key: flag_of(f"decode_{key}" if key in self.decodes_own else key)):
             _check_decode(self.decode, shape)
 
@@ -226,14 +225,6 @@ def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
     except ConfigError as error:
         keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields}
         raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
-
-
-def _disk_use(config: EngineConfig, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-    with _as_flags():
-        use = disk_use(config, shape)
-        if use is not None:
-            check_room([*others, use])
-        return use
 
 
 def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
