@@ -39,13 +39,6 @@ def test_defaults_by_role() -> None:
     assert AggArgs.parse(["--model", "/m/smol"]).runtime.component == "backend"
 
 
-def test_an_endpoint_address_sets_all_three() -> None:
-    runtime = DecodeArgs.parse(["--model", "/m", "--endpoint", "dyn://a.b.c"]).runtime
-    assert (runtime.namespace, runtime.component, runtime.endpoint) == ("a", "b", "c")
-    with pytest.raises(ConfigError, match="--endpoint"):
-        DecodeArgs.parse(["--model", "/m", "--endpoint", "a.b"])
-
-
 def test_agg_shares_flags_and_lets_decode_differ() -> None:
     flags = "--model /m --dtype float32 --kv-tokens 640 --block-size 32 --decode-kv-tokens 320 --pp 2"
     args = AggArgs.parse(flags.split())
@@ -66,7 +59,6 @@ def test_agg_shares_flags_and_lets_decode_differ() -> None:
         ("--model /m --wave-cost 1,2", "^--wave-cost: has too few values, 2$"),
         ("--model /m --dtype float16", "--dtype"),
         ("--model /m --handoff none", "--handoff"),
-        ("--model /m --bootstrap-port 70000", "--bootstrap-port"),
         ("--pp 2", "--model"),
         ("--model /m --discovery-backend paper", "--discovery-backend"),
         ("--model /m --chu 4", "--chu"),

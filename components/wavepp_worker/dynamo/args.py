@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing_extensions import Self
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
+from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
@@ -28,27 +28,6 @@ from wavepp_worker.versions import versions
 
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
-
-
-@dataclass(frozen=True)
-class RuntimeArgs:
-    """What Dynamo itself is told.
-
-    Attributes:
-        namespace: the Dynamo namespace.
-        component: the component; prefill and decode workers must differ in it.
-        endpoint: name of the served endpoint.
-        served_model_name: the name clients ask for.
-        bootstrap_port: port that decode workers claim hand-offs on; 0 picks a free one.
-        options: every flag of Dynamo's own group, by the names Dynamo uses.
-    """
-
-    namespace: str
-    component: str
-    endpoint: str
-    served_model_name: str
-    bootstrap_port: int
-    options: argparse.Namespace
 
 
 class _Args:
@@ -141,10 +120,10 @@ class PrefillArgs(_EngineArgs):
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
         add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
-        _add_runtime(parser)
+        add_runtime(parser)
         given = vars(parser.parse_args(argv))
         engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
-        return cls(engine, _runtime(given, "prefill", engine.model.name))
+        return cls(engine, take_runtime(given, "prefill", engine.model.name))
 
 
 @dataclass(frozen=True)
@@ -158,10 +137,10 @@ class DecodeArgs(_Args):
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
         add_fields(parser, DecodeConfig, "Decode")
-        _add_runtime(parser)
+        add_runtime(parser)
         given = vars(parser.parse_args(argv))
         decode = build(DecodeConfig, take(given, DecodeConfig))
-        return cls(decode, _runtime(given, "backend", decode.model.name))
+        return cls(decode, take_runtime(given, "backend", decode.model.name))
 
     @property
     def model(self) -> Path:
@@ -199,7 +178,7 @@ class AggArgs(_EngineArgs):
         )
         shared = {name: f"as {flag_of(name)}" for name in DecodeConfig.model_fields}
         add_fields(parser, DecodeConfig, "Decode alone", prefix="decode_", defaults=shared)
-        _add_runtime(parser)
+        add_runtime(parser)
         given = vars(parser.parse_args(argv))
         own = take(given, DecodeConfig, prefix="decode_")
         both = take(given, EngineConfig)
@@ -213,7 +192,7 @@ class AggArgs(_EngineArgs):
             overlay(common, own),
             lambda key: flag_of(f"decode_{key}" if key in own else key),
         )
-        runtime = _runtime(given, "backend", engine.model.name)
+        runtime = take_runtime(given, "backend", engine.model.name)
         return cls(engine, decode, runtime, frozenset(map(present_name, own)))
 
 
@@ -242,29 +221,6 @@ def _parser(program: str, description: str) -> Parser:
     return parser
 
 
-def _add_runtime(parser: Parser) -> None:
-    """What the worker is in Dynamo; last, as Dynamo's own flags are many."""
-    from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup
-
-    group = parser.add_argument_group("Worker")
-    group.add_argument("--component", help="Dynamo component (default: by the worker's role)")
-    group.add_argument("--served-model-name", help="name clients ask for (default: the model directory's)")
-    group.add_argument(
-        "--bootstrap-port",
-        metavar="N",
-        type=_port,
-        default=0,
-        help="port of the hand-off's bootstrap server, from 0 to 65535 (default: 0, a free one)",
-    )
-    DynamoRuntimeArgGroup().add_arguments(parser)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port number between 0 and 65535")
-    return int(text)
-
-
 def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
     if {**_WORKERS_OWN, **engine}["handoff"] == "none":
         raise ConfigError(
@@ -272,24 +228,3 @@ def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
             "choose auto, socket or nixl"
         )
     return {**_WORKERS_OWN, **engine}
-
-
-def _runtime(given: dict[str, Any], default_component: str, model_name: str) -> RuntimeArgs:
-    from dynamo.common.utils.namespace import get_worker_namespace
-
-    namespace, component, endpoint = given["namespace"], given["component"], given["endpoint"]
-    if endpoint and "." in endpoint:
-        parts = endpoint.removeprefix("dyn://").split(".")
-        if len(parts) != 3 or not all(parts):
-            raise ConfigError(
-                f"--endpoint: {endpoint!r} should be NAME or dyn://namespace.component.endpoint"
-            )
-        namespace, component, endpoint = parts[0], component or parts[1], parts[2]
-    return RuntimeArgs(
-        namespace=get_worker_namespace(namespace),
-        component=component or default_component,
-        endpoint=endpoint or "generate",
-        served_model_name=given.pop("served_model_name") or model_name,
-        bootstrap_port=given.pop("bootstrap_port"),
-        options=argparse.Namespace(**given),
-    )

@@ -27,13 +27,13 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
-from wavepp_worker.dynamo.args import RuntimeArgs
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.presence import watch_presence
+from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.errors import ConfigError, EngineDead, WaveppError
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
