@@ -164,6 +164,7 @@ def test_what_an_engine_would_refuse_is_refused_by_the_flag_that_was_given(
 ) -> None:
     for args, flags, said in [
         (PrefillArgs, "--pp 7", "--pp: 7 stages"),
+        (AggArgs, "--pp 7", "--pp: 7 stages"),
         (DecodeArgs, "--kv-tokens 100", "--kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--kv-tokens 65536 --decode-kv-tokens 100", "--decode-kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--device gpu", "--device: 'gpu' is none"),
