@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.context_limit import within_context
 
 
 def longest_request(config: DecodeConfig, context_length: int) -> int:
@@ -12,12 +13,7 @@ def longest_request(config: DecodeConfig, context_length: int) -> int:
     Raises:
         ConfigError: ``max_model_len`` exceeds the model's context, or the pool cannot hold one such request.
     """
-    longest = config.max_model_len or context_length
-    if longest > context_length:
-        raise ConfigError(
-            f"max_model_len is {longest}, but the model's context length is {context_length}; "
-            "lower max_model_len"
-        )
+    longest = within_context(config.max_model_len, context_length)
     pool_tokens = config.kv_tokens // config.block_size * config.block_size
     if pool_tokens < longest:
         raise ConfigError(

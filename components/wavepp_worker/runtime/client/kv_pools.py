@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -61,12 +62,7 @@ def longest_prompt(config: EngineConfig, context_length: int) -> int:
         ConfigError: ``max_model_len`` exceeds the model's context, or some rank's pool cannot hold one such
             prompt.
     """
-    longest = config.max_model_len or context_length
-    if longest > context_length:
-        raise ConfigError(
-            f"max_model_len is {longest}, but the model's context length is {context_length}; "
-            "lower max_model_len"
-        )
+    longest = within_context(config.max_model_len, context_length)
     for rank, blocks in enumerate(pool_blocks(config)):
         if blocks * config.block_size < longest:
             raise ConfigError(
