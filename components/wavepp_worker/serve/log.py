@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from wavepp_worker.log_form import line_time, lines_are_json
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.first_request import first_request
 from wavepp_worker.serve.log_lines import is_probe, is_small_talk
@@ -23,7 +24,6 @@ from wavepp_worker.serve.output_thread import OutputThread
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _OWN = "dynamo serve"
-_JSONL = "DYN_LOGGING_JSONL"
 _LEVELS = {"red": "ERROR", "bold red": "ERROR", "yellow": "WARN"}
 _HIDDEN = 40
 
@@ -43,7 +43,7 @@ class Log:
         """
         self.settled = False
         self._verbose = verbose or "DYN_LOG" in os.environ
-        self._json = os.environ.get(_JSONL, "").lower() in ("1", "true", "on", "yes")
+        self._json = lines_are_json(os.environ)
         self._hidden: deque[tuple[str, str]] = deque(maxlen=_HIDDEN)
         self._output = OutputThread()
         self._console = Console(
@@ -130,7 +130,7 @@ class Log:
         self._object(label, entry)
 
     def _object(self, label: str, entry: dict[str, Any]) -> None:
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = line_time(time.time())
         self._output.write(json.dumps({"time": now, **entry, "process": label}) + "\n")
 
     def _print(self, label: str, style: str, text: Text) -> None:

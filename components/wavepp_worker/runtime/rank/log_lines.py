@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from datetime import datetime, timezone
 
-JSON_VARIABLE = "DYN_LOGGING_JSONL"
-"""Dynamo's: whether its lines are JSON."""
-_TRUE = ("1", "true", "on", "yes")
+from wavepp_worker.log_form import line_time, lines_are_json
+
 _LEVELS = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 
 
@@ -22,7 +20,7 @@ class LogLines(logging.Formatter):
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        time = line_time(record.created)
         level = _LEVELS.get(record.levelname, record.levelname)
         text = record.getMessage()
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
@@ -41,5 +39,5 @@ class LogLines(logging.Formatter):
 def log_as_lines(rank: int, environment: Mapping[str, str]) -> None:
     """Have this process's warnings and errors written to standard error so."""
     handler = logging.StreamHandler()
-    handler.setFormatter(LogLines(rank, environment.get(JSON_VARIABLE, "").lower() in _TRUE))
+    handler.setFormatter(LogLines(rank, lines_are_json(environment)))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
