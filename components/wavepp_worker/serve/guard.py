@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 MARK = "WAVEPP_RUN_DIR"
 """The environment variable that says which run a process belongs to; children inherit it."""
@@ -18,21 +19,23 @@ MARK = "WAVEPP_RUN_DIR"
 _PATIENCE_SECONDS = 5.0
 
 
-def processes_of(run_dir: str) -> list[int]:
-    """Process ids of the run, at whatever depth and in whatever session they are."""
-    mark = f"\0{MARK}={run_dir}\0".encode()
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
+def processes() -> Iterator[tuple[int, str]]:
+    """Every process of a run that this user may look at: its id, and the run's directory."""
+    mark = f"{MARK}=".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                environment = file.read()
+                variables = file.read().split(b"\0")
         except OSError:
             continue
-        if mark in b"\0" + environment:
-            found.append(int(name))
-    return found
+        for each in variables:
+            if each.startswith(mark):
+                yield int(name), os.fsdecode(each[len(mark) :])
+
+
+def processes_of(run_dir: str) -> list[int]:
+    """Process ids of the run but this one's, at whatever depth and in whatever session they are."""
+    return [pid for pid, directory in processes() if directory == run_dir and pid != os.getpid()]
 
 
 def clean(run_dir: str) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,17 +18,7 @@ from wavepp_worker.serve.worker_load import load_lines
 
 def run_dirs() -> list[Path]:
     """The directories of all runs whose processes this user may look at."""
-    mark = f"{guard.MARK}=".encode()
-    found: set[Path] = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            variables = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        found.update(Path(os.fsdecode(each[len(mark) :])) for each in variables if each.startswith(mark))
-    return sorted(found)
+    return sorted({Path(directory) for _, directory in guard.processes()})
 
 
 def read_state(run_dir: Path) -> dict[str, Any] | None:
