@@ -18,6 +18,7 @@ from rich.console import Console
 from wavepp_worker.errors import WaveppError
 
 from bench.common.origin import origin_now
+from bench.common.small_model import random_llama
 from bench.common.tables import plain_table, print_table
 from bench.vllm.cells import traffic_of
 from bench.vllm.sides import Figures, Setting, ours, theirs
@@ -32,22 +33,15 @@ CELLS = (
 
 
 def tiny_llama(directory: Path) -> Path:
-    """A random Llama of 8 layers, bfloat16: small enough that the engine counts, not only the arithmetic."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    """Small enough that the engine counts, not only the arithmetic."""
+    return random_llama(
+        directory,
+        "bfloat16",
         vocab_size=49_152,
         hidden_size=256,
         intermediate_size=768,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         max_position_embeddings=65_536,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
-    return directory
 
 
 def main(
