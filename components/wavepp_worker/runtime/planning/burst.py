@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from wavepp_worker.runtime.planning.equal_waves import equal_waves
 from wavepp_worker.runtime.planning.lane_work import works
-from wavepp_worker.runtime.planning.open_loop import ROUNDING_SHARE
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
@@ -48,7 +48,7 @@ class Burst:
         least = cost.work(lanes[0].next, self._min_tokens) / cost.b
         wave = min(max(wave, least), full)
         # Waves of one length rather than a rest: what others read has to be in waves before they may run.
-        waves = max(1, math.ceil(ready / wave - ROUNDING_SHARE))
+        waves = equal_waves(ready, wave)
         return min(ready / waves, full) * cost.b
 
     def launched(self, spans: Sequence[Span], cost: WaveCost) -> None:

@@ -21,14 +21,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from wavepp_worker.runtime.planning.arrivals import Arrivals
+from wavepp_worker.runtime.planning.equal_waves import equal_waves
 from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
-
-ROUNDING_SHARE = 0.05
-"""Share of a wave that waves may be longer before one more is made of what waits."""
 
 
 class OpenLoop:
@@ -66,7 +64,7 @@ class OpenLoop:
                 shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
             wave = math.sqrt(a * mean / behind)
         self._latest = wave = min(max(wave, shortest), full)
-        waves = max(1, math.ceil(ready / wave - ROUNDING_SHARE))
+        waves = equal_waves(ready, wave)
         if waves <= self._stages:
             wave = min(full, max(ready / waves, shortest))
         order = self._passing.order(lanes, left, behind * (wave + a), wave)
