@@ -75,7 +75,7 @@ def test_s19_demand_counts_every_block_a_request_will_take() -> None:
     bench.run("a", prompt(1, 9))
     bench.run("b", prompt(2, 16))
     assert bench.prepare("c", prompt(1, 13)) == Prepared(8, True)
-    assert bench.cache.use().host_used == 4, "all of its prefix is on the host"
+    assert bench.cache.tiers()[Tier.HOST].used == 4, "all of its prefix is on the host"
     assert [bench.ledger(window).get("c").blocks for window in (0, 1)] == [4 + 3, 1 + 1]
     assert bench.prepare("d", prompt(3, 3)) is None, "2 blocks fit beside the 3 new ones only"
     assert bench.prepare("e", prompt(3, 2)) == Prepared(0, True)

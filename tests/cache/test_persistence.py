@@ -110,7 +110,7 @@ def test_restore_drops_orphans_strangers_and_doubles() -> None:
     )
     bench.verify()
     assert bench.cache.match([a, b, c], 7) == 4
-    assert bench.cache.use().disk_used == 2
+    assert bench.cache.tiers()[DISK].used == 2
     with pytest.raises(ValueError, match="before the first request"):
         bench.cache.restore([])
 

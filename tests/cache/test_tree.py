@@ -99,7 +99,7 @@ def test_a_lost_copy_on_disk_costs_only_the_copy() -> None:
     assert bench.cache.lose([Copy(0, moves[0].key, *moves[0].target)]) == ()
     bench.cache.check()
     assert bench.cache.match(keys_of(prompt(1, 4)), 5) == 4
-    assert bench.cache.use().disk_used == 1
+    assert bench.cache.tiers()[Tier.DISK].used == 1
 
 
 def tree(device: int, disk: int = 0) -> BlockTree:

@@ -104,9 +104,9 @@ class RankCache:
         return Standing(self.block_size * present, self.block_size * held)
 
     def use(self) -> CacheUse:
-        """Where the blocks of window 0 are."""
+        """What the device blocks of window 0 are used for."""
         with self._mutex:
-            return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0, 0, 0)
+            return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0)
 
     def tiers(self) -> tuple[TierFigures, ...]:
         """What each tier of window 0 holds, and what became of its blocks; empty without windows."""

@@ -19,16 +19,14 @@ class StoredBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheUse:
-    """Blocks of one window at one instant; on the device ``free + reusable + held == capacity``.
+    """Device blocks of one window at one instant; ``free + reusable + held == capacity``.
 
     Attributes:
-        capacity: blocks on the device.
+        capacity: blocks there are.
         free: of those, without content.
         reusable: of those, attached and held by nobody.
         held: of those, held by leases and sequences.
         escrowed: blocks reserved out of ``free`` and ``reusable``.
-        host_used: blocks in use in host memory.
-        disk_used: blocks in use on disk.
     """
 
     capacity: int
@@ -36,8 +34,6 @@ class CacheUse:
     reusable: int
     held: int
     escrowed: int
-    host_used: int
-    disk_used: int
 
 
 @dataclass(frozen=True)

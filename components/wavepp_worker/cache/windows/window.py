@@ -200,8 +200,8 @@ class Window(ABC):
         share.pinned, share.private, share.snapshots = [], set(), {}
 
     def use(self) -> CacheUse:
-        """Where its blocks are."""
-        device, host, disk = self.tree.pools
+        """What its device blocks are used for."""
+        device = self.tree.pools[Tier.DEVICE]
         reusable = self.tree.unpinned[Tier.DEVICE]
         return CacheUse(
             capacity=device.capacity,
@@ -209,8 +209,6 @@ class Window(ABC):
             reusable=reusable,
             held=device.capacity - device.free - reusable,
             escrowed=self.ledger.reserved,
-            host_used=host.capacity - host.free,
-            disk_used=disk.capacity - disk.free,
         )
 
     def tiers(self) -> tuple[TierFigures, ...]:
