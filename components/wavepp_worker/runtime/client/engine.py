@@ -13,8 +13,9 @@ from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.auditor import Auditor
+from wavepp_worker.runtime.client.description import engine_description
 from wavepp_worker.runtime.client.engine_state import EngineState
-from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
 from wavepp_worker.runtime.client.rank_events import RankEvents
 from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.request_maker import Prompt, RequestMaker
@@ -22,7 +23,7 @@ from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import EngineStats, IndexDelta, PrefillResult
-from wavepp_worker.worker_description import EngineDescription, RankDescription
+from wavepp_worker.worker_description import EngineDescription
 
 
 class PrefillEngine:
@@ -262,28 +263,9 @@ class PrefillEngine:
         Raises:
             EngineDead: the engine hands nothing off, or its ranks are not ready.
         """
-        config = self.config
         with self._state.lock:
             addresses = self._state.roster.handoff_addresses()
-        if len(addresses) != config.pp:
-            raise EngineDead("only ranks that are ready to hand KV off can be described")
-        pools = zip(addresses, pool_blocks(config), tier_blocks(config), self.rank_pids, strict=True)
-        return EngineDescription(
-            role="prefill",
-            dtype=addresses[0].dtype,
-            device=config.device,
-            ranks=tuple(
-                RankDescription(
-                    layers=address.layers[1] - address.layers[0],
-                    kv_tokens=blocks * config.block_size,
-                    bytes_per_token=address.bytes_per_token,
-                    host_tokens=tiers[0] * config.block_size,
-                    disk_tokens=tiers[1] * config.block_size,
-                    pid=pid,
-                )
-                for address, blocks, tiers, pid in pools
-            ),
-        )
+        return engine_description(self.config, addresses, self.rank_pids)
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.
