@@ -1,25 +1,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
-from wavepp_worker.dynamo import decode_handler, presence
+from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.dynamo import worker as worker_module
-from wavepp_worker.dynamo.prefill import PrefillWorker
 from wavepp_worker.errors import EngineDead, HandoffError
 from wavepp_worker.liveness.stop_times import stop_variables
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
     KINDS,
+    FakeEndpoint,
     bootstrap_info,
     collect,
     prompt,
@@ -29,27 +26,6 @@ from tests.support.dynamo_workers import (
 )
 
 pytestmark = pytest.mark.usefixtures("fake_engines")
-
-
-class Endpoint:
-    """Dynamo's, of a worker whose entry in discovery is there while ``entered``."""
-
-    entered = True
-    looks = 0
-    unregistered = 0
-
-    async def client(self) -> Endpoint:
-        return self
-
-    def connection_id(self) -> int:
-        return 7
-
-    def instance_ids(self) -> list[int]:
-        self.looks += 1
-        return [7] if self.entered else []
-
-    async def unregister_endpoint_instance(self) -> None:
-        self.unregistered += 1
 
 
 def test_probes_need_no_other_worker(kind: str, text_model: Path) -> None:
@@ -98,9 +74,9 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(worker_module, "_leave", lambda code: loop.call_soon_threadsafe(left.set))
+        monkeypatch.setattr(worker_module, "leave_process", lambda code: loop.call_soon_threadsafe(left.set))
         worker = await started("prefill", text_model)
-        endpoint = Endpoint()
+        endpoint = FakeEndpoint()
         await worker.on_endpoint_ready(endpoint)
         work = asyncio.create_task(collect(worker, prompt("prefill"), Context("r")))
         await asyncio.sleep(0.05)
@@ -117,124 +93,6 @@ def test_a_dying_engine_ends_requests_and_then_the_process(
 
     run(check())
     assert "FATAL: the engine died: rank 1 was ended by SIGKILL" in capsys.readouterr().err
-
-
-@pytest.fixture
-def exit_codes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """What workers of this test would have ended this process with; no signal to stop ends it either."""
-    codes: list[int] = []
-    monkeypatch.setattr(worker_module, "_leave", codes.append)
-    monkeypatch.setattr(worker_module.faulthandler, "enable", lambda: None)
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield codes
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def run_worker_as(
-    monkeypatch: pytest.MonkeyPatch, model: Path, life: Callable[[PrefillWorker], Awaitable[None]]
-) -> None:
-    """``run_worker`` with ``life`` for what Dynamo does with the worker."""
-
-    class DynamoWorker:
-        def __init__(self, worker: PrefillWorker, _: object) -> None:
-            self._worker = worker
-
-        async def run(self) -> None:
-            await asyncio.wait_for(life(self._worker), 20)
-
-    monkeypatch.setattr(worker_module, "Worker", DynamoWorker)
-    worker_module.run_worker(lambda: PrefillWorker.from_args(["--model", str(model)]))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(
-    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
-) -> None:
-    """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
-
-    async def life(worker: PrefillWorker) -> None: ...
-
-    run_worker_as(monkeypatch, text_model, life)
-    assert exit_codes == [0]
-
-
-def test_a_worker_that_was_told_to_stop_ends_before_its_event_loop(
-    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
-) -> None:
-    """What Dynamo still asked of a stream while the loop was closed was said to be destroyed, as an ERROR."""
-    asked: list[asyncio.Task[bool]] = []
-    ended: list[bool] = []
-    monkeypatch.setattr(worker_module, "_leave", lambda code: ended.append(asked[0].done()))
-
-    async def life(worker: PrefillWorker) -> None:
-        asked.append(asyncio.create_task(asyncio.Event().wait()))
-
-    run_worker_as(monkeypatch, text_model, life)
-    assert ended == [False]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_forgets_it(
-    number: signal.Signals,
-    text_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    exit_codes: list[int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
-
-    async def life(worker: PrefillWorker) -> None:
-        await worker.start(1)
-        endpoint = Endpoint()
-        await worker.on_endpoint_ready(endpoint)
-        await until(lambda: endpoint.looks)
-        os.kill(os.getpid(), number)
-        await until(lambda: worker._presence and worker._presence.cancelled())
-        endpoint.entered = False
-        await worker.on_endpoint_ready(endpoint)
-        await asyncio.sleep(0.1)
-        await worker.cleanup()
-
-    run_worker_as(monkeypatch, text_model, life)
-    assert exit_codes == [0]
-    assert "FATAL" not in capsys.readouterr().err
-
-
-def test_a_worker_that_was_not_told_to_stop_leaves_when_discovery_forgets_it(
-    text_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    exit_codes: list[int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
-
-    async def life(worker: PrefillWorker) -> None:
-        await worker.start(1)
-        endpoint = Endpoint()
-        await worker.on_endpoint_ready(endpoint)
-        await until(lambda: endpoint.looks)
-        endpoint.entered = False
-        await until(lambda: exit_codes)
-
-    run_worker_as(monkeypatch, text_model, life)
-    assert exit_codes[0] == worker_module.EXIT_ENGINE_DIED
-    assert "FATAL: discovery has forgotten this worker" in capsys.readouterr().err
-
-
-def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
-    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
-) -> None:
-    async def life(worker: PrefillWorker) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await until(lambda: exit_codes)
-
-    run_worker_as(monkeypatch, text_model, life)
-    assert exit_codes[0] == 0
 
 
 @pytest.fixture
@@ -303,17 +161,6 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
             await work
 
     run(check())
-
-
-def test_the_limit_of_requests_is_where_dynamos_runtime_looks_for_it(
-    kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("DYN_ENGINE_REQUEST_LIMIT", raising=False)
-    arguments = ["--model", str(text_model), "--served-model-name", "tiny"]
-    run(KINDS[kind].from_args(arguments))
-    assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
-    run(KINDS[kind].from_args([*arguments, "--engine-request-limit", "3"]))
-    assert os.environ["DYN_ENGINE_REQUEST_LIMIT"] == "3"
 
 
 def test_controls(kind: str, text_model: Path) -> None:

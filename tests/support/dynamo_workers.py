@@ -21,6 +21,27 @@ from tests.support import fake_engines as fakes
 KINDS = {"prefill": PrefillWorker, "decode": DecodeWorker, "agg": AggWorker}
 
 
+class FakeEndpoint:
+    """Dynamo's, of a worker whose entry in discovery is there while ``entered``."""
+
+    entered = True
+    looks = 0
+    unregistered = 0
+
+    async def client(self) -> FakeEndpoint:
+        return self
+
+    def connection_id(self) -> int:
+        return 7
+
+    def instance_ids(self) -> list[int]:
+        self.looks += 1
+        return [7] if self.entered else []
+
+    async def unregister_endpoint_instance(self) -> None:
+        self.unregistered += 1
+
+
 def run(work: Awaitable[Any]) -> Any:
     async def bounded() -> Any:
         return await asyncio.wait_for(work, 20)

@@ -19,8 +19,9 @@ from wavepp_worker.dynamo.args import DecodeArgs
 from wavepp_worker.dynamo.bootstrap_info import bootstrap_address
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.request_parser import parse_request
+from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
+from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.worker_description import EngineDescription
 

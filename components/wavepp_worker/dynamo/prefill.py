@@ -25,8 +25,9 @@ from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
 from wavepp_worker.dynamo.request_parser import parse_request
+from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import WaveppWorker, run_worker, worker_config
+from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
 from wavepp_worker.worker_description import EngineDescription
 

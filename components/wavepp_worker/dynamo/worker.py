@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import logging
 import os
-import signal
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import LLMEngine
 from dynamo.common.backend.health_check import build_health_check_payload
 from dynamo.common.backend.metrics import register_engine_registry
 from dynamo.common.backend.publisher import ComponentSnapshot
-from dynamo.common.backend.worker import Worker, WorkerConfig
-from dynamo.common.constants import DisaggregationMode
-from dynamo.llm import ModelInput
 from prometheus_client import CollectorRegistry
 
-from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
@@ -35,13 +26,11 @@ from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
-from wavepp_worker.errors import ConfigError, EngineDead, WaveppError
+from wavepp_worker.errors import EngineDead, WaveppError
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
 logger = logging.getLogger(__name__)
 
-REQUEST_LIMIT_VARIABLE = "DYN_ENGINE_REQUEST_LIMIT"
-EXIT_BAD_CONFIG = 2
 EXIT_ENGINE_DIED = 70
 UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
@@ -150,7 +139,7 @@ class WaveppWorker(LLMEngine):
             self._presence.cancel()
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
-            _leave(0)
+            leave_process(0)
 
     async def register_prometheus(self, metrics: Any) -> None:
         """Show our metrics beside Dynamo's own."""
@@ -218,7 +207,7 @@ class WaveppWorker(LLMEngine):
         sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
         limit = UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS
-        forced = threading.Timer(limit, _leave, (EXIT_ENGINE_DIED,))
+        forced = threading.Timer(limit, leave_process, (EXIT_ENGINE_DIED,))
         forced.daemon = True
         forced.start()
         if self._loop is not None:
@@ -233,69 +222,16 @@ class WaveppWorker(LLMEngine):
         await asyncio.sleep(LAST_ANSWERS_SECONDS)
         await self.cleanup()
         forced.cancel()
-        _leave(EXIT_ENGINE_DIED)
+        leave_process(EXIT_ENGINE_DIED)
 
     def _publish_snapshot(self) -> None:
         if self._snapshot_publisher is not None:
             self._snapshot_publisher.publish(0, self.snapshot())
 
 
-def _leave(code: int) -> None:
+def leave_process(code: int) -> None:
+    """End this process at once with an exit code; what was printed is out."""
     sys.stderr.flush()
     sys.stdout.flush()
     # After an engine's death, Dynamo's own shutdown would wait for its grace period and then report success.
     os._exit(code)
-
-
-def worker_config(runtime: RuntimeArgs, model: str, mode: DisaggregationMode) -> WorkerConfig:
-    """Dynamo's own configuration of a worker.
-
-    Args:
-        runtime: the command line's Dynamo part.
-        model: the model directory.
-        mode: the worker's role.
-    """
-    if runtime.options.engine_request_limit is not None:
-        # Dynamo's runtime knows it from the environment alone, where no worker of its own puts it.
-        os.environ[REQUEST_LIMIT_VARIABLE] = str(runtime.options.engine_request_limit)
-    return WorkerConfig.from_runtime_config(
-        with_endpoint_types(runtime.options, Path(model)),
-        model_name=model,
-        served_model_name=runtime.served_model_name,
-        model_input=ModelInput.Tokens,
-        disaggregation_mode=mode,
-        namespace=runtime.namespace,
-        component=runtime.component,
-        endpoint=runtime.endpoint,
-    )
-
-
-def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]]) -> None:
-    """Run a worker until it is told to stop.
-
-    Leaves with a sentence if it cannot start: code 2 if the configuration is to blame, else 1.
-    """
-
-    # A fault in native code prints where every thread was.
-    faulthandler.enable()
-
-    async def main() -> None:
-        worker, config = await make()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Dynamo stops the worker. Its handlers come later, and call those that they find.
-            asyncio.get_running_loop().add_signal_handler(number, worker.told_to_stop)
-        try:
-            await Worker(worker, config).run()
-        except Exception:
-            if worker.start_error is not None:
-                raise worker.start_error from None
-            raise
-        # Dynamo's threads may still call into Python: they abort the process if the interpreter ends under them, and
-        # what they ask for is lost with an ERROR if the event loop does.
-        _leave(0)
-
-    try:
-        uvloop.run(main())
-    except WaveppError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(EXIT_BAD_CONFIG if isinstance(error, ConfigError) else 1) from error

@@ -1,0 +1,164 @@
+"""A worker's process from its start to its exit code, with only the middle of Dynamo's part left out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from wavepp_worker.dynamo import presence
+from wavepp_worker.dynamo import run_worker as run_module
+from wavepp_worker.dynamo import worker as worker_module
+from wavepp_worker.dynamo.prefill import PrefillWorker
+from wavepp_worker.errors import ConfigError, EngineDead, WaveppError
+
+from tests.support.dynamo_workers import KINDS, FakeEndpoint, run
+
+pytestmark = pytest.mark.usefixtures("fake_engines")
+
+
+@pytest.fixture
+def exit_codes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """What workers of this test would have ended this process with; no signal to stop ends it either."""
+    codes: list[int] = []
+    for module in (worker_module, run_module):
+        monkeypatch.setattr(module, "leave_process", codes.append)
+    monkeypatch.setattr(run_module.faulthandler, "enable", lambda: None)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield codes
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_worker_as(
+    monkeypatch: pytest.MonkeyPatch, model: Path, life: Callable[[PrefillWorker], Awaitable[None]]
+) -> None:
+    """``run_worker`` with ``life`` for what Dynamo does with the worker."""
+
+    class DynamoWorker:
+        def __init__(self, worker: PrefillWorker, _: object) -> None:
+            self._worker = worker
+
+        async def run(self) -> None:
+            await asyncio.wait_for(life(self._worker), 20)
+
+    monkeypatch.setattr(run_module, "Worker", DynamoWorker)
+    run_module.run_worker(lambda: PrefillWorker.from_args(["--model", str(model)]))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
+
+    async def life(worker: PrefillWorker) -> None: ...
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes == [0]
+
+
+def test_a_worker_that_was_told_to_stop_ends_before_its_event_loop(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    """What Dynamo still asked of a stream while the loop was closed was said to be destroyed, as an ERROR."""
+    asked: list[asyncio.Task[bool]] = []
+    ended: list[bool] = []
+    monkeypatch.setattr(run_module, "leave_process", lambda code: ended.append(asked[0].done()))
+
+    async def life(worker: PrefillWorker) -> None:
+        asked.append(asyncio.create_task(asyncio.Event().wait()))
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert ended == [False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_forgets_it(
+    number: signal.Signals,
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        endpoint = FakeEndpoint()
+        await worker.on_endpoint_ready(endpoint)
+        await until(lambda: endpoint.looks)
+        os.kill(os.getpid(), number)
+        await until(lambda: worker._presence and worker._presence.cancelled())
+        endpoint.entered = False
+        await worker.on_endpoint_ready(endpoint)
+        await asyncio.sleep(0.1)
+        await worker.cleanup()
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes == [0]
+    assert "FATAL" not in capsys.readouterr().err
+
+
+def test_a_worker_that_was_not_told_to_stop_leaves_when_discovery_forgets_it(
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        endpoint = FakeEndpoint()
+        await worker.on_endpoint_ready(endpoint)
+        await until(lambda: endpoint.looks)
+        endpoint.entered = False
+        await until(lambda: exit_codes)
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes[0] == worker_module.EXIT_ENGINE_DIED
+    assert "FATAL: discovery has forgotten this worker" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    async def life(worker: PrefillWorker) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: exit_codes)
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes[0] == 0
+
+
+@pytest.mark.parametrize(("error", "code"), [(ConfigError("--pp: 9 ranks"), 2), (EngineDead("no rank"), 1)])
+def test_a_worker_that_cannot_start_says_why_and_whether_its_configuration_is_to_blame(
+    error: WaveppError, code: int, exit_codes: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make() -> NoReturn:
+        raise error
+
+    with pytest.raises(SystemExit) as left:
+        run_module.run_worker(make)
+    assert left.value.code == code
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_the_limit_of_requests_is_where_dynamos_runtime_looks_for_it(
+    kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DYN_ENGINE_REQUEST_LIMIT", raising=False)
+    arguments = ["--model", str(text_model), "--served-model-name", "tiny"]
+    run(KINDS[kind].from_args(arguments))
+    assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
+    run(KINDS[kind].from_args([*arguments, "--engine-request-limit", "3"]))
+    assert os.environ["DYN_ENGINE_REQUEST_LIMIT"] == "3"
