@@ -20,6 +20,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
 TWO_AT_A_TIME := -n 2 --no-loadscope-reorder
+COMPILED := setup.py components/wavepp_worker/model/paged_attention.cpp
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
 .PHONY: serve test soak chaos fuzz clean
@@ -49,7 +50,7 @@ fuzz: .venv/.test
 	@$(PYTHON) -m venv .venv \
 		|| { echo "error: $(PYTHON) -m venv failed; on Debian, apt install python3-venv" >&2; exit 1; }
 
-.venv/.serve: pyproject.toml constraints.txt | .venv/bin/python
+.venv/.serve: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
 	@echo "installing into .venv, once; it takes minutes, without a word: some hundred MB with a CPU build of torch, which" \
 		"PIP_ARGS can ask an index for, and several GB with the usual one"
 	$(INSTALL) -e '.[demo]'

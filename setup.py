@@ -1,8 +1,18 @@
-"""Which packages are installed; everything else is in pyproject.toml, which cannot add some to those that it finds."""
+"""Which packages are installed and what is compiled; everything else is in pyproject.toml, which cannot say these."""
 
 from __future__ import annotations
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
+
+# Without a compiler it is left out: attention then runs on torch's kernels.
+paged_attention = Extension(
+    "wavepp_worker.model._paged_attention",
+    sources=["components/wavepp_worker/model/paged_attention.cpp"],
+    extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],
+    extra_link_args=["-fopenmp"],
+    language="c++",
+    optional=True,
+)
 
 # The repository's graphs and configs go into our own package: their plain names would be everybody's.
 setup(
@@ -12,4 +22,5 @@ setup(
         "wavepp_worker.configs": "configs",
     },
     packages=[*find_packages("components"), "wavepp_worker.graphs", "wavepp_worker.configs"],
+    ext_modules=[paged_attention],
 )

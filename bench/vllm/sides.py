@@ -68,7 +68,7 @@ def ours(setting: Setting, cells: Sequence[str], cores: int) -> Iterator[tuple[s
             max_num_seqs=128,
         )
         with PrefillEngine(config) as engine:
-            for length in (64, 512, min(2048, traffic.longest)):
+            for length in sorted({min(each, traffic.longest) for each in (64, 512, 2048)}):
                 engine.prefill([1] * length)
             for prompt in traffic.known:
                 engine.prefill(prompt)

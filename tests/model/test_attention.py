@@ -96,7 +96,7 @@ def test_decode_batch(window: int | None, softcap: float | None, sinks: bool) ->
         keys[i, :, : starts[i] + 1], values[i, :, : starts[i] + 1] = k[0], v[0]
     query = torch.cat([q for q, _, _ in singles], 2)
     slots = torch.arange(3)
-    wave = WaveLayout(starts, [1] * 3, True, torch.tensor([starts]), slots, torch.arange(3 * longest))
+    wave = WaveLayout(starts, [1] * 3, True, torch.tensor([starts]), slots, [], longest)
     with running(wave):
         out, _ = paged_attention(
             Caller(), query, keys, values, None, 0.3, sliding_window=window, softcap=softcap, s_aux=sink

@@ -1,7 +1,8 @@
-"""Causal attention over gathered pages, plugged into transformers' layers by name.
+"""Causal attention over paged KV, plugged into transformers' layers by name.
 
-Only the last rows of a request are queries, so the causal mask is aligned to the lower right. No mask of
-queries times keys is built where a kernel can do without; elsewhere one of a tile of queries at a time.
+Where there is a kernel that reads the pages in place (``native_attention``), it does. Elsewhere they are gathered, and
+torch's kernels compute: only the last rows of a request are queries, so the causal mask is aligned to the lower right,
+and no mask of queries times keys is built where a kernel can do without, elsewhere one of a tile of queries at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.wave_layout import current_wave
 
 ATTENTION = "wavepp_paged"
@@ -74,8 +76,13 @@ def paged_attention(
             "which paged attention does not support"
         )
     wave = current_wave()
-    wave.windows[int(module.layer_idx)] = sliding_window  # type: ignore[arg-type]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    wave.windows[layer] = sliding_window
+    if wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]:
+        wave.as_answered |= {layer} if softcap is None and s_aux is None else set()
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if wave.pools is not None:
+        return attend_in_place(query, *wave.pools, wave.spans, wave.block_size, scale, sliding_window), None
     if wave.decode:
         out = _decode(query, key, value, wave.decode_mask(sliding_window), scale, softcap, s_aux)
         return out, None

@@ -10,7 +10,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
-from wavepp_worker.model.wave_layout import current_wave, token_slots
+from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class LayerShape:
 
     keys: tuple[int, int]
     values: tuple[int, int]
+
+    @property
+    def dims(self) -> tuple[int, int]:
+        return self.keys[1], self.values[1]
 
 
 class TorchPagedKV:
@@ -143,23 +147,34 @@ class PagedCache(Cache):
     """What transformers' attention modules see as their cache: stores new rows, answers with all rows.
 
     ``update`` takes keys and values ``[1, heads, tokens, dim]`` and returns those of the wave's requests:
-    ``[1, heads, sum of lengths, dim]``, or ``[chunks, heads, longest, dim]`` for a decode wave.
+    ``[1, heads, sum of lengths, dim]``, or ``[chunks, heads, longest, dim]`` for a decode wave. For layers whose
+    attention reads the pools in place it returns what it took.
     """
 
-    def __init__(self, kv: TorchPagedKV) -> None:
+    def __init__(self, kv: TorchPagedKV, in_place: frozenset[int] = frozenset()) -> None:
         super().__init__(layers=[])
         self._kv = kv
+        self._in_place = in_place
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        wave = current_wave()
         keys, values = self._kv.pools(layer_idx)
-        return _through(keys, key_states), _through(values, value_states)
+        _store(keys, key_states, wave)
+        _store(values, value_states, wave)
+        if layer_idx in self._in_place:
+            wave.pools = keys, values
+            return key_states, value_states
+        wave.pools = None
+        return _gathered(keys, key_states, wave), _gathered(values, value_states, wave)
 
 
-def _through(pool: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    wave = current_wave()
+def _store(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> None:
     pool.index_copy_(0, wave.write_slots, new[0].transpose(0, 1).to(pool.dtype))
+
+
+def _gathered(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> torch.Tensor:
     if wave.read_slots is None:
         return new
     rows = pool.index_select(0, wave.read_slots)
@@ -178,6 +193,7 @@ class ShapeRecorder(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.shapes[layer_idx] = LayerShape(_heads_dim(key_states), _heads_dim(value_states))
+        current_wave().answered = key_states, value_states
         return key_states, value_states
 
 

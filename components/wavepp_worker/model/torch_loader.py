@@ -15,6 +15,7 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import require_model_dir
+from wavepp_worker.model.native_attention import reads_in_place
 from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
 from wavepp_worker.model.wave_layout import WaveLayout, running
@@ -55,8 +56,8 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
             f"model: {model_dir} lacks or misshapes {len(lacking)} weights, such as {lacking[0]}"
         )
     model = _to_device(model.eval().requires_grad_(False), device)
-    shapes = _learn_shapes(model, layers, parts)
-    return TorchStage(model, layers, len(parts.layers), shapes)
+    shapes, in_place = _learn_shapes(model, layers, parts)
+    return TorchStage(model, layers, len(parts.layers), shapes, in_place)
 
 
 def _prune(model: Any, layers: range, parts: Outline) -> None:
@@ -84,8 +85,12 @@ def _to_device(model: Any, device: str) -> Any:
         ) from None
 
 
-def _learn_shapes(model: Any, layers: range, parts: Outline) -> list[LayerShape]:
-    """Run two tokens: shows what each layer stores, and that its attention goes through ours alone."""
+def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[LayerShape], frozenset[int]]:
+    """Run two tokens: shows what each layer stores, and that its attention goes through ours alone.
+
+    Returns:
+        The layers' shapes, and which of them may read the KV pools in place.
+    """
     device = model.device
     wave = WaveLayout(
         starts=[0],
@@ -93,7 +98,8 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> list[LayerShape]
         decode=False,
         positions=torch.arange(2, device=device)[None],
         write_slots=torch.arange(2, device=device),
-        read_slots=None,
+        tables=[],
+        block_size=1,
     )
     first = layers.start == 0
     hidden = model.config.hidden_size
@@ -116,7 +122,8 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> list[LayerShape]
             f"model: the architecture {name} is not supported: its layers attend with windows {wave.windows} "
             f"where the configuration says {expected}"
         )
-    return [recorder.shapes[i] for i in layers]
+    in_place = {i for i in wave.as_answered if reads_in_place(model.dtype, device, *recorder.shapes[i].dims)}
+    return [recorder.shapes[i] for i in layers], frozenset(in_place)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,15 @@ class TorchStage:
     The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype.
     """
 
-    def __init__(self, model: Any, layers: range, num_layers: int, shapes: list[LayerShape]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        layers: range,
+        num_layers: int,
+        shapes: list[LayerShape],
+        in_place: frozenset[int] = frozenset(),
+    ) -> None:
+        """``in_place``: layers whose attention reads the KV pools in place (``native_attention``)."""
         self.layers = layers
         self.num_layers = num_layers
         self.vocab_size: int = model.config.vocab_size
@@ -50,6 +58,7 @@ class TorchStage:
         self.device: torch.device = model.device
         self._model = model
         self._shapes = shapes
+        self._in_place = in_place
 
     def make_kv(self, num_blocks: int, block_size: int) -> TorchPagedKV:
         return TorchPagedKV(self.layers, self._shapes, num_blocks, block_size, self.dtype, self.device)
@@ -66,7 +75,7 @@ class TorchStage:
         data = self._checked(inputs, wave)
         with torch.inference_mode(), running(wave):
             if self.layers.stop < self.num_layers:
-                run_layers(self._model.base_model, data, wave, PagedCache(kv))
+                run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
                 if wave.leaving is None:
                     raise WaveppError(f"layers {self.layers} passed no activations on")
                 return StageOutput({HIDDEN: wave.leaving[0]}, None)
@@ -78,9 +87,9 @@ class TorchStage:
         ends = torch.tensor(wave.lengths).cumsum(0) - 1
         wanted = ends[torch.tensor([c.wants_logits for c in chunks])].to(self.device)
         if not len(wanted):
-            run_layers(self._model.base_model, data, wave, PagedCache(kv))
+            run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
-        output = run_layers(self._model, data, wave, PagedCache(kv), logits_to_keep=wanted)
+        output = run_layers(self._model, data, wave, PagedCache(kv, self._in_place), logits_to_keep=wanted)
         return output.logits[0].float()
 
     def _checked(self, inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.native_attention import RequestSpans
 from wavepp_worker.model.stage import Chunk
 
 
@@ -33,8 +35,8 @@ def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int
 class WaveLayout:
     """One wave's layout, and what passes by on its way through a stage.
 
-    In a *prefill* wave keys and values are gathered request after request; in a *decode* wave, where every
-    chunk is one token, they are gathered into a batch padded to the longest request.
+    Where keys and values are gathered, those of a *prefill* wave follow request after request; those of a *decode*
+    wave, where every chunk is one token, become a batch padded to the longest request.
 
     Attributes:
         starts: tokens of each chunk's request that lie before the chunk.
@@ -42,11 +44,14 @@ class WaveLayout:
         decode: whether every chunk is a single token after a prefix.
         positions: int64 ``[1, tokens]``.
         write_slots: int64 ``[tokens]``, pool rows that receive the new keys and values.
-        read_slots: int64, pool rows to gather: ``[sum of start + length]``, or ``[chunks * longest]`` for
-            decode; None when no chunk has a prefix, so that the new keys and values are all there is.
+        tables: each request's block table, int64 on the CPU.
+        block_size: tokens per block.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
         leaving: activations ``[1, tokens, hidden]`` for the next stage.
+        pools: keys and values of the layer at hand, ``[rows, heads, dim]``, if its attention reads them in place.
         windows: the sliding window that each layer's attention was called with.
+        answered: keys and values that the cache last answered with.
+        as_answered: layers whose attention takes just these, and does nothing to the scores but mask them.
     """
 
     starts: list[int]
@@ -54,11 +59,38 @@ class WaveLayout:
     decode: bool
     positions: torch.Tensor
     write_slots: torch.Tensor
-    read_slots: torch.Tensor | None
+    tables: list[torch.Tensor]
+    block_size: int
     entering: torch.Tensor | None = None
     leaving: torch.Tensor | None = None
+    pools: tuple[torch.Tensor, torch.Tensor] | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
+    answered: tuple[torch.Tensor, torch.Tensor] | None = None
+    as_answered: set[int] = field(default_factory=set)
     _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+
+    @cached_property
+    def read_slots(self) -> torch.Tensor | None:
+        """Int64, pool rows to gather: ``[sum of start + length]``, or ``[chunks * longest]`` for decode.
+
+        None when no chunk has a prefix, so that the new keys and values are all there is.
+        """
+        if not max(self.starts):
+            return None
+        slots = [
+            token_slots(table, 0, start + length, self.block_size)
+            for table, start, length in zip(self.tables, self.starts, self.lengths, strict=True)
+        ]
+        if self.decode:
+            # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
+            longest = max(len(s) for s in slots)
+            slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
+        return torch.cat(slots).to(self.positions.device)
+
+    @cached_property
+    def spans(self) -> RequestSpans:
+        """Where the kernel finds each request."""
+        return RequestSpans.of(self.tables, self.starts, self.lengths)
 
     @property
     def tokens(self) -> int:
@@ -88,21 +120,19 @@ def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> 
         raise WaveppError(
             f"a wave needs chunks of at least one token, not starts {starts} and lengths {lengths}"
         )
-    slots = [token_slots(c.block_table, 0, c.start + c.length, block_size) for c in chunks]
-    decode = max(lengths) == 1 and min(starts) > 0
-    if decode:
-        # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
-        longest = max(len(s) for s in slots)
-        read = torch.cat([torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots])
-    else:
-        read = torch.cat(slots)
+    tables = [c.block_table.cpu() for c in chunks]
+    write_slots = [
+        token_slots(table, c.start, c.start + c.length, block_size)
+        for table, c in zip(tables, chunks, strict=True)
+    ]
     return WaveLayout(
         starts=starts,
         lengths=lengths,
-        decode=decode,
+        decode=max(lengths) == 1 and min(starts) > 0,
         positions=torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None].to(device),
-        write_slots=torch.cat([s[c.start :] for s, c in zip(slots, chunks, strict=True)]).to(device),
-        read_slots=read.to(device) if max(starts) else None,
+        write_slots=torch.cat(write_slots).to(device),
+        tables=tables,
+        block_size=block_size,
     )
 
 

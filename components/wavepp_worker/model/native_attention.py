@@ -1,0 +1,128 @@
+"""Attention that reads keys and values where they lie: the kernel of ``paged_attention.cpp``.
+
+It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX512-BF16,
+``reads_in_place()`` says so and torch's kernels compute over gathered pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import accumulate
+
+import torch
+
+_LANES = 16
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RequestSpans:
+    """Where the kernel finds the requests of a wave: int64 tensors on the CPU.
+
+    Attributes:
+        tables: all block tables, one after the other.
+        table_at: ``[chunks]`` where each request's begins.
+        starts: ``[chunks]`` tokens before the chunk.
+        lengths: ``[chunks]`` tokens of the chunk.
+    """
+
+    tables: torch.Tensor
+    table_at: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, tables: Sequence[torch.Tensor], starts: list[int], lengths: list[int]) -> RequestSpans:
+        at = [0, *accumulate(map(len, tables))][:-1]
+        return cls(torch.cat(list(tables)), torch.tensor(at), torch.tensor(starts), torch.tensor(lengths))
+
+
+def reads_in_place(dtype: torch.dtype, device: torch.device, key_dim: int, value_dim: int) -> bool:
+    """Whether ``attend_in_place`` can compute with tensors of this kind on this machine."""
+    fits = dtype is torch.bfloat16 and device.type == "cpu" and not (key_dim % _LANES or value_dim % _LANES)
+    return fits and _kernel() is not None
+
+
+def attend_in_place(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    spans: RequestSpans,
+    block_size: int,
+    scale: float,
+    window: int | None,
+) -> torch.Tensor:
+    """Causal attention of a wave's tokens over their requests' tokens in the pools, those of the wave included.
+
+    What a token gets does not depend on how its request is cut into chunks or on what else is in the wave, bit for bit.
+
+    Args:
+        query: bfloat16 ``[1, heads, tokens, dim]``.
+        keys: bfloat16 pool ``[rows, groups, dim]``; ``heads`` is a multiple of ``groups``.
+        values: bfloat16 pool ``[rows, groups, value dim]``.
+        scale: factor on the scores, greater than 0.
+        window: tokens that a token sees, itself included; None for all.
+
+    Returns:
+        bfloat16 ``[1, tokens, heads, value dim]``.
+    """
+    kernel = _kernel()
+    assert kernel is not None, "reads_in_place() was not asked"
+    if query.stride(3) != 1:
+        query = query.contiguous()
+    heads, tokens, dim = query.shape[1:]
+    groups, value_dim = values.shape[1:]
+    out = query.new_empty(1, tokens, heads, value_dim)
+    kernel(
+        query.data_ptr(),
+        query.stride(2),
+        query.stride(1),
+        keys.data_ptr(),
+        values.data_ptr(),
+        spans.tables.data_ptr(),
+        spans.table_at.data_ptr(),
+        spans.starts.data_ptr(),
+        spans.lengths.data_ptr(),
+        len(spans.starts),
+        block_size,
+        heads,
+        groups,
+        dim,
+        value_dim,
+        scale,
+        window or 0,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+@cache
+def _kernel() -> ctypes._FuncPointer | None:
+    built = find_spec("wavepp_worker.model._paged_attention")
+    if built is None or built.origin is None:
+        logger.warning(
+            "attention takes several times as long as it could: there was no C++ compiler when wavepp-worker was "
+            "installed; install g++, then wavepp-worker again"
+        )
+        return None
+    # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
+    library = ctypes.CDLL(built.origin)
+    if not library.wavepp_paged_attention_runs_here():
+        return None
+    kernel = library.wavepp_paged_attention
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    kernel.restype = None
+    kernel.argtypes = [
+        *(address, number, number),
+        *(address,) * 6,
+        *(number,) * 6,
+        *(ctypes.c_double, number, address, number),
+    ]
+    return kernel

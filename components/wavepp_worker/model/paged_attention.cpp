@@ -1,0 +1,370 @@
+// Causal attention of the chunks of one wave over the paged KV pool of one layer: bfloat16 in and out, float32 between.
+//
+// Keys and values are read where they lie, through the block tables; nothing of a prefix is copied but the tile at hand.
+// As in FlashAttention-2 (Dao, 2023, algorithm 1): a task is some rows of queries of one key head; tiles of keys pass by,
+// and each row keeps its maximum, its sum and its output so far. Rows are (token, query head of the group), so that all
+// query heads that share a key head share its tile.
+//
+// Needs AVX512-BF16, whose dot product takes pairs: keys are packed as [16 keys][dim / 2 pairs][16], values as
+// [keys / 2][value dim] pairs of the same column of two keys.
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+
+namespace {
+
+constexpr int LANES = 16;
+constexpr int ROWS = 6;     // rows of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
+constexpr int COLUMNS = 4;  // vectors of a register tile
+constexpr int64_t KEYS = 256;      // of a tile: packed, they stay in the second-level cache
+constexpr int64_t TASK_ROWS = 252;  // most rows of a task, which share the packing
+constexpr float NONE = -std::numeric_limits<float>::infinity();
+
+struct Layer {
+  const uint16_t *query;
+  int64_t query_token, query_head;  // strides in elements
+  const uint16_t *keys, *values;
+  const int64_t *tables;
+  int64_t block, heads, groups, dim, value_dim;
+  float scale;
+  int64_t window;  // tokens that a token sees, itself included; 0 for all
+  uint16_t *out;
+};
+
+struct Task {
+  int64_t start;    // tokens of the request before the chunk
+  int64_t first;    // of the task's tokens, counted from the chunk's first
+  int64_t tokens;   // of the task
+  int64_t packed;   // where the chunk begins in the wave
+  int64_t table;    // where the request's block table begins
+  int64_t group;    // key head
+  int64_t last() const { return start + first + tokens - 1; }
+};
+
+inline float *floats(std::vector<float> &buffer, int64_t count) {
+  if (static_cast<int64_t>(buffer.size()) < count + LANES) buffer.resize(count + LANES);
+  auto address = reinterpret_cast<uintptr_t>(buffer.data());
+  return reinterpret_cast<float *>((address + 63) & ~static_cast<uintptr_t>(63));
+}
+
+// Turns 16 rows of 16 words into 16 columns.
+inline void transpose(__m512i r[LANES]) {
+  __m512i t[LANES];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+struct Rows {
+  const Layer &layer;
+  const int64_t *table;
+  int64_t group;
+  int64_t at(int64_t key) const { return table[key / layer.block] * layer.block + key % layer.block; }
+  const uint16_t *key(int64_t key) const {
+    return layer.keys + (at(key) * layer.groups + group) * layer.dim;
+  }
+  const uint16_t *value(int64_t key) const {
+    return layer.values + (at(key) * layer.groups + group) * layer.value_dim;
+  }
+};
+
+void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint32_t *packed) {
+  const int64_t words = dim / 2;
+  for (int64_t at = 0; at < count; at += LANES) {
+    const uint16_t *from[LANES];
+    for (int i = 0; i < LANES; ++i) from[i] = rows.key(first + std::min(at + i, count - 1));
+    for (int64_t word = 0; word < words; word += LANES) {
+      const int64_t rest = std::min<int64_t>(LANES, words - word);
+      const __mmask16 some = static_cast<__mmask16>((1u << rest) - 1);
+      __m512i r[LANES];
+      for (int i = 0; i < LANES; ++i) r[i] = _mm512_maskz_loadu_epi32(some, from[i] + 2 * word);
+      transpose(r);
+      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(packed + (at * words + (word + i) * LANES), r[i]);
+    }
+  }
+}
+
+void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint32_t *packed) {
+  for (int64_t at = 0; at < count; at += 2) {
+    const uint16_t *low = rows.value(first + at);
+    const uint16_t *high = at + 1 < count ? rows.value(first + at + 1) : nullptr;
+    for (int64_t c = 0; c < dim; c += LANES) {
+      const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(low + c));
+      const __m256i b =
+          high ? _mm256_loadu_si256(reinterpret_cast<const __m256i *>(high + c)) : _mm256_setzero_si256();
+      const __m512i pair =
+          _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+      _mm512_store_si512(packed + (at / 2) * dim + c, pair);
+    }
+  }
+}
+
+inline __m512bh pairs(__m512i words) { return reinterpret_cast<__m512bh>(words); }
+
+// scores[M, 16 N] = query[M] . keys
+template <int M, int N>
+inline void dot_keys(const uint32_t *query, const uint32_t *keys, int64_t words, float *scores) {
+  __m512 sum[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) sum[m][n] = _mm512_setzero_ps();
+  for (int64_t w = 0; w < words; ++w) {
+    __m512bh key[N];
+    for (int n = 0; n < N; ++n) key[n] = pairs(_mm512_load_si512(keys + (n * words + w) * LANES));
+    for (int m = 0; m < M; ++m) {
+      const __m512bh q = pairs(_mm512_set1_epi32(static_cast<int>(query[m * words + w])));
+      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], q, key[n]);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) _mm512_store_ps(scores + m * KEYS + n * LANES, sum[m][n]);
+}
+
+// out[M, 16 N] = out * keep + weights[M, keys] . values
+template <int M, int N>
+inline void add_values(const uint32_t *weights, const uint32_t *values, int64_t count, int64_t dim,
+                       const float *keep, float *out) {
+  __m512 sum[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n)
+      sum[m][n] = _mm512_mul_ps(_mm512_set1_ps(keep[m]), _mm512_load_ps(out + m * dim + n * LANES));
+  for (int64_t p = 0; p < count; ++p) {
+    __m512bh value[N];
+    for (int n = 0; n < N; ++n) value[n] = pairs(_mm512_load_si512(values + p * dim + n * LANES));
+    for (int m = 0; m < M; ++m) {
+      const __m512bh w = pairs(_mm512_set1_epi32(static_cast<int>(weights[m * (KEYS / 2) + p])));
+      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], w, value[n]);
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) _mm512_store_ps(out + m * dim + n * LANES, sum[m][n]);
+}
+
+template <int M>
+void all_scores(const uint32_t *query, const uint32_t *keys, int64_t words, int64_t vectors, float *scores) {
+  int64_t n = 0;
+  for (; n + COLUMNS <= vectors; n += COLUMNS)
+    dot_keys<M, COLUMNS>(query, keys + n * words * LANES, words, scores + n * LANES);
+  for (; n < vectors; ++n) dot_keys<M, 1>(query, keys + n * words * LANES, words, scores + n * LANES);
+}
+
+template <int M>
+void all_values(const uint32_t *weights, const uint32_t *values, int64_t count, int64_t dim, const float *keep,
+                float *out) {
+  int64_t c = 0;
+  for (; c + COLUMNS * LANES <= dim; c += COLUMNS * LANES)
+    add_values<M, COLUMNS>(weights, values + c, count, dim, keep, out + c);
+  for (; c < dim; c += LANES) add_values<M, 1>(weights, values + c, count, dim, keep, out + c);
+}
+
+// 2^x for x <= 0, relative error below 3e-6.
+inline __m512 exp2(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 rest = _mm512_sub_ps(x, whole);
+  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(9.6181291e-3f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.5504109e-2f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(2.4022651e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(6.9314718e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(sum, whole);
+}
+
+// Turns one row's scores into bfloat16 weights; maximum and sum go on. Returns what the output so far is kept by.
+inline float weigh(float *scores, int64_t vectors, int64_t low, int64_t high, float scale, uint32_t *weights,
+                   float &maximum, float &sum) {
+  // Keys [low, high) of the tile are seen.
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const bool all = low <= 0 && high >= vectors * LANES;
+  __m512 most = _mm512_set1_ps(NONE);
+  if (all) {
+    for (int64_t n = 0; n < vectors; ++n) most = _mm512_max_ps(most, _mm512_load_ps(scores + n * LANES));
+  } else {
+    const __m512i from = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(low, 0)));
+    const __m512i to = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(std::min(high, KEYS), 0)));
+    for (int64_t n = 0; n < vectors; ++n) {
+      const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(n * LANES)));
+      const __mmask16 seen = _mm512_cmple_epi32_mask(from, key) & _mm512_cmplt_epi32_mask(key, to);
+      const __m512 score =
+          _mm512_mask_mov_ps(_mm512_set1_ps(NONE), seen, _mm512_load_ps(scores + n * LANES));
+      _mm512_store_ps(scores + n * LANES, score);
+      most = _mm512_max_ps(most, score);
+    }
+  }
+  const float now = std::max(maximum, _mm512_reduce_max_ps(most) * scale);
+  auto *half = reinterpret_cast<uint16_t *>(weights);
+  if (now == NONE) {
+    std::memset(half, 0, vectors * LANES * sizeof(uint16_t));
+    return 1.0f;
+  }
+  const float keep = std::exp2(maximum - now);
+  const __m512 factor = _mm512_set1_ps(scale), less = _mm512_set1_ps(now);
+  __m512 added = _mm512_setzero_ps();
+  for (int64_t n = 0; n < vectors; ++n) {
+    const __m512 weight = exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, less));
+    added = _mm512_add_ps(added, weight);
+    _mm256_store_si256(reinterpret_cast<__m256i *>(half + n * LANES),
+                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
+  }
+  maximum = now;
+  sum = sum * keep + _mm512_reduce_add_ps(added);
+  return keep;
+}
+
+struct Scratch {
+  std::vector<float> query, keys, values, out, scores, weights, maxima, sums;
+};
+
+template <int M>
+void rows_over_tile(const Layer &layer, const Task &task, int64_t row, int64_t first_key, int64_t count,
+                    const uint32_t *query, const uint32_t *keys, const uint32_t *values, float *scores,
+                    uint32_t *weights, float *maxima, float *sums, float *out) {
+  const int64_t each = layer.heads / layer.groups;
+  const int64_t lowest = task.start + task.first + row / each;
+  const int64_t highest = task.start + task.first + (row + M - 1) / each;
+  count = std::min(count, highest + 1 - first_key);
+  if (count <= 0 || (layer.window && first_key + count <= lowest - layer.window + 1)) return;
+  const int64_t vectors = (count + LANES - 1) / LANES, words = layer.dim / 2;
+  all_scores<M>(query + row * words, keys, words, vectors, scores);
+  float keep[M];
+  for (int m = 0; m < M; ++m) {
+    const int64_t token = task.start + task.first + (row + m) / each;
+    const int64_t low = layer.window ? token + 1 - layer.window - first_key : 0;
+    keep[m] = weigh(scores + m * KEYS, vectors, low, token + 1 - first_key, layer.scale,
+                    weights + m * (KEYS / 2), maxima[row + m], sums[row + m]);
+  }
+  all_values<M>(weights, values, (count + 1) / 2, layer.value_dim, keep, out + row * layer.value_dim);
+}
+
+void run(const Layer &layer, const Task &task, Scratch &scratch) {
+  const int64_t each = layer.heads / layer.groups, count = task.tokens * each;
+  const int64_t dim = layer.dim, words = dim / 2, value_dim = layer.value_dim;
+  auto *query = reinterpret_cast<uint32_t *>(floats(scratch.query, count * words));
+  auto *keys = reinterpret_cast<uint32_t *>(floats(scratch.keys, KEYS * words));
+  auto *values = reinterpret_cast<uint32_t *>(floats(scratch.values, KEYS / 2 * value_dim));
+  auto *weights = reinterpret_cast<uint32_t *>(floats(scratch.weights, ROWS * KEYS / 2));
+  float *out = floats(scratch.out, count * value_dim), *scores = floats(scratch.scores, ROWS * KEYS);
+  float *maxima = floats(scratch.maxima, count), *sums = floats(scratch.sums, count);
+  std::fill_n(out, count * value_dim, 0.0f);
+  std::fill_n(maxima, count, NONE);
+  std::fill_n(sums, count, 0.0f);
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;
+    std::memcpy(query + row * words, layer.query + token * layer.query_token + head * layer.query_head,
+                dim * sizeof(uint16_t));
+  }
+  const Rows rows{layer, layer.tables + task.table, task.group};
+  int64_t first_key = 0;
+  if (layer.window) first_key = std::max<int64_t>(0, task.start + task.first + 1 - layer.window) / KEYS * KEYS;
+  for (; first_key <= task.last(); first_key += KEYS) {
+    const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
+    pack_keys(rows, first_key, seen, dim, keys);
+    pack_values(rows, first_key, seen, value_dim, values);
+    int64_t row = 0;
+    for (; row + ROWS <= count; row += ROWS)
+      rows_over_tile<ROWS>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
+    for (; row + 2 <= count; row += 2)
+      rows_over_tile<2>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
+    for (; row < count; ++row)
+      rows_over_tile<1>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
+  }
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;
+    const __m512 share = _mm512_set1_ps(1.0f / sums[row]);
+    uint16_t *to = layer.out + (token * layer.heads + head) * value_dim;
+    for (int64_t c = 0; c < value_dim; c += LANES)
+      _mm256_storeu_si256(reinterpret_cast<__m256i *>(to + c),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(
+                              _mm512_mul_ps(share, _mm512_load_ps(out + row * value_dim + c)))));
+  }
+}
+
+std::vector<Task> tasks_of(const Layer &layer, const int64_t *starts, const int64_t *lengths,
+                           const int64_t *table_at, int64_t chunks, int threads) {
+  const int64_t each = layer.heads / layer.groups;
+  int64_t most = TASK_ROWS, tokens = 0;
+  for (int64_t c = 0; c < chunks; ++c) tokens += lengths[c];
+  // Several tasks for each thread, as they are not equally long.
+  if (threads > 1) most = std::clamp<int64_t>(tokens * layer.heads / (4 * threads), 4 * ROWS, TASK_ROWS);
+  const int64_t step = std::max<int64_t>(1, most / each);
+  std::vector<Task> tasks;
+  int64_t packed = 0;
+  for (int64_t c = 0; c < chunks; packed += lengths[c], ++c)
+    for (int64_t first = 0; first < lengths[c]; first += step)
+      for (int64_t group = 0; group < layer.groups; ++group)
+        tasks.push_back({starts[c], first, std::min(step, lengths[c] - first), packed, table_at[c], group});
+  // The longest first, so that no thread begins one when the others are done.
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task &a, const Task &b) {
+    return a.last() * a.tokens > b.last() * b.tokens;
+  });
+  return tasks;
+}
+
+}  // namespace
+
+extern "C" void wavepp_paged_attention(const uint16_t *query, int64_t query_token, int64_t query_head,
+                                       const uint16_t *keys, const uint16_t *values, const int64_t *tables,
+                                       const int64_t *table_at, const int64_t *starts, const int64_t *lengths,
+                                       int64_t chunks, int64_t block, int64_t heads, int64_t groups, int64_t dim,
+                                       int64_t value_dim, double scale, int64_t window, uint16_t *out,
+                                       int64_t threads) {
+  const float log2e = 1.44269504f;
+  const Layer layer{query,  query_token, query_head, keys, values,    tables,
+                    block,  heads,       groups,     dim,  value_dim, static_cast<float>(scale) * log2e,
+                    window, out};
+  const auto tasks = tasks_of(layer, starts, lengths, table_at, chunks, static_cast<int>(threads));
+  const auto count = static_cast<int64_t>(tasks.size());
+#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1 && count > 1)
+  for (int64_t i = 0; i < count; ++i) {
+    static thread_local Scratch scratch;
+    run(layer, tasks[i], scratch);
+  }
+}
+
+#pragma GCC pop_options
+
+extern "C" int wavepp_paged_attention_runs_here() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+#else
+
+extern "C" int wavepp_paged_attention_runs_here() { return 0; }
+
+#endif
