@@ -125,11 +125,12 @@ class CacheMachine(RuleBasedStateMachine):
         common = sum(one == other for one, other in zip(keys, first.keys, strict=False))
         limit = min(common, (len(tokens) - 1) // BLOCK)
         usable = bench.brute_endpoint(keys, limit)
+        expected = max(usable, bench.brute_ahead(writer, limit))
         prepared = bench.cache.prepare(name, keys, len(tokens), limit * BLOCK, writer=writer)
         if prepared is None:
             return
         bench.prompts[name] = Prompt(tokens, keys)
-        assert limit * BLOCK >= prepared.endpoint >= usable * BLOCK
+        assert prepared.endpoint == expected * BLOCK
         if all(spec.kind != "recurrent" for spec in bench.specs):
             assert prepared == Prepared(limit * BLOCK, True), "a writer computes every block"
         if not bench.cache.ready(name):
@@ -205,6 +206,20 @@ class CacheMachine(RuleBasedStateMachine):
                 bench.cache.materialise(name)
             return
         bench.materialise(name)
+
+    @precondition(lambda self: self._any("committed"))
+    @rule(data=st.data(), endpoint=st.integers(0, 14))
+    def ask(self, data: st.DataObject, endpoint: int) -> None:
+        self.bench.cache.ask(self._pick(data, "committed"), endpoint)
+
+    @precondition(lambda self: self._any("sequence"))
+    @rule(data=st.data(), tokens=st.integers(1, 9))
+    def begin(self, data: st.DataObject, tokens: int) -> None:
+        """What comes before ``compute`` with the same request takes place while it is being computed."""
+        name = self._pick(data, "sequence")
+        prompt = self.bench.prompts[name]
+        if prompt.chunk is None:
+            self.bench.begin(name, min(len(prompt.tokens), prompt.position + tokens))
 
     @precondition(lambda self: self._any("sequence"))
     @rule(data=st.data(), tokens=st.integers(1, 9))

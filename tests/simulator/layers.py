@@ -162,8 +162,6 @@ class Recurrence:
         state, resume = claimed.states[self._number], claimed.resume[self._number]
         assert state is not None
         if span.start == local.endpoint:
-            own = [state, *claimed.snapshots[self._number].values(), *([] if resume is None else [resume])]
-            assert len(set(own)) == len(own), f"{span.request_id} has a state twice"
             found = device.get(resume) if resume is not None else None
             expected = local.keys[span.start // self._block - 1] if span.start else None
             assert (resume is None) == (not span.start)
@@ -172,8 +170,10 @@ class Recurrence:
             )
         else:
             self._assert_own(state, span, span.start)
+        own = [state, *local.snapshots[self._number].values(), *([] if resume is None else [resume])]
+        assert len(set(own)) == len(own), f"{span.request_id} has a state twice"
         device[state] = (span.request_id, span.start + span.length)
-        for position, block in self._written(claimed, span):
+        for position, block in self._written(local, span):
             device[block] = (span.request_id, position)
 
     def end(self, local: LocalRequest, span: Span) -> None:
@@ -181,14 +181,14 @@ class Recurrence:
         state = claimed.states[self._number]
         assert state is not None
         self._assert_own(state, span, span.start + span.length)
-        for position, block in self._written(claimed, span):
+        for position, block in self._written(local, span):
             self._assert_own(block, span, position)
             self._device[block] = local.keys[position // self._block - 1]
 
-    def _written(self, claimed: Materialised, span: Span) -> list[tuple[int, int]]:
-        end = span.start + span.length
-        snapshots = claimed.snapshots[self._number]
-        return [(position, block) for position, block in snapshots.items() if span.start < position <= end]
+    def _written(self, local: LocalRequest, span: Span) -> list[tuple[int, int]]:
+        snapshots, end = local.snapshots[self._number], span.start + span.length
+        assert all(span.start < position <= end for position in snapshots), f"{snapshots} within {span}"
+        return list(snapshots.items())
 
     def _assert_own(self, block: int, span: Span, position: int) -> None:
         found = self._device.get(block)

@@ -158,11 +158,11 @@ class SimulatedRank:
         cache = self.parts.cache
         if cache.prepare(name, [], tokens, 0) is None:
             return False
-        claimed = cache.materialise(name)
+        claimed, begun = cache.materialise(name), cache.begin(name, tokens)
         self.parts.reports.cache_changed(None)
-        self.contents.run(claimed.moves)
+        self.contents.run((*claimed.moves, *begun.moves))
         for number, table in enumerate(claimed.tables):
-            states = [claimed.states[number], *claimed.snapshots[number].values()]
+            states = [claimed.states[number], *begun.snapshots[number].values()]
             device = self.contents.device(number)
             for block in (*table, *states):
                 device[block] = "noise"

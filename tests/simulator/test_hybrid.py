@@ -6,6 +6,7 @@ import random
 
 import pytest
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 
 from tests.simulator.told import Told
 
@@ -130,3 +131,57 @@ def crowded(seed: int, ranks: int) -> Told:
         block=1,
         slow={draw.randrange(ranks): draw.choice((1.0, 30.0, 100.0))},
     )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_a_cold_burst_computes_what_is_shared_once_though_nobody_takes_a_snapshot_there_by_itself(
+    ranks: int,
+) -> None:
+    """At two places: most leave the prompt of the first at one, some at another; one stays with a reader."""
+    for seed in range(20):
+        draw = random.Random(seed)
+        block = draw.choice((1, 2, 4))
+        prefix = [draw.randrange(50) for _ in range(6 * block)]
+        middle = [50] * (3 * block)
+        ends = [[60 + at] * draw.randrange(1, 2 * block + 1) for at in range(5)]
+        prompts = [
+            prefix + ends[0],
+            *(prefix + middle + end for end in ends[1:4]),
+            prefix[: 4 * block] + ends[4],
+        ]
+        windows = [
+            [
+                WindowSpec("attention", "full", 200),
+                WindowSpec("recurrent", "recurrent", draw.choice((20, 40)), interval=block * 100),
+            ]
+            for _ in range(ranks)
+        ]
+        world = Told([(0.0, prompt) for prompt in prompts], seed, ranks, windows=windows, block=block)
+        world.plan_with(GreedyPlanner(draw.choice((3 * block, 100))))
+        world.run()
+        computed = sum(len(prompt) - world.starts(f"r{at}")[0] for at, prompt in enumerate(prompts))
+        assert computed == len(prefix) + len(middle) + sum(map(len, ends)), f"seed {seed}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_who_comes_while_a_prompt_is_computed_has_a_snapshot_taken_where_nobody_expected_one(
+    ranks: int,
+) -> None:
+    """Far enough ahead of what has begun on every rank; where the pool of one is full, all go without."""
+    for seed in range(10):
+        for scarce in (False, True):
+            draw = random.Random(seed)
+            prefix = [draw.randrange(50) for _ in range(60)]
+            prompts = [(0.0, [*prefix, 60]), *((0.1, [*prefix[:50], 61 + at]) for at in range(2))]
+            windows = [
+                [
+                    WindowSpec("attention", "full", 200),
+                    WindowSpec("recurrent", "recurrent", 2 if scarce and not rank else 40, interval=100),
+                ]
+                for rank in range(ranks)
+            ]
+            world = Told(prompts, seed, ranks, windows=windows, block=1)
+            world.plan_with(GreedyPlanner(1))
+            world.run()
+            starts = {world.starts(name)[0] for name in ("r1", "r2")}
+            assert starts == {0 if scarce else 50}, f"seed {seed}"

@@ -10,8 +10,9 @@ from wavepp_worker.block_keys import KEY_BYTES, SECRET_BYTES, BlockKeyMaker, Blo
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.reservations import Reservation
-from wavepp_worker.cache.results import Materialised, Prepared
+from wavepp_worker.cache.results import Begun, Materialised, Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.recurrent import RecurrentWindow
 
 BLOCK = 2
 MAKER = BlockKeyMaker(bytes(SECRET_BYTES), "model", BLOCK)
@@ -41,12 +42,17 @@ def key(number: int) -> bytes:
 
 @dataclass
 class Prompt:
-    """A request that holds something; ``claimed`` once it is materialised, computed up to ``position``."""
+    """A request that holds something; ``claimed`` once it is materialised, computed up to ``position``.
+
+    Attributes:
+        chunk: where the chunk ends that has begun beyond ``position``, and what it leaves behind; None without one.
+    """
 
     tokens: Sequence[int]
     keys: list[bytes]
     claimed: Materialised | None = None
     position: int = 0
+    chunk: tuple[int, Begun] | None = None
 
 
 class CacheBench:
@@ -111,8 +117,7 @@ class CacheBench:
                 if resume is not None:
                     assert self.bytes[window, Tier.DEVICE, resume] == prompt.keys[end - 1]
                 self.bytes[window, Tier.DEVICE, claimed.states[window]] = (name, prompt.position)
-                own = [claimed.states[window], *claimed.snapshots[window].values()]
-                assert len({*own, resume}) == len(own) + 1
+                assert resume != claimed.states[window]
             else:
                 table = claimed.tables[window]
                 assert len(table) == -(-len(prompt.tokens) // BLOCK)
@@ -121,19 +126,38 @@ class CacheBench:
         self.verify()
         return claimed
 
-    def compute(self, name: str, end: int | None = None) -> None:
-        """Compute up to ``end``, reading what attention reads, writing what it writes; publish it."""
+    def begin(self, name: str, end: int) -> Begun:
+        """What a chunk up to ``end`` leaves behind, in blocks that nobody else has."""
         prompt = self.prompts[name]
-        end = len(prompt.tokens) if end is None else end
+        begun, claimed = self.cache.begin(name, end), prompt.claimed
+        assert claimed is not None
+        prompt.chunk = end, begun
+        self.execute(begun.moves)
+        for window, snapshots in enumerate(begun.snapshots):
+            own = [*snapshots.values(), claimed.states[window]]
+            assert len({*own, claimed.resume[window]}) == len(own) + 1 or not snapshots
+        self.verify()
+        return begun
+
+    def compute(self, name: str, end: int | None = None) -> None:
+        """Compute up to ``end``, reading what attention reads, writing what it writes; publish it.
+
+        If a chunk has begun already, then no further than that.
+        """
+        prompt = self.prompts[name]
         claimed, start = prompt.claimed, prompt.position
         assert claimed is not None
+        if prompt.chunk is None:
+            self.begin(name, len(prompt.tokens) if end is None else end)
+        assert prompt.chunk is not None
+        (end, begun), prompt.chunk = prompt.chunk, None
         for window, spec in enumerate(self.specs):
             if spec.kind == "recurrent":
                 assert self.bytes[window, Tier.DEVICE, claimed.states[window]] == (name, start)
                 self.bytes[window, Tier.DEVICE, claimed.states[window]] = (name, end)
-                for position, slot in claimed.snapshots[window].items():
-                    if start < position <= end:
-                        self.bytes[window, Tier.DEVICE, slot] = prompt.keys[position // BLOCK - 1]
+                for position, slot in begun.snapshots[window].items():
+                    assert start < position <= end
+                    self.bytes[window, Tier.DEVICE, slot] = prompt.keys[position // BLOCK - 1]
                 continue
             for at in range(start // BLOCK, -(-end // BLOCK)):
                 done = (at + 1) * BLOCK <= end
@@ -248,6 +272,33 @@ class CacheBench:
             if all(self._resumable(window, keys, end) for window in range(len(self.specs))):
                 return end
         return 0
+
+    def brute_ahead(self, writer: str, limit: int) -> int:
+        """The largest endpoint at which a request can resume from what another will compute, by trying all."""
+        if writer not in self.prompts or not limit:
+            return 0
+        return max(
+            end
+            for end in range(limit + 1)
+            if not end or all(self._will_resume(window, writer, end) for window in range(len(self.specs)))
+        )
+
+    def _will_resume(self, window: int, writer: str, end: int) -> bool:
+        """Whether a writer leaves a snapshot there, or has yet to begin to compute as far and there is room for it."""
+        spec, prompt, reservation = self.specs[window], self.prompts[writer], self.reservation(writer)
+        if spec.kind != "recurrent":
+            return True
+        share, recurrent = reservation.shares[window], self.cache._windows[window]
+        assert isinstance(recurrent, RecurrentWindow)
+        if end * BLOCK in recurrent._asked.get(writer, ()):
+            return True
+        planned = recurrent.snapshot_positions(reservation.end, len(prompt.tokens))
+        if end * BLOCK in (share.snapshots if prompt.claimed else planned):
+            return True
+        begun = prompt.chunk[0] if prompt.chunk else prompt.position
+        room = self.available(window) - self.escrowed(window)
+        ahead = prompt.claimed is None or begun < end * BLOCK
+        return spec.interval is not None and ahead and room >= 2
 
     def _resumable(self, window: int, keys: Sequence[int], end: int) -> bool:
         nodes, needed = self.tree(window).nodes, self._needed(window, end)

@@ -10,13 +10,24 @@ they were reserved, and no victim has to be exchanged because it turned from a l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wavepp_worker.errors import AuditError
 
 
+class Asked(NamedTuple):
+    """Holds the room for what others asked a request to leave behind, apart from what it needs itself."""
+
+    request_id: str
+
+
+Holder = str | Asked
+"""Whose an escrow is: a request's, for itself or for others."""
+
+
 @dataclass(frozen=True)
 class Escrow:
-    """What one request has reserved in one window.
+    """What one holder has reserved in one window.
 
     Attributes:
         blocks: device blocks, free or reclaimable, whichever it turns out to be.
@@ -40,7 +51,7 @@ class EscrowLedger:
     """
 
     def __init__(self) -> None:
-        self._escrows: dict[str, Escrow] = {}
+        self._escrows: dict[Holder, Escrow] = {}
         self.reserved = 0
         self.promised = 0
         self.destinations = 0
@@ -48,32 +59,32 @@ class EscrowLedger:
     def __len__(self) -> int:
         return len(self._escrows)
 
-    def get(self, request_id: str) -> Escrow:
-        """The request's escrow; one of no blocks if it has none."""
-        return self._escrows.get(request_id, _NOTHING)
+    def get(self, holder: Holder) -> Escrow:
+        """The holder's escrow; one of no blocks if it has none."""
+        return self._escrows.get(holder, _NOTHING)
 
-    def put(self, request_id: str, escrow: Escrow) -> None:
-        """Replace the request's escrow."""
-        self.drop(request_id)
-        self._escrows[request_id] = escrow
+    def put(self, holder: Holder, escrow: Escrow) -> None:
+        """Replace the holder's escrow."""
+        self.drop(holder)
+        self._escrows[holder] = escrow
         self._count(escrow, 1)
 
-    def drop(self, request_id: str) -> None:
-        """Forget the request's escrow, if it has one."""
-        escrow = self._escrows.pop(request_id, None)
+    def drop(self, holder: Holder) -> None:
+        """Forget the holder's escrow, if it has one."""
+        escrow = self._escrows.pop(holder, None)
         if escrow is not None:
             self._count(escrow, -1)
 
     def shrink_destinations(self, limit: int) -> None:
         """Make do with ``limit`` destinations; the latest escrows lose theirs first. Only content is at stake."""
-        for request_id in reversed(self._escrows):
+        for holder in reversed(self._escrows):
             excess = self.destinations - limit
             if excess <= 0:
                 return
-            escrow = self._escrows[request_id]
+            escrow = self._escrows[holder]
             kept = max(0, escrow.destinations - excess)
             self.destinations -= escrow.destinations - kept
-            self._escrows[request_id] = Escrow(escrow.blocks, kept, escrow.committed)
+            self._escrows[holder] = Escrow(escrow.blocks, kept, escrow.committed)
 
     def check(self) -> None:
         """Raise AuditError unless the sums are those of the escrows."""

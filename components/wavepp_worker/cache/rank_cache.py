@@ -19,6 +19,7 @@ from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.reservations import Reservations
 from wavepp_worker.cache.results import (
+    Begun,
     CacheUse,
     Holds,
     Materialised,
@@ -46,6 +47,9 @@ class RankCache:
             can resume anywhere and always has room.
         block_size: tokens per block.
 
+    Attributes:
+        leaves_snapshots: whether ``begin`` has to be called before each chunk of a sequence.
+
     Raises:
         ConfigError: a window cannot work.
     """
@@ -60,6 +64,7 @@ class RankCache:
             make_window(number, spec, block_size, self._index) for number, spec in enumerate(windows)
         ]
         self._reservations = Reservations(self._windows, block_size)
+        self.leaves_snapshots = any(window.leaves_snapshots for window in self._windows)
 
     def hint(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
         """Tokens that are probably reusable. Reads the index only: owns nothing, never waits for the mutex.
@@ -191,6 +196,23 @@ class RankCache:
         """
         with self._mutex:
             return self._reservations.materialise(request_id)
+
+    def ask(self, request_id: str, endpoint: int) -> None:
+        """Have a committed request leave behind what resuming at ``endpoint`` needs, if there is room for that.
+
+        For those that will want to resume there. Nothing is done where it computes nothing before the endpoint, or
+        where the endpoint is beyond its full blocks.
+        """
+        with self._mutex:
+            self._reservations.ask(request_id, endpoint // self.block_size)
+
+    def begin(self, request_id: str, end: int) -> Begun:
+        """A sequence's tokens up to ``end`` are about to be computed: which snapshots to take on the way.
+
+        Before each of its chunks, as from then on nobody can ask for a snapshot within it.
+        """
+        with self._mutex:
+            return self._reservations.begin(request_id, end)
 
     def publish(self, request_id: str, computed: int) -> None:
         """Make a sequence's full blocks and snapshots among its first ``computed`` tokens reusable."""

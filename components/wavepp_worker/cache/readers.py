@@ -41,11 +41,21 @@ class Readers:
             return 0
         if reservation.keys[limit - 1] != keys[limit - 1]:
             return 0
-        ahead = [
-            partial(window.ahead, share, reservation.end, reservation.prompt_tokens)
-            for window, share in zip(self._windows, reservation.shares, strict=True)
-        ]
+        ahead = [partial(self._ahead, writer, at) for at in range(len(self._windows))]
         return common_endpoint(ahead, limit)
+
+    def ask(self, writer: str, end: int) -> bool:
+        """Have a request leave behind what resuming after ``end`` of its blocks needs, if it does not anyway.
+
+        False if it cannot: for want of room, or as it computes as far already.
+        """
+        windows = range(len(self._windows))
+        if any(self._ahead(writer, at, end) < end for at in windows):
+            return False
+        for at in windows:
+            if self._left(writer, at, end) < end:
+                self._windows[at].ask(writer, end)
+        return True
 
     def follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
         """Let a request wait for ``writer``'s blocks up to its endpoint, or for nobody's."""
@@ -81,5 +91,22 @@ class Readers:
                 raise AuditError(f"{request_id} waits for {reader.writer}, which does not know")
             if writer.computed >= reader.end * self._block or len(writer.keys) < reader.end:
                 raise AuditError(f"{request_id} waits for block {reader.end} of {reader.writer} for ever")
+            if any(
+                self._left(reader.writer, at, reader.end) < reader.end for at in range(len(self._windows))
+            ):
+                raise AuditError(
+                    f"{request_id} waits for a snapshot after block {reader.end} that {reader.writer} will not take"
+                )
             if any(share.pinned for share in reader.shares):
                 raise AuditError(f"{request_id} holds blocks of a prefix for which it waits")
+
+    def _left(self, writer: str, window: int, limit: int) -> int:
+        """The largest endpoint up to ``limit`` at which a window can resume from what a request will leave behind."""
+        held = self._reservations[writer]
+        return self._windows[window].ahead(writer, held.shares[window], held.end, held.prompt_tokens, limit)
+
+    def _ahead(self, writer: str, window: int, limit: int) -> int:
+        """The same if it may be asked."""
+        left, held = self._left(writer, window, limit), self._reservations[writer]
+        ahead = held.state in ("committed", "sequence") and held.begun < limit * self._block
+        return limit if left < limit and ahead and self._windows[window].can_ask() else left

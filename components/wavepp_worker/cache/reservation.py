@@ -21,6 +21,7 @@ class Reservation:
         state: how far it is.
         writer: the request whose blocks it waits for; it holds none of the prefix until they are complete.
         readers: requests that wait for its blocks.
+        begun: tokens of a sequence that are computed or being computed, where snapshots are taken.
         computed: tokens of a sequence that are computed.
     """
 
@@ -31,4 +32,5 @@ class Reservation:
     state: Holds = "lease"
     writer: str | None = None
     readers: list[str] = field(default_factory=list)
+    begun: int = 0
     computed: int = 0

@@ -17,7 +17,7 @@ from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.readers import Readers
 from wavepp_worker.cache.reservation import Reservation
-from wavepp_worker.cache.results import Holds, Materialised, Prepared
+from wavepp_worker.cache.results import Begun, Holds, Materialised, Prepared
 from wavepp_worker.cache.windows.share import Share
 from wavepp_worker.cache.windows.window import Window
 
@@ -180,15 +180,31 @@ class Reservations:
             for window, share in zip(self._windows, reservation.shares, strict=True)
         ]
         reservation.state = "sequence"
-        reservation.computed = reservation.end * self._block
+        reservation.computed = reservation.begun = reservation.end * self._block
         self._readers.computed(reservation)
         return Materialised(
             tables=tuple(part.table for part in allocated),
             moves=tuple(moves),
             resume=tuple(part.resume for part in allocated),
             states=tuple(part.state for part in allocated),
-            snapshots=tuple(part.snapshots for part in allocated),
         )
+
+    def ask(self, request_id: str, end: int) -> None:
+        """Have a committed request leave behind what resuming after ``end`` blocks needs, where there is room."""
+        reservation = self._in_state(request_id, "committed")
+        if reservation.end < end <= len(reservation.keys):
+            self._readers.ask(request_id, end)
+
+    def begin(self, request_id: str, end: int) -> Begun:
+        """A sequence's tokens up to ``end`` are about to be computed."""
+        reservation = self._in_state(request_id, "sequence")
+        moves: list[Move] = []
+        snapshots = tuple(
+            window.begin(request_id, share, end, moves)
+            for window, share in zip(self._windows, reservation.shares, strict=True)
+        )
+        reservation.begun = end
+        return Begun(snapshots, tuple(moves))
 
     def publish(self, request_id: str, computed: int) -> None:
         """Make what is complete among a sequence's first ``computed`` tokens reusable."""
@@ -223,10 +239,16 @@ class Reservations:
         writer: str | None,
         present: Reservation | None = None,
     ) -> tuple[int, str | None]:
-        """The largest endpoint in blocks that a request can resume at, and the writer if it has to wait for one."""
+        """The largest endpoint in blocks that a request can resume at, and the writer if it has to wait for one.
+
+        The writer is asked for what it would not leave there by itself: before the request's own room is looked for.
+        """
         end = self._walk(request_id, keys, limit, present)
         later = self._readers.reach(writer, keys, limit) if writer is not None and end < limit else 0
-        return (later, writer) if later > end else (end, None)
+        if writer is None or later <= end:
+            return end, None
+        self._readers.ask(writer, later)
+        return later, writer
 
     def _shares(self, keys: Sequence[bytes], end: int, writer: str | None) -> list[Share]:
         """What a request holds from its lease on."""

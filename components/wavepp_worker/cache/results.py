@@ -93,11 +93,22 @@ class Materialised:
         moves: copies to make, in order, before anything else touches the blocks.
         resume: recurrent windows: device block of the snapshot to resume from, None to start from nothing.
         states: recurrent windows: device block of the working state; None for others.
-        snapshots: recurrent windows: device block to copy the state to at each token position.
     """
 
     tables: tuple[list[int], ...]
     moves: tuple[Move, ...]
     resume: tuple[int | None, ...]
     states: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a chunk that is about to be computed leaves behind, per window.
+
+    Attributes:
+        snapshots: recurrent windows: device block to copy the state to at each token position.
+        moves: copies to make, in order, before anything else touches the blocks.
+    """
+
     snapshots: tuple[dict[int, int], ...]
+    moves: tuple[Move, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import (
     MAX_HINT_AGE_SECONDS,
@@ -9,6 +10,8 @@ from wavepp_worker.runtime.admission.queue import (
     AdmissionQueue,
 )
 from wavepp_worker.runtime.protocol.rounds import Admit
+
+from tests.support.cache_bench import BLOCK, keys_of
 
 
 def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
@@ -146,3 +149,25 @@ def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:
         queue.arrive(name, 10, 0.0)
         queue.apply(RoundOutcome(candidates=(Admit(name, 0),)), 0.0)
     assert queue.work(2 * MAX_HINT_AGE_SECONDS, unreserved_tokens=25.0).hint == ("a", "b")
+
+
+def test_ranks_hear_where_those_that_wait_will_leave_a_prompt_also_when_it_goes_down() -> None:
+    queue = AdmissionQueue(limit=4, block_size=BLOCK)
+    for number, tokens in enumerate(([1] * 12, [1] * 8 + [2] * 4, [1] * 8 + [3] * 4, [1] * 4 + [4] * 8)):
+        queue.arrive(f"r{number}", 12, 0.0, BlockKeys.of(keys_of(tokens)))
+    candidates = (Admit("r0", 2), *(Admit(name, 0) for name in ("r1", "r2", "r3")))
+    queue.apply(RoundOutcome(candidates=candidates), 0.0)
+    assert queue.work(0.0).prepare == (Admit("r0", 2, branches=(8, 4)),)
+    queue.apply(RoundOutcome(lower=(Admit("r0", 0),)), 0.0)
+    assert queue.work(0.0).reconcile == (Admit("r0", 0, branches=(8, 4)),)
+    queue.apply(RoundOutcome(admitted=(Admit("r0", 0),)), 0.0)
+    assert queue.work(0.0).prepare == (Admit("r1", 8, "r0"), Admit("r2", 8, "r0"), Admit("r3", 4, "r0"))
+    queue.check()
+
+
+def test_where_blocks_in_the_making_are_not_reused_nobody_expects_branches() -> None:
+    queue = AdmissionQueue(limit=4)
+    for name in "ab":
+        queue.arrive(name, 12, 0.0, BlockKeys.of(keys_of([1] * 12)))
+    queue.apply(RoundOutcome(candidates=(Admit("a", 0), Admit("b", 0))), 0.0)
+    assert queue.work(0.0).prepare == (Admit("a", 0), Admit("b", 0))

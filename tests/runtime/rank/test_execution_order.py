@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from wavepp_worker.cache.results import Prepared
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
 
@@ -81,3 +83,12 @@ def test_what_a_wave_computed_is_reusable_when_it_ends_and_not_before() -> None:
     assert (a.compute, b.compute) == ([0.5, 0.25], [0.5, 0.25])
     assert books.requests.ids() == ("a",), "b's prompt is done"
     assert books.parts.reports.waves == 1
+
+
+def test_a_chunk_that_has_begun_says_which_snapshots_to_take_and_can_be_asked_for_none() -> None:
+    books = RankBooks([WindowSpec("recurrent", "recurrent", 8, interval=8)])
+    local = books.admit("r", [1] * 20)
+    reader = books.announce("reader", [1] * 12 + [2])
+    books.parts.order.begin(wave(0, Span("r", 0, 14, False)))
+    assert [list(snapshots) for snapshots in local.snapshots] == [[8]]
+    assert books.cache.prepare("reader", reader.keys, 13, 12, writer="r") == Prepared(8, False)

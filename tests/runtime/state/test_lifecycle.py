@@ -13,7 +13,7 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.runtime.protocol.events import CacheChanges, Failed, HandoffSettled
-from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.protocol.rounds import Admit, Claim
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
 from tests.support.rank_books import RankBooks
@@ -356,6 +356,44 @@ def test_layers_without_attention_have_an_empty_table(windows: list[WindowSpec])
     assert local.table.tolist() == []
     books.execute(local, 10)
     books.at_rest()
+
+
+def test_a_request_takes_the_snapshots_it_is_asked_for_when_it_is_admitted() -> None:
+    books = RankBooks([WindowSpec("recurrent", "recurrent", 4, interval=100)])
+    books.announce("r", PROMPT)
+    ownership = books.parts.actions.ownership
+    assert ownership.prepare([Admit("r", 0)], 0) == [Claim(0, committed=True)]
+    ownership.admitted(Admit("r", 0, branches=(8,)))
+    local = books.requests.known("r")
+    assert books.lifecycle.materialise("r")
+    books.lifecycle.chunk_begins(local, 7)
+    assert local.snapshots == ({},)
+    books.execute(local, 7)
+    books.lifecycle.chunk_begins(local, 10)
+    assert list(local.snapshots[0]) == [8]
+    books.execute(local, 10)
+    books.at_rest()
+
+
+@pytest.mark.parametrize(("disk", "fails"), [(4, False), (4, True), (0, False)])
+def test_what_a_snapshot_takes_the_place_of_goes_to_disk_or_is_reported_as_no_longer_reusable(
+    disk: int, fails: bool
+) -> None:
+    """Promise 15: when its chunk begins, not when it is asked for."""
+    books = RankBooks([WindowSpec("recurrent", "recurrent", 3, disk_blocks=disk, interval=4)])
+    first = books.run("first", PROMPT)
+    local = books.admit("second", [7] * 4)
+    books.lifecycle.materialise("second")
+    books.tiers.off = [0] if fails else []
+    books.admit("third", [7] * 4 + [8])
+    books.cache.release("third")
+    assert books.cache.prepare("third", books.requests.known("third").keys, 5, 4, writer="second") is not None
+    books.events.told.clear()
+    assert not books.tiers.moves
+    books.lifecycle.chunk_begins(local, 4)
+    assert [move.key for move in books.tiers.moves] == ([first.keys[0]] if disk else [])
+    removed = [change.removed for change in books.events.of(CacheChanges)]
+    assert removed == ([] if disk and not fails else [first.keys[0]])
 
 
 def test_the_seconds_of_every_wave_add_up_rank_by_rank() -> None:

@@ -16,9 +16,9 @@ class AttentionWindow(Window):
     def new_blocks(self, end: int, prompt_tokens: int) -> int:
         return -(-prompt_tokens // self.block_size) - end
 
-    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+    def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
         """A writer completes every block."""
-        del writer, end, prompt_tokens
+        del request_id, writer, end, prompt_tokens
         return limit
 
     def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import ClassVar
 
+from wavepp_worker.cache.escrow import Asked
 from wavepp_worker.cache.hint_index import HintIndex
-from wavepp_worker.cache.moves import Tier
+from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.cache.windows.share import Allocation, Share
 from wavepp_worker.cache.windows.window import Window, pin_cost
@@ -13,7 +16,13 @@ from wavepp_worker.errors import ConfigError
 
 
 class RecurrentWindow(Window):
-    """A block is one state: a snapshot, named by the last block before its position, or a working state."""
+    """A block is one state: a snapshot, named by the last block before its position, or a working state.
+
+    A request takes snapshots at intervals, and where it is asked to. The room for the latter is in an escrow of its own
+    until the chunk begins that computes as far: then a block is allocated.
+    """
+
+    leaves_snapshots: ClassVar[bool] = True
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.interval is not None and (spec.interval < 1 or spec.interval % block_size):
@@ -22,6 +31,7 @@ class RecurrentWindow(Window):
                 f"a multiple of the block size {block_size}, because only whole blocks have a key"
             )
         super().__init__(number, spec, block_size, index)
+        self._asked: dict[str, set[int]] = {}
 
     def needed(self, end: int) -> range:
         return range(max(0, end - 1), end)
@@ -49,10 +59,8 @@ class RecurrentWindow(Window):
         return self._index.latest(self._number, keys, limit)
 
     def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
-        interval = self.spec.interval
-        step = interval // self.block_size if interval is not None else limit + 1
         nodes = self.tree.nodes
-        for end in range(limit // step * step, 0, -step):
+        for end in sorted({node.depth + 1 for node in nodes.values() if node.depth < limit}, reverse=True):
             cost = pin_cost(nodes.get(keys[end - 1]))
             if cost is not None and cost <= pinnable:
                 return end
@@ -63,11 +71,39 @@ class RecurrentWindow(Window):
         del headroom
         return super().has_room(blocks, 0)
 
-    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+    def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
         """Only where the writer is yet to take a snapshot."""
         # Once it runs, it has a working state at least, and its snapshots are those it has not published.
-        positions = writer.snapshots if writer.private else self.snapshot_positions(end, prompt_tokens)
+        planned: Collection[int] = (
+            writer.snapshots if writer.private else self.snapshot_positions(end, prompt_tokens)
+        )
+        positions = chain(planned, self._asked.get(request_id, ()))
         return max((at // self.block_size for at in positions if at <= limit * self.block_size), default=0)
+
+    def can_ask(self) -> bool:
+        """With room for the snapshot beside all escrows, and for the working state of who resumes from it."""
+        return self.spec.interval is not None and self.has_room(2, 0)
+
+    def ask(self, request_id: str, end: int) -> None:
+        asked = self._asked.setdefault(request_id, set())
+        asked.add(end * self.block_size)
+        self.reserve(Asked(request_id), len(asked), committed=True)
+
+    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> dict[int, int]:
+        asked = self._asked.get(request_id, set())
+        due = sorted(at for at in asked if at <= end)
+        if due:
+            blocks = self._take(Asked(request_id), len(due), moves)
+            share.snapshots.update(zip(due, blocks, strict=True))
+            share.private.update(blocks)
+            asked.difference_update(due)
+            self.reserve(Asked(request_id), len(asked), committed=True)
+        return {at: block for at, block in share.snapshots.items() if at <= end}
+
+    def release(self, request_id: str, share: Share) -> None:
+        self._asked.pop(request_id, None)
+        self.ledger.drop(Asked(request_id))
+        super().release(request_id, share)
 
     def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
         """The snapshot was published by this very step, so nobody can have reclaimed it."""
@@ -75,7 +111,7 @@ class RecurrentWindow(Window):
         return self.lease(keys, end)
 
     def publish(self, share: Share, keys: Sequence[bytes], computed: int) -> None:
-        for position in [at for at in share.snapshots if at <= computed]:
+        for position in sorted(at for at in share.snapshots if at <= computed):
             self._publish_snapshot(share, keys[position // self.block_size - 1], position)
 
     def _publish_snapshot(self, share: Share, key: bytes, position: int) -> None:
@@ -94,4 +130,4 @@ class RecurrentWindow(Window):
         state, *taken = own
         share.snapshots = dict(zip(self.snapshot_positions(end, prompt_tokens), taken, strict=True))
         resume = share.pinned[0].slot if share.pinned else None
-        return Allocation(resume=resume, state=state, snapshots=dict(share.snapshots))
+        return Allocation(resume=resume, state=state)

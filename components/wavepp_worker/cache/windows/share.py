@@ -35,4 +35,3 @@ class Allocation:
     table: list[int] = field(default_factory=list)
     resume: int | None = None
     state: int | None = None
-    snapshots: dict[int, int] = field(default_factory=dict)

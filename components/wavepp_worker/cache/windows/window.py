@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wavepp_worker.cache.escrow import Escrow, EscrowLedger
+from wavepp_worker.cache.escrow import Escrow, EscrowLedger, Holder
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.node import Node
@@ -36,12 +36,14 @@ class Window(ABC):
 
     Attributes:
         prefix_tree: whether its blocks have parents, so that what is present is monotone along a prefix.
+        leaves_snapshots: whether requests can resume only where an earlier one was made to leave something.
 
     Raises:
         ConfigError: a window of this kind cannot work like that.
     """
 
     prefix_tree: ClassVar[bool] = False
+    leaves_snapshots: ClassVar[bool] = False
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.blocks < 1 or spec.host_blocks < 0 or spec.disk_blocks < 0:
@@ -86,12 +88,13 @@ class Window(ABC):
         """
 
     @abstractmethod
-    def ahead(self, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
-        """The largest ``n <= limit`` blocks after which a request can resume that waits for ``writer``'s blocks.
+    def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+        """The largest ``n <= limit`` blocks after which a request can resume that waits for ``request_id``'s blocks.
 
         Args:
-            end: the writer's own endpoint in blocks, below ``limit``.
-            prompt_tokens: length of the writer's prompt, which begins with the ``limit`` blocks.
+            writer: what that request holds.
+            end: its own endpoint in blocks, below ``limit``.
+            prompt_tokens: length of its prompt, which begins with the ``limit`` blocks.
         """
 
     @abstractmethod
@@ -107,6 +110,23 @@ class Window(ABC):
     @abstractmethod
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         """Say what each of a request's ``own`` new device blocks is for; all it pinned is on the device."""
+
+    def can_ask(self) -> bool:
+        """Whether a request that has not computed as far may be asked to leave behind what resuming there needs."""
+        return False
+
+    def ask(self, request_id: str, end: int) -> None:
+        """Have a request leave behind what resuming after ``end`` blocks needs; ``can_ask`` said it may."""
+        raise NotImplementedError
+
+    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> dict[int, int]:
+        """A sequence's tokens up to ``end`` are about to be computed.
+
+        Returns:
+            The device block to copy the state to at each token position up to there, but for those published.
+        """
+        del request_id, share, end, moves
+        return {}
 
     @property
     def free(self) -> int:
@@ -166,30 +186,31 @@ class Window(ABC):
         """After pinning: destinations for victims that the pinned blocks have taken are gone."""
         self.ledger.shrink_destinations(self.allocator.destinations)
 
-    def reserve(self, request_id: str, blocks: int, committed: bool) -> None:
-        """Put an escrow in place of the request's earlier one; the caller has checked the room."""
-        self.ledger.drop(request_id)
+    def reserve(self, holder: Holder, blocks: int, committed: bool) -> None:
+        """Put an escrow in place of the holder's earlier one; the caller has checked the room."""
+        self.ledger.drop(holder)
         reclaimed = max(0, self.ledger.reserved + blocks - self.tree.pools[Tier.DEVICE].free)
         destinations = max(0, self.allocator.destinations - self.ledger.destinations)
-        self.ledger.put(request_id, Escrow(blocks, min(blocks, reclaimed, destinations), committed))
+        self.ledger.put(holder, Escrow(blocks, min(blocks, reclaimed, destinations), committed))
 
     def materialise(
         self, request_id: str, share: Share, end: int, prompt_tokens: int, moves: list[Move]
     ) -> Allocation:
         """Turn lease and escrow into device blocks; adds the copies this takes to ``moves``."""
-        allocator = self.allocator
         below = self.below_device(share)
-        others = self.ledger.destinations - self.ledger.get(request_id).destinations
-        blocks = allocator.allocate(
-            len(below) + self.new_blocks(end, prompt_tokens), max(0, allocator.destinations - others), moves
-        )
+        blocks = self._take(request_id, len(below) + self.new_blocks(end, prompt_tokens), moves)
         for node, slot in zip(below, blocks, strict=False):
-            allocator.onboard(node, slot, moves)
+            self.allocator.onboard(node, slot, moves)
         own = blocks[len(below) :]
         share.private = set(own)
         share.published = end
         self.ledger.drop(request_id)
         return self._hand_out(share, own, end, prompt_tokens)
+
+    def _take(self, holder: Holder, blocks: int, moves: list[Move]) -> list[int]:
+        """Allocate what a holder has committed, leaving the others' destinations to them."""
+        others = self.ledger.destinations - self.ledger.get(holder).destinations
+        return self.allocator.allocate(blocks, max(0, self.allocator.destinations - others), moves)
 
     def release(self, request_id: str, share: Share) -> None:
         """Escrow first, then what the request holds."""

@@ -66,6 +66,9 @@ class LeaseOwnership:
         return Claim(prepared.endpoint, prepared.committed) if prepared is not None else NO_ROOM
 
     def admitted(self, admit: Admit) -> None:
+        # First: once it is known to be admitted, the LOOP thread may run it.
+        for endpoint in admit.branches:
+            self._cache.ask(admit.request_id, endpoint)
         self._requests.admit(admit.request_id, admit.endpoint)
 
     def failed(self, request_id: str) -> None:

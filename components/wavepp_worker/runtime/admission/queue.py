@@ -8,7 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from msgspec import structs
+
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.branches import branches
 from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
@@ -23,6 +26,8 @@ LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
 ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
+MAX_BRANCHES_FROM = 128
+"""Of those that wait, so many are looked at for where they leave the prompt of one that is being prepared."""
 
 
 NO_KEYS = BlockKeys()
@@ -162,7 +167,10 @@ class AdmissionQueue:
                 about: a round that must fail costs all ranks and brings nothing.
             cache: of rank 0, which ``order`` looks at.
         """
-        reconcile = tuple(Admit(request_id, endpoint) for request_id, endpoint in self._lower.items())
+        reconcile = tuple(
+            Admit(name, endpoint, branches=self._branches(self._preparing[name], endpoint))
+            for name, endpoint in self._lower.items()
+        )
         self._lower.clear()
         heads = self._heads(now, unreserved_tokens - self.headroom_tokens, cache)
         # Requests that fail on different ranks fail all, and would again, if they were asked for together.
@@ -198,6 +206,10 @@ class AdmissionQueue:
                     # Nobody is prepared before those in front of it have been looked up again.
                     prepare.append(admit)
         self._begin(prepare, now)
+        prepare = [
+            structs.replace(admit, branches=self._branches(self._preparing[admit.request_id], admit.endpoint))
+            for admit in prepare
+        ]
         return Work((*stale, *again), tuple(prepare), alone and bool(prepare), reconcile)
 
     def apply(self, outcome: RoundOutcome, now: float) -> list[Admission]:
@@ -268,6 +280,15 @@ class AdmissionQueue:
             makes_next(other.keys, entry.keys, present, entry.reusable)
             for other in (*ahead, *self._preparing.values())
         )
+
+    def _branches(self, entry: Waiting, endpoint: int) -> tuple[int, ...]:
+        """Where those that wait leave the prompt of a request that is being prepared at ``endpoint``."""
+        if not self.block_size:
+            return ()
+        blocks = branches(
+            entry.keys, endpoint // self.block_size, islice(self._waiting.values(), MAX_BRANCHES_FROM)
+        )
+        return tuple(end * self.block_size for end in blocks)
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:

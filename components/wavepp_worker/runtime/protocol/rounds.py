@@ -13,11 +13,13 @@ class Admit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         writer: an admitted request that computes what is not reusable before the endpoint; empty for none.
+        branches: endpoints (tokens) at which others would resume that wait for it; the most wanted first.
     """
 
     request_id: str
     endpoint: int
     writer: str = ""
+    branches: tuple[int, ...] = ()
 
 
 class Plan(Message, frozen=True, omit_defaults=True):

@@ -46,6 +46,7 @@ class ExecutionOrder:
             local = self._requests.known(span.request_id)
             self._lifecycle.materialise(span.request_id)
             check_span(local, span)
+            self._lifecycle.chunk_begins(local, span.start + span.length)
             locals_.append(local)
         return locals_
 

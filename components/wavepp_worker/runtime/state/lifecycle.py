@@ -154,6 +154,22 @@ class RequestLifecycle:
                 self.install(local, local.endpoint)
             return True
 
+    def chunk_begins(self, local: LocalRequest, end: int) -> None:
+        """Make sure of the blocks for the snapshots to take before token ``end``, which the next chunk reaches.
+
+        Called by the LOOP thread. Whoever asks for one from now on within that chunk is too late.
+        """
+        if not self._cache.leaves_snapshots:
+            return
+        with self._moving:
+            with self._cache_changes:
+                begun = self._cache.begin(local.request.request_id, end)
+                self._reports.cache_changed(None)
+            lost = self._tiers.run(begun.moves)
+            if lost:
+                self._lose(lost)
+        local.snapshots = begun.snapshots
+
     def chunk_executed(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
         """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one.
 

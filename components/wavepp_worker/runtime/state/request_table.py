@@ -29,6 +29,7 @@ class LocalRequest:
         materialised: the blocks of every window once they are its own.
         table: int64 block table of the first window once it is executable here, else None.
         position: next token this rank will compute; everything before it is in the pool.
+        snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
         executed: no wave will touch its blocks any more.
         settled: the hand-off will not read its blocks any more.
@@ -41,6 +42,7 @@ class LocalRequest:
     materialised: Materialised | None = None
     table: torch.Tensor | None = None
     position: int = 0
+    snapshots: tuple[dict[int, int], ...] = ()
     compute: list[float] = field(default_factory=list)
     executed: bool = False
     settled: bool = False

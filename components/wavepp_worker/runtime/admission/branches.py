@@ -1,0 +1,26 @@
+"""Where prompts that wait leave the prompt of a request that is about to run. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
+from wavepp_worker.runtime.admission.demand import Prompt
+from wavepp_worker.runtime.admission.in_the_making import common_blocks
+
+
+def branches(keys: BlockKeys, start: int, others: Iterable[Prompt]) -> tuple[int, ...]:
+    """The endpoints (blocks) at which others would resume, if a request with these keys computes from ``start`` on.
+
+    Those that most of them want come first, the further one before the nearer.
+    """
+    wanted: Counter[int] = Counter()
+    # Cut out once and compared here: most of those that wait share nothing, and there may be many.
+    part = slice(KEY_BYTES * start, KEY_BYTES * (start + 1))
+    following = keys.packed[part]
+    for other in others if following else ():
+        limit = min(len(keys), other.reusable)
+        if other.keys.packed[part] == following and start < limit:
+            wanted[common_blocks(keys, other.keys, start + 1, limit)] += 1
+    return tuple(sorted(wanted, key=lambda end: (-wanted[end], -end)))

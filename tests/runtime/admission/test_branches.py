@@ -1,0 +1,42 @@
+"""Where others leave a prompt, in blocks of two tokens."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.branches import branches
+from wavepp_worker.runtime.admission.waiting import Waiting
+
+from tests.support.cache_bench import BLOCK, keys_of
+
+
+def blocks(text: str) -> BlockKeys:
+    """A prompt with a block for each letter."""
+    return BlockKeys.of(keys_of([ord(letter) for letter in text for _ in range(BLOCK)]))
+
+
+def waiting(text: str) -> Waiting:
+    """A request with a block for each letter, whose last one is always computed."""
+    return Waiting(0.0, BLOCK * len(text), 1, blocks(text), len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "others", "expected"),
+    [
+        (0, ["abcx", "abcy", "abz", "q"], (3, 2)),
+        (0, ["abx", "aby", "abcdx"], (2, 4)),
+        (0, ["abcdefgh"], (6,)),
+        (0, ["abcdef"], (5,)),
+        (0, ["a", "x"], ()),
+        (2, ["abcx", "abx"], (3,)),
+        (0, [], ()),
+    ],
+)
+def test_where_most_of_them_leave_comes_first_and_of_two_the_further(
+    start: int, others: list[str], expected: tuple[int, ...]
+) -> None:
+    assert branches(blocks("abcdef"), start, [waiting(text) for text in others]) == expected
+
+
+def test_a_prompt_without_a_full_block_has_no_branches() -> None:
+    assert branches(BlockKeys(), 0, [waiting("abc")]) == ()
