@@ -6,6 +6,9 @@ time that an idle pipeline needs for it in equal waves. Devices take the time of
 ``--stages``, on the virtual clock (``bench.virtual.replica``); each cell meets a fresh replica whose planner has seen
 other traffic.
 
+With ``--interval``, every rank has recurrent layers beside attention, which resume only from a snapshot (Kimi K3's cost
+model). They take one every so many tokens, and where they are asked to.
+
 ``--real`` asks real ranks instead, with a small random Llama, smaller cells, and no bound. There, reuse in the making
 cannot be switched off by itself: what it is compared with allocates at admission (``ownership=none``).
 
@@ -41,6 +44,9 @@ def main(
     ] = None,
     only: Annotated[str, typer.Option(help="Cells whose name contains this.")] = "",
     real: Annotated[bool, typer.Option("--real", help="On real ranks, see above.")] = False,
+    interval: Annotated[
+        int, typer.Option(help="Tokens between snapshots of recurrent layers; 0: attention alone.")
+    ] = 0,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 2_000_000,
     out: Annotated[Path, typer.Option(help="Measured cells, JSON; those in it are not repeated.")] = Path(
         "bursts.json"
@@ -56,9 +62,11 @@ def main(
         for count in stages or ([1, 2] if real else [1, 4, 8])
         for making in (True, False)
         for cell in cells
-        if only in cell.name and (cell.name, count, making, clock) not in done
+        if only in cell.name and (cell.name, count, making, clock, interval) not in done
     ]
-    measured = _real(jobs, kv_tokens) if real else (measure_virtual(*job, kv_tokens) for job in jobs)
+    measured = (
+        _real(jobs, kv_tokens) if real else (measure_virtual(*job, kv_tokens, interval) for job in jobs)
+    )
     with Progress(console=Console(stderr=True)) as progress:
         for row in progress.track(measured, total=len(jobs), description="measuring"):
             rows.append(with_origin(row, origin))

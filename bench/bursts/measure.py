@@ -24,8 +24,8 @@ from bench.common.prompts import Prompts
 from bench.common.systems import BLOCK, VOCABULARY, WAVE_TOKENS, read_system_model, write_model_dir
 from bench.virtual.replica import Replica
 
-MODEL = "glm-5.2-pp4"
-"""The devices' cost model; its layers divide by every number of stages."""
+MODEL, HYBRID = "glm-5.2-pp4", "kimi-k3-pp8"
+"""The devices' cost model, and that of a model which has recurrent layers; layers divide by every number of stages."""
 REAL_BLOCK = 16
 REAL_WAVE_TOKENS = 512
 WARM_UP = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -39,13 +39,19 @@ def without_making(config: RankConfig) -> RoundPlanner:
 
 
 def measure_virtual(
-    cell: BurstCell, stages: int, making: bool, kv_tokens: int, charge: float = 1.0
+    cell: BurstCell, stages: int, making: bool, kv_tokens: int, interval: int = 0, charge: float = 1.0
 ) -> BurstRow:
-    """A cell on a fresh replica on the virtual clock; ``charge`` is what the host's CPU time counts."""
+    """A cell on a fresh replica on the virtual clock.
+
+    Args:
+        interval: tokens between snapshots of recurrent layers; 0 for attention alone.
+        charge: what the host's CPU time counts.
+    """
+    model = HYBRID if interval else MODEL
     sessions = sessions_of(cell, VOCABULARY)
     with tempfile.TemporaryDirectory() as directory:
         config = EngineConfig(
-            model=write_model_dir(MODEL, 1.0, Path(directory)),
+            model=write_model_dir(model, 1.0, Path(directory)),
             pp=stages,
             max_num_batched_tokens=WAVE_TOKENS,
             block_size=BLOCK,
@@ -53,7 +59,7 @@ def measure_virtual(
             max_num_seqs=128,
         )
         planner = make_round_planner if making else without_making
-        replica = Replica(config, charge=charge, round_planner=planner)
+        replica = Replica(config, charge=charge, round_planner=planner, interval=interval or None)
     new = Prompts(0)
     replica.closed_loop((new.tokens(each) for each in WARM_UP * 3), 3)
     begun = replica.events.now
@@ -72,7 +78,8 @@ def measure_virtual(
         completion=[each.completion for each in served],
         waves=replica.waves,
         rounds=replica.rounds,
-        bound=bound_seconds(read_system_model(MODEL), stages, sessions, BLOCK),
+        bound=bound_seconds(read_system_model(model), stages, sessions, BLOCK),
+        interval=interval,
     )
 
 
@@ -151,6 +158,7 @@ def _row(
     waves: int,
     rounds: int,
     bound: float = 0.0,
+    interval: int = 0,
 ) -> BurstRow:
     prompts = [prompt for asked in sessions for prompt in asked]
     tokens = sum(map(len, prompts)) // 4
@@ -170,4 +178,5 @@ def _row(
         waves=waves,
         rounds=rounds,
         bound=bound,
+        interval=interval,
     )

@@ -21,12 +21,13 @@ LEAST_SHARE, MANY = 0.95, 16
 """Share of the bound, at least, where as many sessions as ``MANY`` or more are under way."""
 
 
-def burst_table(rows: Sequence[BurstRow], clock: str, stages: int) -> Table:
+def burst_table(rows: Sequence[BurstRow], clock: str, stages: int, interval: int) -> Table:
     """One cell a line, with reuse in the making and without it."""
-    mine = [row for row in rows if (row.clock, row.stages) == (clock, stages)]
+    mine = [row for row in rows if (row.clock, row.stages, row.interval) == (clock, stages, interval)]
     before = {row.name: row for row in mine if not row.making}
     table = plain_table(
-        f"{'virtual devices' if clock == 'virtual' else 'real compute'}, {stages} stages",
+        f"{'virtual devices' if clock == 'virtual' else 'real compute'}, {stages} stages"
+        + (f", a snapshot every {interval} tokens" if interval else ""),
         f"each cell: with reuse in the making, and in brackets without; measured: {origins(mine)}",
         texts=["cell"],
         numbers=["computed / least", "of the bound", "last answer s", "p50 s", "p95 s", "waves", "rounds"],
@@ -57,6 +58,7 @@ def missed(rows: Sequence[BurstRow]) -> list[str]:
         if not row.making:
             continue
         where = f"{row.name}, {row.clock}, {row.stages} stages"
+        where += f", a snapshot every {row.interval} tokens" if row.interval else ""
         if row.excess > MOST_EXCESS:
             sentences.append(f"{where}: computed {row.excess:.3f} of the fewest tokens")
         if row.bound and row.sessions >= MANY and row.bound / row.seconds < LEAST_SHARE:
@@ -66,8 +68,8 @@ def missed(rows: Sequence[BurstRow]) -> list[str]:
 
 def print_report(rows: Sequence[BurstRow], console: Console) -> None:
     """Print a table for each clock and number of stages, and what was missed."""
-    for clock, stages in sorted({(row.clock, row.stages) for row in rows}):
-        print_table(console, burst_table(rows, clock, stages))
+    for clock, stages, interval in sorted({(row.clock, row.stages, row.interval) for row in rows}):
+        print_table(console, burst_table(rows, clock, stages, interval))
     making = [row for row in rows if row.making]
     misses = missed(rows)
     for sentence in misses:

@@ -18,6 +18,7 @@ class BurstRow(Kept, frozen=True, kw_only=True):
         seconds: until the last answer; ``bound`` is what nothing can beat, 0 where it is not known.
         p50: completion; ``p95`` alike.
         rounds: admission rounds.
+        interval: tokens between two snapshots of recurrent layers; 0 without such layers.
     """
 
     name: str
@@ -35,11 +36,12 @@ class BurstRow(Kept, frozen=True, kw_only=True):
     waves: int
     rounds: int
     bound: float = 0.0
+    interval: int = 0
 
     @property
-    def key(self) -> tuple[str, int, bool, str]:
+    def key(self) -> tuple[str, int, bool, str, int]:
         """What makes two rows the same measurement."""
-        return self.name, self.stages, self.making, self.clock
+        return self.name, self.stages, self.making, self.clock, self.interval
 
     @property
     def excess(self) -> float:

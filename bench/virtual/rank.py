@@ -95,17 +95,27 @@ class VirtualRank:
     """
 
     def __init__(
-        self, config: RankConfig, model: TimedModel, events: Events, charge: float, timeline: bool
+        self,
+        config: RankConfig,
+        model: TimedModel,
+        events: Events,
+        charge: float,
+        timeline: bool,
+        interval: int | None,
     ) -> None:
+        """``interval``: tokens between snapshots of recurrent layers; None without such layers."""
         self.number = config.rank
         self.host = Host(events, charge)
         self.gate = VirtualGate()
         layers = config.layers[1] - config.layers[0]
         self.tiers = VirtualTiers(model, layers, config.block_size, events)
-        window = WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)
+        windows = [WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)]
+        if interval is not None:
+            states = 2 * config.max_num_seqs + config.blocks * config.block_size // interval
+            windows.append(WindowSpec("recurrent", "recurrent", states, interval=interval))
         self.timeline = Timeline(clock=self.host.clock_ns) if timeline else OFF
         self.parts = make_parts(
-            RankCache([window], config.block_size),
+            RankCache(windows, config.block_size),
             self.tiers,
             Encoded(),
             rank=config.rank,

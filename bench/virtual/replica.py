@@ -69,9 +69,11 @@ class Replica:
         latency: float = LATENCY,
         timeline: bool = False,
         round_planner: Callable[[RankConfig], RoundPlanner] = make_round_planner,
+        interval: int | None = None,
     ) -> None:
         """``charge`` scales the host's CPU time; 0 makes runs repeatable. ``timeline`` records what happens.
-        ``round_planner`` makes what rank 0 plans admission rounds with.
+        ``round_planner`` makes what rank 0 plans admission rounds with. With ``interval``, every rank has recurrent
+        layers beside attention, with room for a snapshot every so many tokens.
 
         Raises:
             ConfigError: as the engine would.
@@ -80,7 +82,7 @@ class Replica:
         model = read_timed_model(config.model)
         with tempfile.TemporaryDirectory() as directory:
             configs = rank_configs(config, read_model_info(config.model), Path(directory))
-        self.ranks = [VirtualRank(each, model, events, charge, timeline) for each in configs]
+        self.ranks = [VirtualRank(each, model, events, charge, timeline, interval) for each in configs]
         leader = configs[0]
         self._rounds = VirtualRounds(events, self.ranks, leader, round_planner(leader), latency, charge)
         self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)

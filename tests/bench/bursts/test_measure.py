@@ -27,3 +27,13 @@ def test_requests_that_share_nothing_take_the_time_they_took(cell: BurstCell) ->
     making = measure_virtual(cell, 4, True, KV_TOKENS, charge=0.0)
     without = measure_virtual(cell, 4, False, KV_TOKENS, charge=0.0)
     assert msgspec.structs.replace(making, making=False) == without
+
+
+@pytest.mark.parametrize("stages", [1, 8])
+@pytest.mark.parametrize("cell", CELLS[:2], ids=lambda cell: cell.name)
+def test_layers_that_resume_from_snapshots_compute_what_is_shared_once(cell: BurstCell, stages: int) -> None:
+    """Though nobody would take a snapshot there by itself."""
+    making = measure_virtual(cell, stages, True, KV_TOKENS, interval=65_536, charge=0.0)
+    without = measure_virtual(cell, stages, False, KV_TOKENS, interval=65_536, charge=0.0)
+    assert making.computed == making.least < without.computed == without.tokens
+    assert making.seconds < without.seconds

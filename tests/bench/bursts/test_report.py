@@ -39,6 +39,16 @@ def test_what_computes_too_much_or_ends_too_late_is_named() -> None:
     assert missed([row(seconds=2.8)]) == ["burst, virtual, 4 stages: 70.0% of the bound"]
     assert missed([row(seconds=2.8, sessions=8)]) == [], "few are answered when they are"
     assert missed([row(computed=9_000, seconds=9.0, making=False)]) == [], "only compared with"
+    assert missed([row(computed=4_000, interval=512)]) == [
+        "burst, virtual, 4 stages, a snapshot every 512 tokens: computed 2.000 of the fewest tokens"
+    ]
+
+
+def test_layers_with_snapshots_have_a_table_of_their_own() -> None:
+    out = io.StringIO()
+    print_report([row(), row(interval=512, computed=4_000)], Console(file=out))
+    assert out.getvalue().count("virtual devices, 4 stages") == 2
+    assert "virtual devices, 4 stages, a snapshot every 512 tokens" in out.getvalue()
 
 
 def test_a_line_has_both_and_what_has_no_bound_says_so() -> None:
