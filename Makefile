@@ -53,7 +53,7 @@ fuzz: .venv/.test
 .venv/.serve: pyproject.toml constraints.txt $(COMPILED) | .venv/bin/python
 	@echo "installing into .venv, once; it takes minutes, without a word: some hundred MB with a CPU build of torch, which" \
 		"PIP_ARGS can ask an index for, and several GB with the usual one"
-	$(INSTALL) -e '.[demo]'
+	$(INSTALL) -e '.[demo,nats]'
 	@touch $@
 
 # NIXL without its dependencies: those are both of its builds for CUDA, of which the tests need one.

@@ -14,7 +14,7 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import FORMER_NAMES
-from wavepp_worker.runtime.client.prompt_file import FileRun
+from wavepp_worker.runtime.client.file_run import FileRun
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.serve.cli import app as dynamo
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "components" / "wavepp_worker"
-PACKAGES = ("cache", "decode", "dynamo", "handoff", "liveness", "model", "runtime", "serve")
+PACKAGES = ("cache", "decode", "dynamo", "handoff", "intake", "liveness", "model", "runtime", "serve")
 DECISIONS = (ast.If, ast.IfExp, ast.For, ast.While, ast.Try, ast.comprehension, ast.BoolOp)
 """A module without any of them in a function has no logic of its own."""
 
@@ -41,6 +41,18 @@ SEVERAL_MODULES = {
     "dynamo/test_prefill.py": Together("the worker's side of Dynamo", ("dynamo/prefill_handler.py",)),
     "dynamo/test_decode.py": Together("the worker's side of Dynamo", ("dynamo/decode_handler.py",)),
     "dynamo/test_args.py": Together("flags as a user types them", ("dynamo/flags.py",)),
+    "intake/test_intake.py": Together(
+        "a replica and the queue that it takes jobs from",
+        (
+            "intake/job_ledger.py",
+            "intake/job_runner.py",
+            "intake/queue_client.py",
+            "intake/streams.py",
+            "intake/taken_job.py",
+        ),
+    ),
+    "intake/test_killed.py": Together("workers and a server that are killed under load"),
+    "intake/test_soak.py": Together("five hundred jobs while all that runs them is killed at random"),
     "handoff/test_transport.py": Together("with and without NIXL", ("handoff/nixl/library.py",)),
     "handoff/test_transfer.py": Together(
         "a hand-off from end to end over both transports",
@@ -83,6 +95,7 @@ SEVERAL_MODULES = {
         "what is refused and worked out before a rank starts",
         ("runtime/client/config_checks.py", "runtime/client/kv_pools.py"),
     ),
+    "runtime/client/test_prompt_file.py": Together("a file of prompts", ("runtime/client/file_run.py",)),
     "runtime/client/test_disk_tier.py": Together("engines over disk tiers that outlive them"),
     "runtime/client/test_hangs.py": Together("an engine whose ranks, or whose own thread, hang"),
     "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),

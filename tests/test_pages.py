@@ -21,7 +21,9 @@ from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
 from wavepp_worker.dynamo.http_metrics import HttpMetrics
+from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX, DecodeMetrics, PrefillMetrics
+from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
 
@@ -224,6 +226,7 @@ def exported() -> dict[str, set[str]]:
     """The names of our metrics, and of each its samples."""
     prefill = PrefillMetrics(fakes.FakePrefillEngine(None).stats, lambda: 0)
     decode = DecodeMetrics(fakes.FakeDecodeEngine(None).stats)
+    prefill.show(IntakeMetrics(IntakeCounts()))
     registries = (prefill.registry, decode.registry, HttpMetrics().registry)
     families = [family for registry in registries for family in registry.collect()]
     endings = {

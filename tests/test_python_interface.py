@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wavepp_worker
 from wavepp_worker import errors
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.intake import Intake
+from wavepp_worker.intake.names import QueueName
+
+from tests.support.nats_servers import NatsServer
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
@@ -40,7 +49,26 @@ def run_docstrings(engine: object) -> None:
     assert found >= 10
 
 
-def test_every_example_of_the_page_and_of_docstrings_runs(tiny_llama: Path) -> None:
+@contextlib.contextmanager
+def jobs_taken(engine: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A NATS server, and a prefill worker's intake that runs jobs of ``MODEL`` on an engine."""
+    server = NatsServer(store)
+    server.start()
+    monkeypatch.setenv("NATS_SERVER", server.url)
+    handler = PrefillHandler(engine.config, bootstrap_port=0, on_index=lambda delta: None, on_death=print)
+    handler.engine = engine
+    intake = Intake(handler, IntakeConfig(intake="nats"), QueueName("dynamo", "MODEL"))
+    intake.start("docs")
+    try:
+        yield
+    finally:
+        intake.close()
+        server.close()
+
+
+def test_every_example_of_the_page_and_of_docstrings_runs(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     blocks = examples(PAGE)
     assert len(blocks) == PAGE.count("```python") >= 10
     names: dict[str, object] = {"__name__": "example"}
@@ -49,7 +77,13 @@ def test_every_example_of_the_page_and_of_docstrings_runs(tiny_llama: Path) -> N
             run_docstrings(names["engine"])
         # So many empty lines in front that a traceback names the page's line.
         code = "\n" * line + block.replace('"DIR"', repr(str(tiny_llama)))
-        exec(compile(code, "docs/python.md", "exec"), names)
+        taken = (
+            jobs_taken(names["engine"], tmp_path, monkeypatch)
+            if "PrefillQueue(" in block
+            else contextlib.nullcontext()
+        )
+        with taken:
+            exec(compile(code, "docs/python.md", "exec"), names)
     assert not names["engine"].alive  # type: ignore[attr-defined]
 
 

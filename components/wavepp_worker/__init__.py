@@ -15,11 +15,14 @@ if TYPE_CHECKING:
         EngineDead,
         HandoffError,
         InvalidRequest,
+        QueueError,
         RequestAborted,
         RequestFailed,
         RequestTimeout,
         WaveppError,
     )
+    from wavepp_worker.intake.messages import Job, JobResult
+    from wavepp_worker.intake.prefill_queue import PrefillQueue
     from wavepp_worker.model.sampling import SamplingParams
     from wavepp_worker.runtime.client.engine import PrefillEngine
     from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -39,9 +42,13 @@ __all__ = [
     "HandoffError",
     "IndexDelta",
     "InvalidRequest",
+    "Job",
+    "JobResult",
     "PrefillEngine",
+    "PrefillQueue",
     "PrefillRequest",
     "PrefillResult",
+    "QueueError",
     "RequestAborted",
     "RequestFailed",
     "RequestTimeout",
@@ -53,7 +60,10 @@ _HOMES = {
     "EngineConfig": "runtime.protocol.engine_config",
     "EngineStats": "runtime.protocol.requests",
     "IndexDelta": "runtime.protocol.requests",
+    "Job": "intake.messages",
+    "JobResult": "intake.messages",
     "PrefillEngine": "runtime.client.engine",
+    "PrefillQueue": "intake.prefill_queue",
     "PrefillRequest": "runtime.protocol.requests",
     "PrefillResult": "runtime.protocol.requests",
     "SamplingParams": "model.sampling",

@@ -16,10 +16,12 @@ from wavepp_worker.former_names import check_names
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.serve.status import status
 from wavepp_worker.setting_names import flag_of, keys_as_flags
+from wavepp_worker.submit_command import submit
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(status)
+app.command()(submit)
 
 
 @app.callback()
@@ -109,7 +111,7 @@ def prefill(
     """
     from wavepp_worker.model.demo_model import ensure_demo_model
     from wavepp_worker.model.model_shape import read_model_shape
-    from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
+    from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts, read_prompt
     from wavepp_worker.runtime.client.result_lines import open_results
     from wavepp_worker.runtime.client.start_checks import check_start
 
@@ -135,7 +137,7 @@ def prefill(
             max_batch=max_batch,
         )
         check_start(config, read_model_shape(config.model))
-        with open_prompts(prompts) as source, open_results(out, prompts) as results:
+        with open_prompts(prompts, read_prompt) as source, open_results(out, prompts) as results:
             ranks = "1 rank" if pp == 1 else f"{pp} ranks"
             typer.echo(f"loading {config.model}, starting {ranks}", err=True)
             # Imported late, as what cannot work is said before tensor libraries are loaded.

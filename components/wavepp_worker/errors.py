@@ -44,6 +44,10 @@ class HandoffError(WaveppError):
     """KV could not be transferred; the message names the request and the peer."""
 
 
+class QueueError(WaveppError):
+    """A queue of jobs cannot be used: its server is not reached, or it is full, or has lost a job."""
+
+
 class PositionMismatch(WaveppError):
     """A schedule asks for a position other than the one this rank has computed up to.
 

@@ -18,6 +18,8 @@ from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_run
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
@@ -115,15 +117,24 @@ class PrefillArgs(_EngineArgs):
     """A prefill worker's command line."""
 
     runtime: RuntimeArgs
+    intake: IntakeConfig
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
         add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
+        add_fields(parser, IntakeConfig, "Jobs from a queue")
         add_runtime(parser)
         given = vars(parser.parse_args(argv))
         engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
-        return cls(engine, take_runtime(given, "prefill", engine.model.name))
+        intake = build(IntakeConfig, take(given, IntakeConfig))
+        return cls(engine, take_runtime(given, "prefill", engine.model.name), intake)
+
+    def check(self, shape: ModelShape) -> None:
+        super().check(shape)
+        if self.intake.intake == "nats":
+            with _as_flags():
+                servers(self.intake.nats_server)
 
 
 @dataclass(frozen=True)
@@ -202,7 +213,7 @@ def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields}
+        keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields, *IntakeConfig.model_fields}
         raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
 
 

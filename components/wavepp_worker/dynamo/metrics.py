@@ -84,6 +84,10 @@ class PrefillMetrics:
         )
         self.registry.register(_Live(self._families))
 
+    def show(self, more: Collector) -> None:
+        """Have the registry show ``more`` as well."""
+        self.registry.register(more)
+
     def finished(self, result: PrefillResult, *, offered_bytes: int) -> None:
         """Count a prefill that has its first token."""
         timings = result.timings

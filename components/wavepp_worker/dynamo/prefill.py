@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -22,13 +23,16 @@ from wavepp_worker.dynamo.bootstrap_info import (
     fresh_bootstrap_room,
 )
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
+from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.errors import ConfigError, InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.intake.intake import Intake
+from wavepp_worker.intake.names import QueueName
 from wavepp_worker.worker_description import EngineDescription
 
 
@@ -51,6 +55,15 @@ class PrefillWorker(WaveppWorker):
             on_death=self.engine_died,
         )
         self._defaults = default_sampling(args.engine.model)
+        self._intake = self._make_intake(args)
+
+    def _make_intake(self, args: PrefillArgs) -> Intake | None:
+        if args.intake.intake == "endpoint":
+            return None
+        name = QueueName(args.runtime.namespace, args.runtime.served_model_name)
+        intake = Intake(self._handler, args.intake, name)
+        self._handler.metrics.show(IntakeMetrics(intake.counts))
+        return intake
 
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[PrefillWorker, WorkerConfig]:
@@ -73,15 +86,34 @@ class PrefillWorker(WaveppWorker):
         )
 
     def close(self) -> None:
+        if self._intake is not None:
+            self._intake.close()
         self._kv_events.close()
         self._handler.close()
+
+    async def on_endpoint_ready(self, endpoint: Any) -> None:
+        """Take jobs as well, if there is a queue: senders address this worker as routers do."""
+        await super().on_endpoint_ready(endpoint)
+        if self._intake is not None and not self._stop_order.given:
+            try:
+                await asyncio.to_thread(self._intake.start, f"{endpoint.connection_id():x}")
+            except ConfigError as error:
+                self.start_error = error
+                raise
+
+    def told_to_stop(self) -> None:
+        """As of every worker; what waits in the queue is left to others."""
+        if self._intake is not None:
+            self._intake.stop_taking()
+        super().told_to_stop()
 
     async def kv_event_sources(self) -> list[KvEventSource]:
         return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
 
     async def is_quiescent(self) -> bool | None:
         # Rooms that nobody claimed do not count: their requests were refused, or their KV has been let go.
-        return await super().is_quiescent() and self._handler.engine.idle()
+        quiet = await super().is_quiescent() and self._handler.engine.idle()
+        return quiet and (self._intake is None or self._intake.idle())
 
     async def generate(
         self, request: GenerateRequest, context: Context

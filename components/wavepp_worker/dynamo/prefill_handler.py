@@ -125,7 +125,11 @@ class PrefillHandler:
         return advertised_host(self._config.host, self.bootstrap.key)
 
     async def prefill(
-        self, request: PrefillRequest, bootstrap_room: int, is_stopped: Callable[[], bool]
+        self,
+        request: PrefillRequest,
+        bootstrap_room: int,
+        is_stopped: Callable[[], bool],
+        on_admitted: Callable[[], None] | None = None,
     ) -> PrefillResult:
         """Prefill a request and announce it in its bootstrap room, the result or the failure too.
 
@@ -133,6 +137,7 @@ class PrefillHandler:
             request: submitted with ``handoff``.
             bootstrap_room: where the decode worker will ask.
             is_stopped: whether the caller gave up; looked at while waiting.
+            on_admitted: called from the engine's thread once all ranks hold room for it.
 
         Raises:
             InvalidRequest: the bootstrap room is in use, or as of the engine.
@@ -153,6 +158,8 @@ class PrefillHandler:
             def let_decode_allocate() -> None:
                 admitted.set()
                 bootstrap.open(bootstrap_room)
+                if on_admitted is not None:
+                    on_admitted()
 
             future = self.engine.submit(request, let_decode_allocate)
             try:
@@ -179,6 +186,30 @@ class PrefillHandler:
                 self._bootstrap_rooms.discard(bootstrap_room)
         bytes_per_token = sum(rank.bytes_per_token for rank in offer.ranks)
         self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
+        return result
+
+    async def prefill_alone(
+        self,
+        request: PrefillRequest,
+        is_stopped: Callable[[], bool],
+        on_admitted: Callable[[], None] | None = None,
+    ) -> PrefillResult:
+        """Prefill a request whose KV nobody comes for; arguments as of ``prefill``.
+
+        Raises:
+            InvalidRequest, RequestAborted, RequestFailed, RequestTimeout, EngineDead: as of the engine.
+        """
+        try:
+            future = self.engine.submit(request, on_admitted)
+            try:
+                result = await self._wait(future, request.request_id, is_stopped)
+            except BaseException:
+                self.engine.abort(request.request_id)
+                raise
+        except WaveppError as error:
+            self.metrics.failed(error)
+            raise
+        self.metrics.finished(result, offered_bytes=0)
         return result
 
     def refused(self, bootstrap_room: int | None, error: WaveppError) -> None:

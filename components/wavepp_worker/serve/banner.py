@@ -80,6 +80,8 @@ def _pools(ranks: tuple[RankDescription, ...], key: str) -> str:
 
 def _urls(process: Mapping[str, Any]) -> list[str]:
     url = process["url"]
+    if process["kind"] == "server":
+        return [f"health {url}/healthz", "send it jobs: wavepp submit jobs.jsonl --out results.jsonl"]
     lines = [f"metrics {url}/metrics  health {url}/health"]
     if process["kind"] == "worker":
         roles = {engine.role for engine in _described(process)}

@@ -20,6 +20,7 @@ from wavepp_worker.serve.health import describe, get
 from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
 from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.queue_server import QUEUE_HEALTH
 from wavepp_worker.worker_description import WorkerDescription
 
 CONFIG_EXIT_CODE = 2
@@ -27,7 +28,7 @@ CONFIG_EXIT_CODE = 2
 
 _MOST_FAILED_STARTS = 5
 _POLL_SECONDS = 0.25
-_WATCH_SECONDS = {"worker": 2.0, "frontend": 10.0}
+_WATCH_SECONDS = {"worker": 2.0, "frontend": 10.0, "server": 2.0}
 _KILLED_SECONDS = 10.0
 
 
@@ -256,6 +257,8 @@ class Keeper:
 
     def _question(self, ready: bool) -> str:
         """What to ask it; of a frontend, workers that it lacks say nothing against it."""
+        if self.process.kind == "server":
+            return QUEUE_HEALTH
         if self.process.kind == "worker":
             return "/health"
         return "/live" if ready else "/v1/models"

@@ -25,6 +25,7 @@ from wavepp_worker.serve.environment import (
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.queue_server import PASSWORD_VARIABLE
 from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.supervisor import Supervisor
 
@@ -42,6 +43,8 @@ def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
         shared[STORE_VARIABLE] = "<run directory>/store"
     if plan.own_broker:
         shared[BROKER_VARIABLE] = "<the launcher's event broker>"
+    if plan.queue is not None:
+        shared |= {**plan.queue.environment(), PASSWORD_VARIABLE: "<drawn for each run>"}
     parts = [f"# {plan.graph}: configuration, all sources merged", config]
     parts += ["# environment of every process", _assignments(shared, "\n"), ""]
     for process in plan.processes:
@@ -89,6 +92,10 @@ def _launch(plan: LaunchPlan, run_dir: Path | None, limits: KeepLimits, log: Log
             # Events have the token ids of prompts in them: files that this user alone can reach, not ports.
             broker = Broker(f"ipc://{directory.path}/events-in", f"ipc://{directory.path}/events-out")
             environment[BROKER_VARIABLE] = broker.url
+        if plan.queue is not None:
+            plan.queue.write(directory.path)
+            environment |= plan.queue.environment()
+            plan = plan.in_directory(directory.path)
         asyncio.run(_supervise(plan, environment, directory, log, limits))
     finally:
         if broker is not None:

@@ -25,6 +25,14 @@ from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, takes_messages
 from wavepp_worker.serve.ports import HeldPorts
+from wavepp_worker.serve.queue_server import (
+    QUEUE_SERVICE,
+    RUN_DIRECTORY,
+    QueueServer,
+    choose_queue_server,
+    takes_jobs,
+    wants_queue_server,
+)
 from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
 from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
@@ -37,7 +45,7 @@ class Process:
     Attributes:
         service: its service's name.
         replica: counts the service's processes from 0.
-        kind: as the service's.
+        kind: as the service's; ``server`` is the launcher's own, for a queue of jobs.
         argv: the command line.
         env: environment on top of the launcher's.
         port: of its HTTP server: the frontend's API, or a worker's ``/health``, ``/metrics`` and so on.
@@ -46,7 +54,7 @@ class Process:
 
     service: str
     replica: int
-    kind: Literal["frontend", "worker"]
+    kind: Literal["frontend", "worker", "server"]
     argv: tuple[str, ...]
     env: Mapping[str, str]
     port: int
@@ -71,6 +79,9 @@ class LaunchPlan:
         wants_demo: some process needs the demo model.
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
+        namespace: Dynamo's, of its processes.
+        takes_jobs: some service takes jobs from a queue.
+        queue: the server that the launcher runs for it; None if there is another.
         notes: what the user should know.
         held: the ports of its processes; to be closed when they have ended.
     """
@@ -84,6 +95,9 @@ class LaunchPlan:
     wants_demo: bool
     own_store: bool
     own_broker: bool
+    namespace: str
+    takes_jobs: bool
+    queue: QueueServer | None
     notes: tuple[str, ...]
     held: HeldPorts
 
@@ -96,6 +110,16 @@ class LaunchPlan:
             for process in self.processes
         )
         return dataclasses.replace(self, processes=processes, wants_demo=False)
+
+    def in_directory(self, directory: Path) -> LaunchPlan:
+        """The plan with the place of the run's directory filled in, in which the queue's server finds its file."""
+        processes = tuple(
+            dataclasses.replace(
+                process, argv=tuple(word.replace(RUN_DIRECTORY, str(directory)) for word in process.argv)
+            )
+            for process in self.processes
+        )
+        return dataclasses.replace(self, processes=processes)
 
 
 @dataclass(frozen=True)
@@ -192,6 +216,20 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             )
         if choice is not None:
             workers.append(serving(service, flags, choice))
+    queue = None
+    if wants_queue_server([settings[service.name] for service in services]):
+        queue = choose_queue_server(held, alone=options.only is not None)
+        processes.append(
+            Process(
+                service=QUEUE_SERVICE,
+                replica=0,
+                kind="server",
+                argv=queue.argv,
+                env={},
+                port=queue.monitor,
+                url=f"http://127.0.0.1:{queue.monitor}",
+            )
+        )
     check_agreement([each for each in workers if each is not None])
     if not chats:
         notes.append(
@@ -216,6 +254,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         own_broker=planes["event_plane"] == "zmq"
         and BROKER_VARIABLE not in os.environ
         and options.only is None,
+        namespace=str(planes["namespace"]),
+        takes_jobs=any(takes_jobs(settings[service.name]) for service in services),
+        queue=queue,
         notes=tuple(notes),
         held=held,
     )

@@ -11,6 +11,7 @@ PROBE = str(uuid.uuid4())[:24]
 
 _TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z +(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?P<rest>.*)")
 _NIXL = re.compile(r"\d{4}-\d\d-\d\d [\d:]+ NIXL +(?P<level>\w+) ")
+_NATS = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d [\d:.]+ \[(?P<level>\w+)\] ")
 _DYNAMOS = re.compile(r"(?:^|[ :])(?:dynamo_\w+|mm_routing)(?:::\w+)*: ")
 
 
@@ -33,6 +34,8 @@ def is_small_talk(line: str) -> bool:
         return level in ("TRACE", "DEBUG", "INFO") or f"{target}: ".startswith(("dynamo_", "mm_routing"))
     if (nixl := _NIXL.match(line)) is not None:
         return nixl["level"] == "INFO"
+    if (nats := _NATS.match(line)) is not None:
+        return nats["level"] in ("INF", "WRN")
     found = _TEXT.match(line)
     if found is None:
         return False

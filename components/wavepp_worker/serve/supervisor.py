@@ -188,6 +188,12 @@ class Supervisor:
         except OSError as error:
             self._log.say(f"state.json cannot be written, and is out of date: {error}", "red")
 
+    def _queue(self) -> dict[str, str] | None:
+        """What reaches the server of the queue beside what is in everybody's environment; None if nobody takes jobs."""
+        if not self._plan.takes_jobs:
+            return None
+        return {} if self._plan.queue is None else self._plan.queue.environment()
+
     def _state(self) -> dict[str, Any]:
         return {
             "graph": self._plan.graph,
@@ -195,6 +201,8 @@ class Supervisor:
             "ready": self._is_ready,
             "base_url": self._plan.base_url,
             "model": self._model,
+            "namespace": self._plan.namespace,
+            "queue": self._queue(),
             "notes": list(self._plan.notes),
             "processes": [
                 {

@@ -7,23 +7,41 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.runtime.client.prompt_lines import PromptLine
-from wavepp_worker.runtime.protocol.requests import PrefillResult
 
-Answer = Future[PrefillResult] | InvalidRequest
+Prompt = TypeVar("Prompt")
+
+
+class Answer(Protocol):
+    """What is said of a prompt that was prefilled; ``PrefillResult`` says what each is."""
+
+    @property
+    def first_token(self) -> int: ...
+    @property
+    def top_logprobs(self) -> tuple[tuple[int, float], ...]: ...
+    @property
+    def reused_tokens(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+Answered = TypeVar("Answered", bound=Answer)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Generic[Prompt, Answered]):
     """A prompt, and what answers it: why it was refused, if it was."""
 
-    line: PromptLine
-    answer: Answer
+    line: PromptLine[Prompt]
+    answer: Future[Answered] | InvalidRequest
 
 
-class PromptFeed:
+class PromptFeed(Generic[Prompt, Answered]):
     """Iterate over it once, from one thread: prompts in their order, each when it was submitted.
 
     Another thread reads and submits them, so that a slow source holds up no answer.
@@ -35,8 +53,8 @@ class PromptFeed:
 
     def __init__(
         self,
-        lines: Iterable[PromptLine],
-        submit: Callable[[list[int] | str], Future[PrefillResult]],
+        lines: Iterable[PromptLine[Prompt]],
+        submit: Callable[[Prompt], Future[Answered]],
         window: int,
     ) -> None:
         """Nothing is read yet.
@@ -50,9 +68,9 @@ class PromptFeed:
         self._submit = submit
         self._places = threading.Semaphore(window)
         self._closed = False
-        self._asked: SimpleQueue[Asked | Exception | None] = SimpleQueue()
+        self._asked: SimpleQueue[Asked[Prompt, Answered] | Exception | None] = SimpleQueue()
 
-    def __iter__(self) -> Iterator[Asked]:
+    def __iter__(self) -> Iterator[Asked[Prompt, Answered]]:
         """The prompts; what reading or submitting one raises, but for InvalidRequest, is raised here."""
         threading.Thread(target=self._run, name="prompts", daemon=True).start()
         while (asked := self._asked.get()) is not None:
@@ -80,7 +98,7 @@ class PromptFeed:
         except Exception as error:
             self._asked.put(error)
 
-    def _answer(self, line: PromptLine) -> Answer:
+    def _answer(self, line: PromptLine[Prompt]) -> Future[Answered] | InvalidRequest:
         if isinstance(line.prompt, InvalidRequest):
             return line.prompt
         try:

@@ -6,10 +6,10 @@ import contextlib
 import json
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from wavepp_worker.errors import ConfigError, InvalidRequest
 
@@ -18,24 +18,27 @@ STANDARD = Path("-")
 
 _PROMPTS = ("token_ids", "text")
 
+Asked = TypeVar("Asked")
+"""What is asked on a line: a prompt, or a job."""
+
 
 @dataclass(frozen=True)
-class PromptLine:
+class PromptLine(Generic[Asked]):
     """One line that is not empty.
 
     Attributes:
         id: whatever the line has, other lines too perhaps; None if it is not readable.
-        prompt: token ids or text, or what is wrong with the line.
+        prompt: what is asked, such as token ids or text; or what is wrong with the line.
         size: bytes of the line.
     """
 
     id: Any
-    prompt: list[int] | str | InvalidRequest
+    prompt: Asked | InvalidRequest
     size: int
 
 
 @dataclass(frozen=True)
-class PromptSource:
+class PromptSource(Generic[Asked]):
     """An open file of prompts.
 
     Attributes:
@@ -44,14 +47,17 @@ class PromptSource:
         size: bytes of all lines, likewise.
     """
 
-    lines: Iterator[PromptLine]
+    lines: Iterator[PromptLine[Asked]]
     prompts: int | None = None
     size: int | None = None
 
 
 @contextlib.contextmanager
-def open_prompts(path: Path) -> Iterator[PromptSource]:
+def open_prompts(path: Path, read: Callable[[dict[str, Any]], Asked]) -> Iterator[PromptSource[Asked]]:
     """The prompts of a JSONL file, or of standard input if ``path`` is ``-``.
+
+    Args:
+        read: what a line's object asks for, such as ``read_prompt``; raises InvalidRequest if that is nothing.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -59,7 +65,7 @@ def open_prompts(path: Path) -> Iterator[PromptSource]:
     if path == STANDARD:
         # Not sys.stdin itself: the interpreter could not end while another thread waits for its next line.
         stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-        yield PromptSource(parse_lines(stream, "standard input"))
+        yield PromptSource(parse_lines(stream, "standard input", read))
         return
     try:
         stream = path.open("rb")
@@ -68,10 +74,10 @@ def open_prompts(path: Path) -> Iterator[PromptSource]:
         raise ConfigError(f"prompts is {path}, which cannot be read: {error.strerror}") from error
     if not regular:
         # Closing it would wait for another thread that waits for its next line.
-        yield PromptSource(parse_lines(stream, path.name))
+        yield PromptSource(parse_lines(stream, path.name, read))
         return
     with stream:
-        yield PromptSource(parse_lines(stream, path.name), *_count(stream))
+        yield PromptSource(parse_lines(stream, path.name, read), *_count(stream))
 
 
 def _count(stream: BinaryIO) -> tuple[int, int]:
@@ -83,26 +89,33 @@ def _count(stream: BinaryIO) -> tuple[int, int]:
     return prompts, size
 
 
-def parse_lines(lines: Iterable[bytes], source: str) -> Iterator[PromptLine]:
+def parse_lines(
+    lines: Iterable[bytes], source: str, read: Callable[[dict[str, Any]], Asked]
+) -> Iterator[PromptLine[Asked]]:
     """What is on each line that is not empty; ``source`` is where they come from, for errors."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            yield _parse(line, f"line {number} of {source}")
+            yield _parse(line, f"line {number} of {source}", read)
 
 
-def _parse(line: bytes, where: str) -> PromptLine:
+def _parse(line: bytes, where: str, read: Callable[[dict[str, Any]], Asked]) -> PromptLine[Asked]:
     try:
         record = json.loads(line)
         identity = record["id"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return PromptLine(None, InvalidRequest(f"{where} is not a JSON object with an id"), len(line))
     try:
-        return PromptLine(identity, _prompt(record), len(line))
+        return PromptLine(identity, read(record), len(line))
     except InvalidRequest as error:
         return PromptLine(identity, error, len(line))
 
 
-def _prompt(record: dict[str, Any]) -> list[int] | str:
+def read_prompt(record: dict[str, Any]) -> list[int] | str:
+    """The prompt of a line's object.
+
+    Raises:
+        InvalidRequest: it has none, or something else.
+    """
     unknown = sorted(record.keys() - {"id", *_PROMPTS})
     if unknown:
         raise InvalidRequest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -11,7 +13,7 @@ from wavepp_worker.runtime.client.prompt_lines import PromptSource
 class PromptProgress(Progress):
     """Prompts done, prompt tokens per second, and the time left by bytes of the file that are not done."""
 
-    def __init__(self, source: PromptSource, *, shown: bool) -> None:
+    def __init__(self, source: PromptSource[Any], *, shown: bool) -> None:
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -30,10 +32,14 @@ class PromptProgress(Progress):
             "starting", total=source.size, start=False, prompts=f"0{self._of}", rate="0"
         )
 
-    def begin(self) -> None:
-        """The engine has started: time counts from here."""
+    def begin(self, what: str = "prefill") -> None:
+        """What answers has started: time counts from here.
+
+        Args:
+            what: is done with the prompts.
+        """
         self.start_task(self._task)
-        self.update(self._task, description="prefill")
+        self.update(self._task, description=what)
 
     def show(self, size: int, prompts: int, rate: float) -> None:
         """A prompt is done.

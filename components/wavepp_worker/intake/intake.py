@@ -1,0 +1,229 @@
+"""Takes jobs from a queue for one replica: an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.job_runner import JobRunner
+from wavepp_worker.intake.names import QueueName, token_of
+from wavepp_worker.intake.prefills import Prefills
+from wavepp_worker.intake.server_address import connect
+from wavepp_worker.intake.shares import room_for, shares
+from wavepp_worker.intake.streams import ConsumerLoad, QueueStreams
+from wavepp_worker.intake.taken_job import TakenJob
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 60.0
+"""Until the server has to be there when a worker starts."""
+ASK_SECONDS = 2.0
+"""How long one request for jobs waits at the server."""
+LOOK_SECONDS = 0.02
+"""How often a replica that has no room looks whether it has."""
+TAKE_SECONDS = 2.0
+"""How long a job waits for the replica that it addresses, until any may have it."""
+SWEEP_SECONDS = 0.5
+"""How often a replica looks for such jobs, and how long the queue is."""
+RETRY_SECONDS = 0.5
+HAND_BACK_SECONDS = 3.0
+"""For the last words about jobs when a replica stops."""
+
+
+class Intake:
+    """The jobs of one replica. ``start`` and ``close`` may block; all methods are thread-safe."""
+
+    def __init__(self, prefills: Prefills, config: IntakeConfig, name: QueueName) -> None:
+        """Nothing is started yet."""
+        self.counts = IntakeCounts()
+        self._prefills = prefills
+        self._config = config
+        self._name = name
+        self._taken: dict[int, TakenJob] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._taking = False
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="intake", daemon=True)
+        self._connection: Any = None
+
+    def start(self, replica: str) -> None:
+        """Take jobs from now on.
+
+        Args:
+            replica: what senders address this one by; no other has it.
+
+        Raises:
+            ConfigError: the server is not there, or has no JetStream.
+        """
+        self._thread.start()
+        self._call(self._begin(replica)).result()
+
+    def stop_taking(self) -> None:
+        """Take no more jobs; those that were taken go on."""
+        self._taking = False
+
+    def idle(self) -> bool:
+        """Whether no job is left here."""
+        return not self._taken
+
+    def close(self) -> None:
+        """Hand back what is not over, for others to run, and stop; idempotent, and bounded in time."""
+        if self._closed:
+            return
+        self._closed = True
+        self._taking = False
+        if self._thread.is_alive():
+            with suppress(Exception):
+                self._call(self._end()).result(HAND_BACK_SECONDS + 2.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _begin(self, replica: str) -> None:
+        config, name = self._config, self._name
+        self._connection = await connect(config.nats_server, f"wavepp {replica}", CONNECT_SECONDS)
+        self._streams = QueueStreams(self._connection, name)
+        await self._streams.ensure()
+        for each in (None, replica):
+            await self._streams.ensure_consumer(each, config.intake_silence)
+        self._replica = replica
+        self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
+        await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
+        self._taking = True
+        for loop in (self._take(replica), self._take(None), self._sweep(), self._keep()):
+            self._spawn(loop)
+        logger.info("takes jobs of queue %s as %s", name.root, replica)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        for taken in self._taken.values():
+            taken.handing_back = True
+        end = time.monotonic() + HAND_BACK_SECONDS
+        while self._taken and time.monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            with suppress(Exception):
+                await asyncio.wait_for(self._connection.flush(), 1.0)
+                await self._connection.close()
+
+    async def _take(self, replica: str | None) -> None:
+        """Ask for jobs, those that address this replica or anybody's, as long as there is room."""
+        turn = 0
+        while self._taking:
+            turn += 1
+            own, anybodys = shares(self._room(), turn)
+            count = anybodys if replica is None else own
+            if not count:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            try:
+                async for message in self._streams.take(replica, count, ASK_SECONDS):
+                    self._enter(message)
+            except Exception as error:
+                logger.debug("no jobs can be asked for: %s", error)
+                await self._make_anew()
+
+    async def _make_anew(self) -> None:
+        """The server is not reached, or came back without what there was."""
+        await asyncio.sleep(RETRY_SECONDS)
+        with suppress(Exception):
+            await self._streams.ensure()
+            for each in (None, self._replica):
+                await self._streams.ensure_consumer(each, self._config.intake_silence)
+
+    def _room(self) -> int:
+        self.counts.held = len(self._taken)
+        self.counts.waiting = sum(not taken.admitted for taken in self._taken.values())
+        queued = self._prefills.engine.stats().queued
+        return room_for(self._config.intake_ahead, self.counts.waiting, queued, self.counts.held)
+
+    def _enter(self, message: Any) -> None:
+        taken = TakenJob(message)
+        if not self._taking:
+            self._spawn(message.nak())
+            return
+        if taken.number in self._taken:
+            # Delivered again while it is here: its signs of life were late, and it goes on.
+            return
+        self._taken[taken.number] = taken
+        self._spawn(self._run(taken))
+
+    async def _run(self, taken: TakenJob) -> None:
+        try:
+            await self._runner.run(taken)
+        except Exception:
+            logger.exception("job %s is delivered again", taken.token)
+        finally:
+            del self._taken[taken.number]
+
+    async def _on_cancel(self, message: Any) -> None:
+        job = token_of(message.subject)
+        for taken in self._taken.values():
+            if taken.token == job:
+                taken.unwanted = taken.unwanted or "cancelled"
+
+    async def _keep(self) -> None:
+        """Say of each job, three times as often as needed, that it is worked on."""
+        while True:
+            await asyncio.sleep(self._config.intake_silence / 3)
+            for taken in list(self._taken.values()):
+                with suppress(Exception):
+                    await taken.message.in_progress()
+
+    async def _sweep(self) -> None:
+        """Take what addresses another replica that does not take it, and see how long the queue is."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                loads = await self._streams.loads()
+                await self._adopt(loads)
+                self.counts.queued = sum(load.waiting for load in loads)
+                for load in loads:
+                    if self._taking and load.replica not in (None, self._replica):
+                        await self._steal(load)
+            except Exception as error:
+                logger.debug("the queue cannot be looked at: %s", error)
+
+    async def _adopt(self, loads: list[ConsumerLoad]) -> None:
+        """Jobs may address a replica that never was."""
+        if await self._streams.jobs() <= sum(load.waiting + load.taken for load in loads):
+            return
+        for replica in await self._streams.addressed() - {load.replica for load in loads}:
+            await self._streams.ensure_consumer(replica, self._config.intake_silence)
+
+    async def _steal(self, load: ConsumerLoad) -> None:
+        assert load.replica is not None
+        room = self._room()
+        if not room or not (load.waiting or load.taken):
+            return
+        if load.waiting:
+            sent = await self._streams.sent_at(load.replica, load.next_number)
+            now = datetime.datetime.now(datetime.timezone.utc)
+            if sent is None or (now - sent).total_seconds() < TAKE_SECONDS:
+                return
+        # Where none waits, there may be some that their replica has not been heard of about.
+        async for message in self._streams.take(load.replica, room):
+            self.counts.stolen += 1
+            self._enter(message)

@@ -1,0 +1,116 @@
+"""What became of each job, in a stream that replicas and senders share: who writes says what it replaces."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from wavepp_worker.errors import QueueError
+from wavepp_worker.intake.messages import JobState, Waiting, read_state
+from wavepp_worker.intake.streams import QueueStreams
+
+WRITE_SECONDS = 300.0
+"""How long a state is tried to be written while the server is not reached."""
+AGAIN_SECONDS = 0.25
+_WRONG_REVISION = 10071
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+
+
+class Overtaken(Exception):
+    """Somebody else has written what became of the job since."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a job's last writer said, and the revision by which to replace it."""
+
+    state: JobState
+    revision: int
+
+
+class JobLedger:
+    """One state a job; of two that replace the same one, one is refused. For one event loop."""
+
+    def __init__(self, streams: QueueStreams) -> None:
+        self._streams = streams
+
+    async def find(self, job: str) -> Recorded | None:
+        """What became of a job, by its token; None if nobody has begun it.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        from nats.errors import Error
+        from nats.js.errors import NotFoundError
+
+        name = self._streams.name
+        try:
+            found = await self._streams.jetstream.get_last_msg(
+                name.states_stream, name.state(job), direct=True
+            )
+        except NotFoundError:
+            return None
+        except Error as error:
+            raise QueueError(f"the NATS server does not say what became of job {job}: {error}") from error
+        # What is no state is somebody's mischief, and stands for nothing but its revision.
+        state = read_state(found.data or b"") or Waiting(job=0, attempts=0, error="its state cannot be read")
+        return Recorded(state, found.seq)
+
+    async def write(self, job: str, state: JobState, replaces: int, seconds: float = WRITE_SECONDS) -> int:
+        """Say what became of a job.
+
+        Args:
+            job: its token.
+            replaces: the revision that was found, 0 if there was none.
+            seconds: to try for.
+
+        Returns:
+            the revision by which it can be replaced.
+
+        Raises:
+            Overtaken: that is not the last revision any more.
+            QueueError: the server did not take it in all that time.
+        """
+        from nats.errors import Error
+        from nats.js.errors import APIError
+
+        data = msgspec.json.encode(state)
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                told = await self._streams.jetstream.publish(
+                    self._streams.name.state(job), data, headers={_EXPECTED: str(replaces)}
+                )
+                return int(told.seq)
+            except APIError as error:
+                if error.err_code == _WRONG_REVISION:
+                    return await self._after_refusal(job, state, replaces, end)
+                failure: Exception = error
+            except Error as error:
+                failure = error
+            if time.monotonic() > end:
+                raise QueueError(
+                    f"what became of job {job} could not be written in {seconds:.0f} s: {failure}"
+                ) from failure
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _after_refusal(self, job: str, state: JobState, replaces: int, end: float) -> int:
+        """It may have been written before, and the server's word of it lost; or the last one was forgotten by age."""
+        found = await self._find_in_time(job, end)
+        if found is None and replaces:
+            return await self.write(job, state, 0, max(0.0, end - time.monotonic()))
+        if found is not None and found.state == state:
+            return found.revision
+        raise Overtaken
+
+    async def _find_in_time(self, job: str, end: float) -> Recorded | None:
+        while True:
+            try:
+                return await self.find(job)
+            except QueueError:
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(AGAIN_SECONDS)

@@ -1,0 +1,200 @@
+"""Runs one delivered job: decides, prefills, answers, and acknowledges it once the answer is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, WaveppError, error_text
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.decision import Begin, Drop, GiveUp, decide, superseded
+from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.job_ledger import JobLedger, Overtaken
+from wavepp_worker.intake.messages import (
+    FailureCode,
+    Job,
+    JobFailure,
+    JobResult,
+    Running,
+    Waiting,
+    read_job,
+)
+from wavepp_worker.intake.prefills import Prefills
+from wavepp_worker.intake.streams import QueueStreams
+from wavepp_worker.intake.taken_job import TakenJob, engine_request, fresh_room, handoff_address, job_timings
+from wavepp_worker.model.text_tokenizer import TextTokenizer
+from wavepp_worker.runtime.protocol.requests import PrefillResult
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+"""Between attempts: it doubles with each."""
+
+
+class JobRunner:
+    """One replica's jobs. For one event loop."""
+
+    def __init__(
+        self,
+        streams: QueueStreams,
+        prefills: Prefills,
+        config: IntakeConfig,
+        replica: str,
+        counts: IntakeCounts,
+    ) -> None:
+        """``replica``: what states call this one."""
+        self._streams = streams
+        self._ledger = JobLedger(streams)
+        self._prefills = prefills
+        self._attempts = config.intake_attempts
+        self._replica = replica
+        self._counts = counts
+        self._tokenizer = TextTokenizer(prefills.engine.config.model)
+
+    async def run(self, taken: TakenJob) -> None:
+        """Do what there is to do for a job that was delivered. What fails is delivered again."""
+        try:
+            await self._run(taken)
+        except Overtaken:
+            # Another replica has it now, or had its answer first. Its message is that one's to acknowledge.
+            self._counts.ended("overtaken")
+        except QueueError as error:
+            logger.warning("job %s is delivered again: %s", taken.token, error)
+            self._counts.ended("undelivered")
+
+    async def _run(self, taken: TakenJob) -> None:
+        while True:
+            found = await self._ledger.find(taken.token)
+            other = superseded(found, taken.number)
+            there = other is not None and await self._streams.is_message_there(other)
+            decision = decide(found, other_is_there=there, most_attempts=self._attempts)
+            with suppress(Overtaken):
+                match decision:
+                    case Drop():
+                        self._counts.ended("duplicate")
+                        await taken.message.ack()
+                    case GiveUp():
+                        await self._give_up(taken, decision.attempts, decision.reason, decision.replaces)
+                    case Begin():
+                        await self._begin(taken, decision)
+                return
+
+    async def _begin(self, taken: TakenJob, begin: Begin) -> None:
+        try:
+            taken.job = job = read_job(taken.message.data, taken.token)
+            token_ids = await asyncio.to_thread(self._token_ids, job)
+        except InvalidRequest as error:
+            await self._fail(taken, "invalid", str(error), begin.attempt - 1, begin.replaces)
+            return
+        if taken.stopped() and taken.unwanted is not None:
+            await self._unwanted(taken, begin.attempt - 1, begin.replaces)
+            return
+        room = fresh_room() if job.handoff else None
+        address = None if room is None else handoff_address(self._prefills.address(room))
+        running = Running(job=taken.number, replica=self._replica, attempt=begin.attempt, handoff=address)
+        revision = await self._ledger.write(taken.token, running, begin.replaces)
+        try:
+            result = await self._prefill(taken, job, token_ids, room)
+        except InvalidRequest as error:
+            await self._fail(taken, "invalid", str(error), begin.attempt, revision)
+        except WaveppError as error:
+            await self._after(taken, error, begin.attempt, revision)
+        except Exception as error:
+            logger.exception("job %s failed", taken.token)
+            await self._after(taken, error, begin.attempt, revision)
+        else:
+            await self._finish(taken, job, result, running, revision)
+
+    async def _prefill(
+        self, taken: TakenJob, job: Job, token_ids: tuple[int, ...] | list[int], room: int | None
+    ) -> PrefillResult:
+        request = engine_request(job, token_ids)
+
+        def on_admitted() -> None:
+            taken.admitted = True
+
+        if room is None:
+            return await self._prefills.prefill_alone(request, taken.stopped, on_admitted)
+        return await self._prefills.prefill(request, room, taken.stopped, on_admitted)
+
+    async def _finish(
+        self, taken: TakenJob, job: Job, result: PrefillResult, running: Running, revision: int
+    ) -> None:
+        answer = JobResult(
+            id=job.id,
+            digest=job.digest,
+            replica=self._replica,
+            attempt=running.attempt,
+            first_token=result.first_token,
+            logprob=result.logprob,
+            top_logprobs=result.top_logprobs,
+            prompt_tokens=result.prompt_tokens,
+            reused_tokens=result.reused_tokens,
+            timings=job_timings(result.timings),
+            handoff=running.handoff,
+        )
+        await self._ledger.write(taken.token, answer, revision)
+        self._counts.ended("finished")
+        await taken.message.ack()
+
+    async def _after(self, taken: TakenJob, error: Exception, attempt: int, revision: int) -> None:
+        """An attempt ended without an answer."""
+        if taken.unwanted is not None and isinstance(error, RequestAborted):
+            await self._unwanted(taken, attempt, revision)
+        elif taken.handing_back:
+            # Not the job's fault, so it does not count.
+            await self._again(taken, attempt - 1, "its replica was told to stop", revision, None)
+            self._counts.ended("handed back")
+        elif attempt >= self._attempts:
+            await self._give_up(taken, attempt, error_text(error), revision)
+        else:
+            pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
+            await self._again(taken, attempt, error_text(error), revision, pause)
+            self._counts.ended("tried again")
+
+    async def _again(
+        self, taken: TakenJob, attempts: int, error: str, revision: int, pause: float | None
+    ) -> None:
+        state = Waiting(job=taken.number, attempts=attempts, error=error)
+        await self._ledger.write(taken.token, state, revision)
+        await taken.message.nak(delay=pause)
+
+    async def _unwanted(self, taken: TakenJob, attempts: int, revision: int) -> None:
+        assert taken.unwanted is not None
+        assert taken.job is not None
+        why = {
+            "deadline": f"its deadline_seconds={taken.job.deadline_seconds} were over",
+            "cancelled": "its sender cancelled it",
+        }
+        sentence = f"job {taken.job.id} was not answered, as {why.get(taken.unwanted, taken.unwanted)}"
+        await self._fail(taken, taken.unwanted, sentence, attempts, revision)
+
+    async def _give_up(self, taken: TakenJob, attempts: int, reason: str, revision: int) -> None:
+        await self._streams.bury(
+            taken.token,
+            taken.message.data,
+            reason,
+            **{"Wavepp-Attempts": str(attempts), "Nats-Msg-Id": f"{taken.token}.{taken.number}"},
+        )
+        sentence = (
+            f"the job was given up after {attempts} attempts (--intake-attempts) and is kept among the dead jobs; the "
+            f"last time: {reason}"
+        )
+        await self._fail(taken, "failed", sentence, attempts, revision)
+
+    async def _fail(
+        self, taken: TakenJob, code: FailureCode, sentence: str, attempts: int, revision: int
+    ) -> None:
+        digest = taken.job.digest if taken.job is not None else None
+        answer = JobFailure(code=code, error=sentence, digest=digest, attempts=attempts)
+        await self._ledger.write(taken.token, answer, revision)
+        self._counts.ended(code)
+        await taken.message.term()
+
+    def _token_ids(self, job: Job) -> tuple[int, ...] | list[int]:
+        if job.text is not None:
+            return self._tokenizer.ids(job.text)
+        assert job.token_ids is not None
+        return job.token_ids

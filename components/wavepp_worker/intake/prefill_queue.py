@@ -1,0 +1,214 @@
+"""A queue of prefill jobs for programs: the same calls as an engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from typing_extensions import Self
+
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed, RequestTimeout
+from wavepp_worker.intake.messages import Answer, Job, JobResult
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.queue_client import QueueClient
+from wavepp_worker.model.sampling_params import SamplingParams
+
+CONNECT_SECONDS = 10.0
+CALL_SECONDS = 60.0
+
+_ERRORS = {
+    "invalid": InvalidRequest,
+    "deadline": RequestTimeout,
+    "cancelled": RequestAborted,
+    "failed": RequestFailed,
+}
+
+Value = TypeVar("Value")
+
+
+class PrefillQueue:
+    """The queue of one model, whose jobs any of its prefill workers runs, now or later.
+
+    Use it as a context manager, or call ``open`` and ``close``. All methods are thread-safe.
+    """
+
+    def __init__(self, model: str, *, namespace: str = "dynamo", server: str | None = None) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            model: the name that clients ask for.
+            namespace: Dynamo's, of the workers.
+            server: URLs of NATS servers, with commas between; by default ``NATS_SERVER`` of the environment. How to
+                prove oneself is in the environment as well, as for Dynamo (``NATS_AUTH_USERNAME`` and so on).
+        """
+        self._client = QueueClient(QueueName(namespace, model), server)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="prefill queue", daemon=True)
+        self._closed = False
+        self._asked: set[asyncio.Task[JobResult]] = set()
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, seconds: float = CONNECT_SECONDS) -> None:
+        """Connect, within ``seconds``.
+
+        Raises:
+            ConfigError: there is no server, or it has no JetStream; names what to set.
+        """
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._client.open(seconds), self._loop).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave; jobs that were sent go on, and who sends their ids again gets their answers. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread.is_alive():
+            with suppress(Exception):
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def prefill(self, prompt: Job | Sequence[int] | str, **options: Any) -> JobResult:
+        """Send one job and wait for its answer; whoever interrupts that cancels it.
+
+        Args:
+            prompt, options: as for ``submit``.
+
+        Raises:
+            WaveppError: as the future of ``submit``.
+        """
+        job = make_job(prompt, **options)
+        future = self.submit(job)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(QueueError):
+                self.cancel(job.id)
+            raise
+
+    async def aprefill(self, prompt: Job | Sequence[int] | str, **options: Any) -> JobResult:
+        """As ``prefill``, for asyncio; cancelling it cancels the job."""
+        job = make_job(prompt, **options)
+        try:
+            return await asyncio.wrap_future(self.submit(job))
+        except asyncio.CancelledError:
+            with suppress(QueueError):
+                await asyncio.to_thread(self.cancel, job.id)
+            raise
+
+    def submit(self, prompt: Job | Sequence[int] | str, **options: Any) -> Future[JobResult]:
+        """Send one job; the future has its answer.
+
+        It fails with InvalidRequest if the job is wrong, RequestTimeout if its deadline is over, RequestAborted if it
+        was cancelled, RequestFailed if it was given up after several attempts, and QueueError if the server is not
+        reached, the queue is full, or has lost it.
+
+        Args:
+            prompt: a job, token ids, or text for the model's own tokenizer.
+            options: fields of the job beside ``token_ids`` and ``text``; it gets an id of its own unless ``id`` is one.
+
+        Raises:
+            InvalidRequest: there is no such field, or it has another type.
+            QueueError: it is not open.
+        """
+        job = make_job(prompt, **options)
+        if self._closed or not self._thread.is_alive():
+            raise QueueError("the queue is not open; use it in a with block, or call open() first")
+        return asyncio.run_coroutine_threadsafe(self._ask(job), self._loop)
+
+    def cancel(self, job_id: str) -> None:
+        """Say that nobody wants a job's answer any more, from wherever it was sent; one that is answered stays so.
+
+        Raises:
+            QueueError: the server is not reached.
+        """
+        self._call(self._client.cancel(job_id))
+
+    def depth(self) -> int:
+        """Jobs that no worker has taken yet.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        return self._call(self._client.depth())
+
+    def _call(self, work: Coroutine[Any, Any, Value]) -> Value:
+        if self._closed or not self._thread.is_alive():
+            work.close()
+            raise QueueError("the queue is not open; use it in a with block, or call open() first")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
+
+    async def _ask(self, job: Job) -> JobResult:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asked.add(task)
+        try:
+            return answered(await self._client.ask(job))
+        except asyncio.CancelledError:
+            raise QueueError(
+                f"the queue was closed before job {job.id} was answered; it goes on, send its id again for the answer"
+            ) from None
+        finally:
+            self._asked.discard(task)
+
+    async def _end(self) -> None:
+        tasks = list(self._asked)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
+
+
+def answered(answer: Answer) -> JobResult:
+    """An answer, if it is none that failed.
+
+    Raises:
+        InvalidRequest, RequestTimeout, RequestAborted, RequestFailed: why there is none.
+    """
+    if isinstance(answer, JobResult):
+        return answer
+    raise _ERRORS[answer.code](answer.error)
+
+
+def make_job(prompt: Job | Sequence[int] | str, **options: Any) -> Job:
+    """A job of what callers give.
+
+    Raises:
+        InvalidRequest: there is no such option, or it has another type than it should.
+    """
+    if isinstance(prompt, Job):
+        if options:
+            raise InvalidRequest(
+                f"job {prompt.id} is given with {', '.join(sorted(options))} beside it; give them to the job instead"
+            )
+        return prompt
+    sampling = options.pop("sampling", None)
+    if isinstance(sampling, SamplingParams):
+        options["sampling"] = {
+            key: value for key, value in msgspec.structs.asdict(sampling).items() if value is not None
+        }
+    elif sampling is not None:
+        options["sampling"] = sampling
+    own = {"text": prompt} if isinstance(prompt, str) else {"token_ids": list(prompt)}
+    try:
+        return msgspec.convert({"id": str(uuid.uuid4()), **own, **options}, Job)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidRequest(f"this is no job: {error}; Job says what one has") from error

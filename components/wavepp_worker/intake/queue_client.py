@@ -1,0 +1,213 @@
+"""Sends jobs to a queue and gets their answers; for one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from wavepp_worker.errors import InvalidRequest, QueueError
+from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
+from wavepp_worker.intake.messages import (
+    Answer,
+    FailureCode,
+    Job,
+    JobFailure,
+    JobResult,
+    JobState,
+    read_state,
+)
+from wavepp_worker.intake.names import QueueName, token
+from wavepp_worker.intake.server_address import connect
+from wavepp_worker.intake.streams import QueueStreams
+
+LOOK_SECONDS = 3.0
+"""How often a sender that hears nothing looks for itself."""
+LOST_LOOKS = 3
+"""After which a job counts as lost that is neither queued nor answered."""
+SEND_SECONDS = 60.0
+"""How long a job is tried to be sent while the server is not reached."""
+UNREACHED_SECONDS = 300.0
+"""How long the answer to a job is waited for while the server is not reached."""
+DEADLINE_GRACE_SECONDS = 1.0
+"""How long after its deadline a sender itself gives a job up that no replica has."""
+AGAIN_SECONDS = 0.25
+_NOT_STORED = 10077
+_TOO_MANY = (10047, 10023)
+
+
+class QueueClient:
+    """One queue, seen by a sender."""
+
+    def __init__(self, name: QueueName, server: str | None = None) -> None:
+        """``server``: as of ``servers``; nothing is connected yet."""
+        self._name = name
+        self._server = server
+        self._connection: Any = None
+
+    async def open(self, seconds: float) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: the server is not there within ``seconds``, or has no JetStream.
+        """
+        self._connection = await connect(self._server, "wavepp client", seconds)
+        self._streams = QueueStreams(self._connection, self._name)
+        self._ledger = JobLedger(self._streams)
+        await self._streams.ensure()
+
+    async def close(self) -> None:
+        """Leave; idempotent. Jobs that were sent go on."""
+        if self._connection is not None:
+            with suppress(Exception):
+                await asyncio.wait_for(self._connection.close(), 2.0)
+
+    async def ask(self, job: Job, on_state: Callable[[JobState], None] | None = None) -> Answer:
+        """Send a job and wait for what becomes of it; of one whose id is known, for what becomes of that.
+
+        Args:
+            job: what to prefill.
+            on_state: told what is heard of it meanwhile, and at the end.
+
+        Raises:
+            InvalidRequest: it is no job, or its id is that of one which asks for something else.
+            QueueError: the server is not reached, or the queue is full, or has lost the job.
+        """
+        data = job.encode()
+        heard: asyncio.Queue[JobState] = asyncio.Queue()
+
+        async def hear(message: Any) -> None:
+            if (state := read_state(message.data)) is not None:
+                heard.put_nowait(state)
+
+        subscription = await self._connection.subscribe(self._name.state(job.token), cb=hear)
+        try:
+            if not await self._send(job, data) and (found := await self._find(job)) is not None:
+                heard.put_nowait(found.state)
+            answer = await self._answer(job, heard, on_state)
+        finally:
+            with suppress(Exception):
+                await subscription.unsubscribe()
+        if answer.digest is not None and answer.digest != job.digest:
+            raise InvalidRequest(
+                f"job id {job.id} is that of another job, which asked for something else; choose another id"
+            )
+        return answer
+
+    async def cancel(self, job_id: str, code: FailureCode = "cancelled", why: str = "") -> None:
+        """Say that nobody wants a job's answer any more; one that is answered stays so.
+
+        Raises:
+            QueueError: the server is not reached.
+        """
+        job = token(job_id)
+        answer = JobFailure(code=code, error=why or f"job {job_id} was cancelled by its sender")
+        while True:
+            found = await self._ledger.find(job)
+            if found is not None and isinstance(found.state, (JobResult, JobFailure)):
+                return
+            with suppress(Overtaken):
+                await self._ledger.write(job, answer, found.revision if found else 0, SEND_SECONDS)
+                await self._connection.publish(self._name.cancel(job), b"")
+                return
+
+    async def depth(self) -> int:
+        """Jobs in the queue that no replica has taken.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        from nats.errors import Error
+
+        try:
+            loads = await self._streams.loads()
+            orphans = await self._streams.jobs() - sum(load.waiting + load.taken for load in loads)
+        except Error as error:
+            raise QueueError(f"the NATS server does not say how long the queue is: {error}") from error
+        # Those address replicas that never were, or wait for the first replica at all.
+        return sum(load.waiting for load in loads) + max(0, orphans)
+
+    async def _send(self, job: Job, data: bytes) -> bool:
+        """Queue it; False if its id is known."""
+        from nats.errors import Error, MaxPayloadError
+        from nats.js.errors import APIError
+
+        end = time.monotonic() + SEND_SECONDS
+        while True:
+            try:
+                told = await self._streams.jetstream.publish(
+                    self._name.job(job.token, job.replica), data, headers={"Nats-Msg-Id": job.token}
+                )
+                return not told.duplicate
+            except MaxPayloadError as error:
+                most = self._connection.max_payload
+                raise InvalidRequest(
+                    f"job {job.id} has {len(data)} bytes, the NATS server takes at most {most} (max_payload); shorten "
+                    "its prompt, or raise that"
+                ) from error
+            except APIError as error:
+                if error.err_code == _NOT_STORED and "per subject" in (error.description or ""):
+                    return False
+                if error.err_code in (_NOT_STORED, *_TOO_MANY):
+                    raise QueueError(f"the queue takes no more jobs: {error.description}") from error
+                failure: Exception = error
+            except Error as error:
+                failure = error
+            if time.monotonic() > end:
+                raise QueueError(
+                    f"job {job.id} could not be sent in {SEND_SECONDS:.0f} s: {failure or 'no answer'}"
+                ) from failure
+            await asyncio.sleep(AGAIN_SECONDS)
+            with suppress(Exception):
+                await self._streams.ensure()
+
+    async def _answer(
+        self, job: Job, heard: asyncio.Queue[JobState], on_state: Callable[[JobState], None] | None
+    ) -> Answer:
+        sent = reached = time.monotonic()
+        over = None if job.deadline_seconds is None else sent + job.deadline_seconds + DEADLINE_GRACE_SECONDS
+        misses = 0
+        while True:
+            look = LOOK_SECONDS if over is None else min(LOOK_SECONDS, max(0.05, over - time.monotonic()))
+            try:
+                state: JobState | None = await asyncio.wait_for(heard.get(), look)
+            except asyncio.TimeoutError:
+                state = None
+            if state is None:
+                # What was said while the connection was lost is not heard again.
+                try:
+                    there = await self._streams.is_there(job.token)
+                    found = await self._ledger.find(job.token)
+                except Exception as error:
+                    if time.monotonic() - reached > UNREACHED_SECONDS:
+                        raise QueueError(
+                            f"the answer to job {job.id} is not known, as the NATS server has not been reached for "
+                            f"{UNREACHED_SECONDS:.0f} s; send it again"
+                        ) from error
+                    continue
+                reached = time.monotonic()
+                state = found.state if found is not None else None
+                misses = 0 if there else misses + 1
+            if state is not None:
+                if on_state is not None:
+                    on_state(state)
+                if isinstance(state, (JobResult, JobFailure)):
+                    return state
+            if misses >= LOST_LOOKS:
+                raise QueueError(
+                    f"job {job.id} is lost: it is neither queued nor answered, as its stream was emptied; send it again"
+                )
+            if over is not None and time.monotonic() > over:
+                why = (
+                    f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
+                )
+                await self.cancel(job.id, "deadline", why)
+
+    async def _find(self, job: Job) -> Recorded | None:
+        try:
+            return await self._ledger.find(job.token)
+        except QueueError:
+            # Looked for again soon.
+            return None

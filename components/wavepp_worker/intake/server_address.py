@@ -1,0 +1,127 @@
+"""Where the NATS server is, and how one connects: the variables are Dynamo's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from wavepp_worker.errors import ConfigError
+
+SERVER_VARIABLE = "NATS_SERVER"
+USER_VARIABLE = "NATS_AUTH_USERNAME"
+PASSWORD_VARIABLE = "NATS_AUTH_PASSWORD"
+DEFAULT_SERVER = "nats://127.0.0.1:4222"
+
+_AUTHENTICATION = {
+    USER_VARIABLE: "user",
+    PASSWORD_VARIABLE: "password",
+    "NATS_AUTH_TOKEN": "token",
+    "NATS_AUTH_NKEY": "nkeys_seed_str",
+    "NATS_AUTH_CREDENTIALS_FILE": "user_credentials",
+}
+_NEED_NKEYS = ("nkeys_seed_str", "user_credentials")
+
+logger = logging.getLogger(__name__)
+
+
+def servers(given: str | None, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The servers' URLs.
+
+    Args:
+        given: URLs with commas between; None for those of the environment.
+
+    Raises:
+        ConfigError: there is none among them.
+    """
+    text = given or environment.get(SERVER_VARIABLE) or DEFAULT_SERVER
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    for url in urls:
+        if not re.fullmatch(r"(nats|tls|ws|wss)://.+", url):
+            raise ConfigError(
+                f"nats_server: {without_password(url)!r} should be like nats://host:4222, or tls://host:4222"
+            )
+    return urls
+
+
+def without_password(url: str) -> str:
+    """A URL to be shown."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+def authentication(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What to prove oneself with, as ``nats.connect`` takes it.
+
+    Raises:
+        ConfigError: a library is lacking for it.
+    """
+    found = {
+        option: environment[variable]
+        for variable, option in _AUTHENTICATION.items()
+        if environment.get(variable)
+    }
+    if any(option in found for option in _NEED_NKEYS) and find_spec("nkeys") is None:
+        raise ConfigError(
+            "NATS_AUTH_NKEY and NATS_AUTH_CREDENTIALS_FILE need the package nkeys: pip install nkeys"
+        )
+    return found
+
+
+async def connect(given: str | None, name: str, seconds: float) -> Any:
+    """A connection that comes back by itself whenever it is lost.
+
+    Args:
+        given: as of ``servers``.
+        name: who connects, for the server's operator.
+        seconds: until the server has to be there.
+
+    Raises:
+        ConfigError: nobody answers there, or who does refuses; names what to set.
+    """
+    try:
+        import nats
+    except ImportError as error:
+        raise ConfigError("jobs over NATS need the package nats-py: pip install nats-py") from error
+    urls, proof = servers(given), authentication()
+    shown = ", ".join(map(without_password, urls))
+    last: list[str] = []
+    connections: list[Any] = []
+
+    async def on_error(error: Exception) -> None:
+        last[:] = [str(error) or type(error).__name__]
+
+    async def on_loss() -> None:
+        if connections and not connections[0].is_closed:
+            logger.warning("the NATS server %s is not reached, and is tried again", shown)
+
+    async def on_return() -> None:
+        logger.warning("the NATS server %s is reached again", shown)
+
+    try:
+        connection: Any = await asyncio.wait_for(
+            nats.connect(
+                urls,
+                name=name,
+                error_cb=on_error,
+                disconnected_cb=on_loss,
+                reconnected_cb=on_return,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.25,
+                connect_timeout=2,
+                ping_interval=10,
+                **proof,
+            ),
+            seconds,
+        )
+    except (OSError, ValueError, asyncio.TimeoutError, nats.errors.Error) as error:
+        why = last[0] if last else str(error) or f"it does not answer within {seconds:.0f} s"
+        raise ConfigError(
+            f"{SERVER_VARIABLE}: no NATS server can be used at {shown}: {why}; start one with JetStream "
+            f"(nats-server -js), and name it in {SERVER_VARIABLE}"
+        ) from error
+    connections.append(connection)
+    return connection

@@ -1,0 +1,265 @@
+"""The streams and consumers of a queue on the NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from wavepp_worker.errors import ConfigError, QueueError
+from wavepp_worker.intake.names import QueueName
+
+RESULT_SECONDS = 3600
+"""How long what became of a job is kept, and an id means that job."""
+DEAD_SECONDS = 7 * 24 * 3600
+"""How long jobs are kept that were given up."""
+MOST_JOBS = 1_000_000
+"""Jobs that wait or run in one queue; more are refused."""
+MOST_DEAD = 100_000
+FORGOTTEN_SECONDS = 24 * 3600
+"""After which the server forgets the consumer of a replica that nobody asks for."""
+JETSTREAM_SECONDS = 2.0
+"""Until a server that answers has its JetStream."""
+STATUS_SECONDS = 5.0
+"""Until the server answers that it has nothing."""
+_EXISTS_OTHERWISE = 10058
+_NO_JETSTREAM = (None, 10008, 10039, 10076)
+
+
+def _no_jetstream(error: Any) -> bool:
+    from nats.js.errors import ServiceUnavailableError
+
+    return isinstance(error, ServiceUnavailableError) and error.err_code in _NO_JETSTREAM
+
+
+@dataclass(frozen=True)
+class ConsumerLoad:
+    """What one consumer has.
+
+    Attributes:
+        replica: whose jobs it delivers, None for anybody's.
+        waiting: not taken by anybody yet.
+        taken: delivered, and not over.
+        next_number: the stream's number from which on those that wait are.
+    """
+
+    replica: str | None
+    waiting: int
+    taken: int
+    next_number: int
+
+
+class QueueStreams:
+    """One queue on one connection. For one event loop."""
+
+    def __init__(self, connection: Any, name: QueueName) -> None:
+        """``connection``: of nats-py."""
+        self.name = name
+        self.connection = connection
+        self.jetstream = connection.jetstream()
+
+    async def ensure(self) -> None:
+        """Make the streams that are not there; those that are stay as they are, so that an operator may make them.
+
+        Raises:
+            ConfigError: the server has no JetStream, or a stream is there that is of no use.
+        """
+        name = self.name
+        common: dict[str, Any] = {"storage": "file", "discard": "new"}
+        jobs = {
+            "subjects": [name.job("*"), name.job("*", "*")],
+            "retention": "workqueue",
+            # A second job of an id is refused by the server itself, for as long as the first is there.
+            "max_msgs_per_subject": 1,
+            "discard_new_per_subject": True,
+            "max_msgs": MOST_JOBS,
+        }
+        states = {
+            "subjects": [name.state("*")],
+            "max_msgs_per_subject": 1,
+            "max_age": RESULT_SECONDS,
+            "allow_direct": True,
+            "discard": "old",
+        }
+        dead = {
+            "subjects": [name.dead("*")],
+            "max_age": DEAD_SECONDS,
+            "max_msgs": MOST_DEAD,
+            "discard": "old",
+        }
+        for stream, own in (
+            (name.jobs_stream, jobs),
+            (name.states_stream, states),
+            (name.dead_stream, dead),
+        ):
+            await self._ensure_stream(stream, {**common, **own})
+
+    async def _ensure_stream(self, stream: str, config: dict[str, Any]) -> None:
+        from nats.errors import Error, TimeoutError
+        from nats.js.errors import APIError
+
+        end = time.monotonic() + JETSTREAM_SECONDS
+        try:
+            while True:
+                try:
+                    await self.jetstream.add_stream(name=stream, **config)
+                    return
+                except APIError as error:
+                    # A server that has just started has none yet.
+                    if not _no_jetstream(error) or time.monotonic() > end:
+                        raise
+                    await asyncio.sleep(0.1)
+        except TimeoutError as error:
+            raise ConfigError(f"NATS_SERVER: the server does not answer for stream {stream}") from error
+        except APIError as error:
+            if _no_jetstream(error):
+                raise ConfigError(
+                    "NATS_SERVER: the NATS server has no JetStream; start it with nats-server -js"
+                ) from error
+            if error.err_code != _EXISTS_OTHERWISE:
+                raise ConfigError(
+                    f"NATS_SERVER: stream {stream} cannot be made: {error.description}"
+                ) from error
+        except Error as error:
+            raise ConfigError(f"NATS_SERVER: stream {stream} cannot be made: {error}") from error
+        found = (await self.jetstream.stream_info(stream)).config
+        for key in ("retention", "max_msgs_per_subject", "subjects"):
+            wanted = config.get(key, "limits" if key == "retention" else None)
+            if wanted is not None and getattr(found, key) != wanted:
+                raise ConfigError(
+                    f"NATS_SERVER: stream {stream} is there with {key} {getattr(found, key)!r}, and should have "
+                    f"{wanted!r}; delete it, so that it is made anew"
+                )
+
+    async def ensure_consumer(self, replica: str | None, silence: float) -> None:
+        """Make the consumer of jobs for ``replica``, or of those for anybody.
+
+        Args:
+            silence: seconds without a sign of life after which a job is delivered again.
+        """
+        await self.jetstream.add_consumer(
+            self.name.jobs_stream,
+            durable_name=self.name.consumer(replica),
+            filter_subject=self.name.job("*", replica),
+            ack_policy="explicit",
+            ack_wait=silence,
+            # Workers count attempts themselves, in the states: the server would leave who had too many in the stream.
+            max_deliver=-1,
+            max_ack_pending=-1,
+            **({} if replica is None else {"inactive_threshold": FORGOTTEN_SECONDS}),
+        )
+
+    async def take(self, replica: str | None, count: int, seconds: float | None = None) -> AsyncIterator[Any]:
+        """Messages of a consumer, as they come.
+
+        Args:
+            replica: as of ``ensure_consumer``.
+            count: most of them.
+            seconds: to wait for them; None takes only what is there.
+        """
+        connection = self.connection
+        inbox = connection.new_inbox()
+        answers = await connection.subscribe(inbox)
+        request: dict[str, Any] = {"batch": count, "no_wait": True}
+        if seconds is not None:
+            request = {"batch": count, "expires": int(seconds * 1e9)}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.name.jobs_stream}.{self.name.consumer(replica)}"
+        from nats.errors import TimeoutError
+
+        try:
+            await connection.publish(subject, json.dumps(request).encode(), reply=inbox)
+            for _ in range(count):
+                try:
+                    message = await answers.next_msg(timeout=(seconds or 0.0) + STATUS_SECONDS)
+                except TimeoutError:
+                    return
+                if message.headers is not None and "Status" in message.headers:
+                    return
+                yield message
+        finally:
+            with suppress(Exception):
+                await answers.unsubscribe()
+
+    async def loads(self) -> list[ConsumerLoad]:
+        """What every consumer has."""
+        found: list[ConsumerLoad] = []
+        while True:
+            page = await self.jetstream.consumers_info(self.name.jobs_stream, offset=len(found))
+            found += [
+                ConsumerLoad(
+                    self.name.addressee(info.name),
+                    info.num_pending or 0,
+                    info.num_ack_pending or 0,
+                    (info.delivered.stream_seq if info.delivered else 0) + 1,
+                )
+                for info in page
+            ]
+            if len(page) < 256:
+                return found
+
+    async def jobs(self) -> int:
+        """Jobs that are not over."""
+        return int((await self.jetstream.stream_info(self.name.jobs_stream)).state.messages)
+
+    async def dead_jobs(self) -> int:
+        """Jobs that were given up, and are kept."""
+        return int((await self.jetstream.stream_info(self.name.dead_stream)).state.messages)
+
+    async def addressed(self) -> set[str]:
+        """The replicas that jobs which are not over address."""
+        info = await self.jetstream.stream_info(
+            self.name.jobs_stream, subjects_filter=self.name.job("*", "*")
+        )
+        return {subject.split(".")[-2] for subject in info.state.subjects or {}}
+
+    async def sent_at(self, replica: str, number: int) -> datetime.datetime | None:
+        """When the first job for ``replica`` was sent whose number is at least ``number``; None if there is none."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            found = await self.jetstream.get_msg(
+                self.name.jobs_stream, seq=number, subject=self.name.job("*", replica), next=True
+            )
+        except NotFoundError:
+            return None
+        return found.time
+
+    async def is_there(self, job: str) -> bool:
+        """Whether a job is not over, by its token."""
+        from nats.js.errors import NotFoundError
+
+        for subject in (self.name.job(job), self.name.job(job, "*")):
+            with suppress(NotFoundError):
+                await self.jetstream.get_last_msg(self.name.jobs_stream, subject)
+                return True
+        return False
+
+    async def is_message_there(self, number: int) -> bool:
+        """Whether the job that has this number in the stream is not over."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            await self.jetstream.get_msg(self.name.jobs_stream, seq=number)
+        except NotFoundError:
+            return False
+        return True
+
+    async def bury(self, job: str, data: bytes, reason: str, **about: str) -> None:
+        """Keep a job among the dead, as it was sent, with the reason in its headers.
+
+        Raises:
+            QueueError: the server does not take it.
+        """
+        from nats.errors import Error
+
+        # A header is one line.
+        headers = {"Wavepp-Reason": " ".join(reason.split()), **about}
+        try:
+            await self.jetstream.publish(self.name.dead(job), data, headers=headers)
+        except Error as error:
+            raise QueueError(f"the dead job {job} cannot be kept: {error}") from error

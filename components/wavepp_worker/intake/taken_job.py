@@ -1,0 +1,97 @@
+"""A job that this replica has taken, from its message to the end of what is done for it here."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.intake.messages import FailureCode, HandoffAddress, Job, JobTimings
+from wavepp_worker.intake.names import token_of
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, Timings
+
+_numbers = itertools.count()
+
+
+@dataclass
+class TakenJob:
+    """One delivery of a job's message.
+
+    Attributes:
+        message: of nats-py; what is acknowledged.
+        token: the job's.
+        job: once it was read.
+        admitted: it does not wait in this replica any more.
+        unwanted: why nobody wants its answer: the code it is to end with, once somebody said so.
+        handing_back: others shall run it, as this replica stops.
+    """
+
+    message: Any
+    token: str = field(init=False)
+    job: Job | None = None
+    admitted: bool = False
+    unwanted: FailureCode | None = None
+    handing_back: bool = False
+
+    def __post_init__(self) -> None:
+        self.token = token_of(self.message.subject)
+
+    @property
+    def number(self) -> int:
+        """The message's, in its stream."""
+        return int(self.message.metadata.sequence.stream)
+
+    def late(self, now: Callable[[], float] = time.time) -> bool:
+        """Whether its deadline has passed: ``now`` against the server's clock when it was sent."""
+        if self.job is None or self.job.deadline_seconds is None:
+            return False
+        return now() > self.message.metadata.timestamp.timestamp() + self.job.deadline_seconds
+
+    def stopped(self) -> bool:
+        """Whether to stop running it; finds out that its deadline has passed."""
+        if self.unwanted is None and self.late():
+            self.unwanted = "deadline"
+        return self.unwanted is not None or self.handing_back
+
+
+def engine_request(job: Job, token_ids: tuple[int, ...] | list[int]) -> PrefillRequest:
+    """A job as an engine takes it, under an id that no other run of it has.
+
+    Raises:
+        InvalidRequest: ``token_ids`` are none.
+    """
+    request = PrefillRequest.of(
+        f"job-{job.token}-{next(_numbers)}",
+        token_ids,
+        salt=job.salt,
+        sampling=job.sampling,
+        handoff=job.handoff,
+    )
+    return msgspec.structs.replace(request, priority=job.priority)
+
+
+def handoff_address(address: BootstrapAddress) -> HandoffAddress:
+    """Where KV can be claimed, as it travels in a state."""
+    secret = address.secret.hex()
+    return HandoffAddress(host=address.host, port=address.port, room=address.room, secret=secret)
+
+
+def job_timings(timings: Timings) -> JobTimings:
+    """An engine's timings of a prefill, as they travel in a state."""
+    return JobTimings(
+        queued=timings.queued,
+        admission=timings.admission,
+        execution=timings.execution,
+        total=timings.total,
+    )
+
+
+def fresh_room() -> int:
+    """A bootstrap room that nobody else uses, of 63 bits as Dynamo's own."""
+    return secrets.randbits(63)

@@ -1,0 +1,111 @@
+"""``wavepp submit``: a file of jobs to a queue, and their answers to another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.serve.status import read_state, run_dirs
+
+SEE = "wavepp status says what runs here"
+
+
+def submit(
+    jobs: Annotated[
+        Path,
+        typer.Argument(help="JSONL: a job a line, {id, token_ids} or {id, text, ...}; - is standard input."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="JSONL of results, one line a job, in the order of the jobs, each as soon as it is there; "
+            "- is standard output."
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name of the model; default: that of the graph of this user that takes jobs."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Dynamo namespace of the workers; default: the graph's, else dynamo.")
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="URLs of NATS servers; default: $NATS_SERVER, else the graph's own server."),
+    ] = None,
+    ahead: Annotated[int, typer.Option(min=1, help="Most jobs that are sent and not answered.")] = 256,
+) -> None:
+    """Send every job of a file to the queue of a model's prefill workers, and write what they answer.
+
+    An id is run once: the same file again gets the same answers, for an hour. Progress is on standard error; a summary
+    is the last line of standard output, or of standard error where that has the results. Leaves with 1 if a job failed,
+    with 130 or 143 if it was interrupted.
+    """
+    from wavepp_worker.intake.job_file import read_job_line, run_job_file
+    from wavepp_worker.intake.prefill_queue import PrefillQueue
+    from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
+    from wavepp_worker.runtime.client.result_lines import open_results
+
+    try:
+        elsewhere = server is not None or "NATS_SERVER" in os.environ
+        if model is None or not elsewhere:
+            graph = _running_graph(model)
+            model, namespace = model or graph["model"], namespace or graph.get("namespace")
+            if not elsewhere:
+                os.environ.update(graph.get("queue", {}))
+        with open_prompts(jobs, read_job_line) as source, open_results(out, jobs) as results:
+            # A bar over lines of results would make both unreadable.
+            shown = out != STANDARD or not sys.stdout.isatty()
+            queue = PrefillQueue(str(model), namespace=namespace or "dynamo", server=server)
+            run = run_job_file(queue, source, results, ahead=ahead, shown=shown)
+    except ConfigError as error:
+        _leave(str(error), 2)
+    except WaveppError as error:
+        _leave(str(error), 1)
+    except BrokenPipeError as error:
+        raise typer.Exit(128 + signal.SIGPIPE) from error
+    if run.signal:
+        sentence = f"interrupted: {run.written()} are written; jobs that were sent go on, send them again for the rest"
+        typer.secho(sentence, fg="yellow", err=True)
+        raise typer.Exit(128 + run.signal)
+    typer.echo(json.dumps(run.summary()), err=out == STANDARD)
+    if run.failed:
+        _leave(f"{run.failed} of {run.prompts} jobs failed; their result lines say why", 1)
+
+
+def _running_graph(model: str | None) -> dict[str, Any]:
+    """The one graph of this user that takes jobs, by what its launcher says; of ``model``, if that is given.
+
+    Empty if there is none of that model: then its server may be where servers are by default.
+
+    Raises:
+        ConfigError: there is none, or several.
+    """
+    states = [state for each in run_dirs() if (state := read_state(each)) is not None]
+    taking = [state for state in states if state.get("queue") is not None]
+    fitting = [state for state in taking if model is None or state["model"] == model]
+    if not fitting and model is not None:
+        return {}
+    if not fitting:
+        raise ConfigError(
+            f"--model: no graph of this user takes jobs here ({SEE}); start one with --PrefillWorker.intake=nats, or "
+            "give --model and --server of one that runs elsewhere"
+        )
+    if len(fitting) > 1:
+        names = ", ".join(sorted({str(state["model"]) for state in fitting}))
+        raise ConfigError(
+            f"--model: {len(fitting)} graphs take jobs here, of {names}; name one, with --server ({SEE})"
+        )
+    return fitting[0]
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    typer.secho(f"error: {sentence}", fg="red", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,436 @@
+"""A replica and the queue that it takes jobs from, over a real NATS server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, RequestTimeout
+from wavepp_worker.intake import intake as intake_module
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.intake import Intake
+from wavepp_worker.intake.messages import Job
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.prefill_queue import PrefillQueue
+
+from tests.intake.conftest import MakeIntake
+from tests.support.fake_prefills import FakePrefills
+from tests.support.nats_servers import NatsServer
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 10.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+    return found
+
+
+def on_server(server: NatsServer, work: Callable[[Any], Any]) -> Any:
+    """Do something with a plain connection, as a program of another language would."""
+
+    async def connected() -> Any:
+        import nats
+
+        connection = await nats.connect(server.url)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    return asyncio.run(connected())
+
+
+def left(server: NatsServer, name: QueueName) -> int:
+    async def count(connection: Any) -> int:
+        info = await connection.jetstream().stream_info(name.jobs_stream)
+        return int(info.state.messages)
+
+    return int(on_server(server, count))
+
+
+def dead(server: NatsServer, name: QueueName) -> list[tuple[bytes, dict[str, str]]]:
+    async def read(connection: Any) -> list[tuple[bytes, dict[str, str]]]:
+        stream = connection.jetstream()
+        state = (await stream.stream_info(name.dead_stream)).state
+        if not state.messages:
+            return []
+        found = [
+            await stream.get_msg(name.dead_stream, seq=number)
+            for number in range(state.first_seq, state.last_seq + 1)
+        ]
+        return [(each.data, dict(each.headers)) for each in found]
+
+    return list(on_server(server, read))
+
+
+def publish(server: NatsServer, subject: str, data: bytes, **options: Any) -> None:
+    async def send(connection: Any) -> None:
+        await connection.jetstream().publish(subject, data, **options)
+
+    on_server(server, send)
+
+
+def empty(server: NatsServer, name: QueueName) -> None:
+    wait_for(lambda: left(server, name) == 0)
+
+
+def test_jobs_are_answered_and_leave_the_queue(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    prefills = FakePrefills()
+    make_intake("r1", prefills)
+    futures = [queue.submit([1, number], id=f"job {number}", salt="s", priority=3) for number in range(50)]
+    answers = [future.result(20) for future in futures]
+    assert [answer.first_token for answer in answers] == list(range(1, 51))
+    assert {(answer.replica, answer.attempt, answer.prompt_tokens) for answer in answers} == {("r1", 1, 2)}
+    assert len(prefills.asked) == 50
+    assert {(request.salt, request.priority, request.handoff) for request in prefills.asked} == {
+        ("s", 3, False)
+    }
+    empty(server, name)
+    assert queue.depth() == 0
+
+
+def test_jobs_wait_for_a_replica_that_comes_later(queue: PrefillQueue, make_intake: MakeIntake) -> None:
+    future = queue.submit([1, 2])
+    wait_for(lambda: queue.depth() == 1)
+    make_intake("r1", FakePrefills())
+    assert future.result(10).first_token == 3
+
+
+def test_one_id_runs_once_however_often_and_where_it_is_sent(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """S38: also to two replicas, after its answer, and by another sender."""
+    prefills = [FakePrefills(seconds=0.3), FakePrefills(seconds=0.3)]
+    for number, each in enumerate(prefills):
+        make_intake(f"r{number}", each)
+    futures = [queue.submit([1, 2], id="same", replica=replica) for replica in (None, "r0", "r1", None)]
+    assert len({future.result(10).replica for future in futures}) == 1
+    with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as other:
+        assert other.prefill([1, 2], id="same").first_token == 3
+    # Past the server's own memory of ids, which is of the message's header.
+    publish(server, name.job("same"), Job(id="same", token_ids=(1, 2)).encode())
+    publish(server, name.job("same", "r1"), Job(id="same", token_ids=(1, 2)).encode())
+    empty(server, name)
+    assert sum(len(each.asked) for each in prefills) == 1
+
+
+def test_two_messages_of_one_id_that_meet_run_once(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """The server's memory of ids does not help here: the messages have no such header."""
+    queue.depth()
+    for replica in (None, "r0", "r1"):
+        publish(server, name.job("twice", replica), Job(id="twice", token_ids=(1, 2)).encode())
+    prefills = [FakePrefills(seconds=0.5), FakePrefills(seconds=0.5)]
+    for number, each in enumerate(prefills):
+        make_intake(f"r{number}", each)
+    assert queue.prefill([1, 2], id="twice").first_token == 3
+    empty(server, name)
+    assert sum(len(each.asked) for each in prefills) == 1
+
+
+def test_an_id_that_asks_for_something_else_is_refused(queue: PrefillQueue, make_intake: MakeIntake) -> None:
+    make_intake("r1", FakePrefills())
+    queue.prefill([1, 2], id="a")
+    with pytest.raises(InvalidRequest, match="job id a is that of another job"):
+        queue.prefill([1, 3], id="a")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\xff\x00 garbage", "this is no job"),
+        (b"[" * 100_000, "this is no job"),
+        (b"{}", "this is no job"),
+        (b'{"id": "x", "token_ids": [1], "temperature": 1}', "temperature"),
+        (b'{"id": "x", "token_ids": [1], "sampling": {"temprature": 1}}', "temprature"),
+        (b'{"id": "x", "token_ids": [1, -1]}', "token id -1"),
+        (b'{"id": "x", "token_ids": [99999999999999999999999999]}', "token ids must be"),
+        (b'{"id": "x"}', "neither"),
+        (b'{"id": "x", "token_ids": [1], "text": "a"}', "both"),
+        (b'{"id": "x", "text": "a"}', "token ids"),
+        (b'{"id": "somebody else", "token_ids": [1]}', "its subject has to end with"),
+        (b'{"id": "x", "token_ids": [1, 300]}', "outside the vocabulary"),
+        (b'{"id": "x", "token_ids": [1], "replica": "a.b.>"}', "this is no job"),
+    ],
+)
+def test_what_is_no_job_is_answered_with_a_sentence(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    data: bytes,
+    says: str,
+) -> None:
+    prefills = FakePrefills()
+    make_intake("r1", prefills)
+    publish(server, name.job("x"), data)
+    empty(server, name)
+
+    async def state(connection: Any) -> Any:
+        found = await connection.jetstream().get_last_msg(name.states_stream, name.state("x"))
+        return json.loads(found.data)
+
+    answer = on_server(server, state)
+    assert (answer["state"], answer["code"]) == ("failed", "invalid")
+    assert says in answer["error"]
+    assert prefills.asked == []
+    assert dead(server, name) == []
+
+
+def test_a_giant_job_is_refused_before_it_is_sent_and_where_it_comes(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    with pytest.raises(InvalidRequest, match="shorten its prompt"):
+        queue.prefill([100000] * 1_500_000)
+    make_intake("r1", FakePrefills())
+    publish(server, name.job("giant"), b'{"id": "giant", "text": "' + b"a" * 9_000_000 + b'"}')
+    empty(server, name)
+    with pytest.raises(InvalidRequest, match="a queue takes at most"):
+        queue.prefill([1], id="giant")
+
+
+def test_the_subject_that_answers_go_to_is_not_the_senders_to_choose(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """A reply subject in a message, and one that looks like an order to the server, stand for nothing."""
+    make_intake("r1", FakePrefills())
+
+    async def forge(connection: Any) -> None:
+        data = Job(id="forged", token_ids=(1, 2)).encode()
+        await connection.publish(
+            name.job("forged"),
+            data,
+            reply=f"$JS.API.STREAM.DELETE.{name.jobs_stream}",
+            headers={"Reply-To": f"$JS.API.STREAM.PURGE.{name.states_stream}"},
+        )
+
+    on_server(server, forge)
+    assert queue.prefill([1, 2], id="forged").first_token == 3
+    assert queue.prefill([1, 3]).first_token == 4
+
+
+@pytest.mark.parametrize(
+    "job_id", ["a.b.*.>", "ä \n\t\0", "x" * 512, "~" + "0" * 40, "$JS.API.>", "any", " "]
+)
+def test_an_id_may_be_any_text(queue: PrefillQueue, make_intake: MakeIntake, job_id: str) -> None:
+    make_intake("r1", FakePrefills())
+    assert queue.prefill([1, 2], id=job_id).id == job_id
+
+
+def test_a_state_that_somebody_forged_does_not_stop_a_job(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    make_intake("r1", FakePrefills())
+    publish(server, name.state("x"), b"\x00 no state")
+    assert queue.prefill([1, 2], id="x").first_token == 3
+
+
+def test_a_job_that_fails_is_tried_again_and_at_last_kept_among_the_dead(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    prefills = FakePrefills()
+    prefills.failures = 1
+    make_intake("r1", prefills, intake_attempts=2)
+    assert queue.prefill([1, 2], id="second time").attempt == 2
+    prefills.failures = 1000
+    with pytest.raises(RequestFailed, match=r"given up after 2 attempts.*attempt 4 failed"):
+        queue.prefill([5, 6], id="never")
+    empty(server, name)
+    [(data, headers)] = dead(server, name)
+    assert json.loads(data) == {"id": "never", "token_ids": [5, 6]}
+    assert headers["Wavepp-Reason"] == "attempt 4 failed"
+    assert headers["Wavepp-Attempts"] == "2"
+
+
+def test_a_replica_that_is_silent_loses_its_jobs(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """Its late answer is nobody's."""
+    slow, quick = FakePrefills(seconds=60), FakePrefills()
+    silent = make_intake("r1", slow)
+    future = queue.submit([1, 2])
+    wait_for(lambda: slow.asked)
+    stopped = threading.Event()
+    silent._loop.call_soon_threadsafe(stopped.wait, 4)
+    make_intake("r2", quick)
+    answer = future.result(10)
+    assert (answer.replica, answer.attempt) == ("r2", 2)
+    stopped.set()
+    slow.seconds = 0
+    empty(server, name)
+
+
+def test_a_replica_that_is_told_to_stop_hands_its_jobs_back(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    slow, quick = FakePrefills(seconds=60), FakePrefills()
+    stopping = make_intake("r1", slow, intake_silence=60)
+    future = queue.submit([1, 2])
+    wait_for(lambda: slow.asked)
+    stopping.stop_taking()
+    assert not stopping.idle()
+    make_intake("r2", quick, intake_silence=60)
+    began = time.monotonic()
+    stopping.close()
+    answer = future.result(10)
+    assert time.monotonic() - began < 5
+    # Being stopped is not the job's fault, and does not count against it.
+    assert (answer.replica, answer.attempt) == ("r2", 1)
+    assert stopping.idle()
+    empty(server, name)
+
+
+def test_a_replica_takes_no_more_than_it_admits_soon(queue: PrefillQueue, make_intake: MakeIntake) -> None:
+    busy, other = FakePrefills(seconds=0.2, admits=2), FakePrefills()
+    make_intake("r1", busy, intake_ahead=3)
+    futures = [queue.submit([1, number]) for number in range(20)]
+    wait_for(lambda: busy.waiting >= 2)
+    time.sleep(0.1)
+    assert busy.waiting <= 4
+    assert queue.depth() >= 20 - 2 - 4
+    make_intake("r2", other)
+    assert {future.result(10).replica for future in futures} == {"r1", "r2"}
+    assert busy.most_waiting <= 4
+
+
+def test_an_addressed_replica_gets_the_job_and_one_that_is_gone_loses_it(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake_module, "TAKE_SECONDS", 0.5)
+    first, second = FakePrefills(), FakePrefills()
+    make_intake("r1", first)
+    make_intake("r2", second)
+    for number in range(6):
+        assert queue.prefill([1, number], replica="r2").replica == "r2"
+    began = time.monotonic()
+    assert queue.prefill([1, 2], replica="never-was").replica in ("r1", "r2")
+    assert 0.4 < time.monotonic() - began < 5
+    empty(server, name)
+
+
+def test_jobs_that_a_dead_replica_had_taken_for_itself_go_to_others(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    slow = FakePrefills(seconds=60)
+    dying = make_intake("r1", slow)
+    future = queue.submit([1, 2], replica="r1")
+    wait_for(lambda: slow.asked)
+    # As of a killed process, nothing is heard of it.
+    stopped = threading.Event()
+    dying._loop.call_soon_threadsafe(stopped.wait, 8)
+    make_intake("r2", FakePrefills())
+    answer = future.result(10)
+    assert (answer.replica, answer.attempt) == ("r2", 2)
+    stopped.set()
+    empty(server, name)
+
+
+def test_a_job_can_be_cancelled_while_it_runs_and_while_it_waits(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """S36, S37: what nobody wants any more does not run on."""
+    waiting = queue.submit([1, 2], id="waiting")
+    wait_for(lambda: queue.depth() == 1)
+    queue.cancel("waiting")
+    with pytest.raises(RequestAborted, match="cancelled by its sender"):
+        waiting.result(10)
+    slow = FakePrefills(seconds=60)
+    make_intake("r1", slow)
+    running = queue.submit([1, 2], id="running")
+    wait_for(lambda: slow.asked)
+    queue.cancel("running")
+    with pytest.raises(RequestAborted):
+        running.result(10)
+    empty(server, name)
+    assert len(slow.asked) == len(slow.aborted) == 1
+
+
+def test_cancelling_an_answered_job_changes_nothing(queue: PrefillQueue, make_intake: MakeIntake) -> None:
+    make_intake("r1", FakePrefills())
+    assert queue.prefill([1, 2], id="a").first_token == 3
+    queue.cancel("a")
+    assert queue.prefill([1, 2], id="a").first_token == 3
+
+
+def test_a_deadline_ends_a_job_wherever_it_is(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    # Nobody is there to take it.
+    with pytest.raises(RequestTimeout, match=r"deadline_seconds=0.2 were over"):
+        queue.prefill([1, 2], deadline_seconds=0.2)
+    slow = FakePrefills(seconds=60)
+    make_intake("r1", slow)
+    with pytest.raises(RequestTimeout, match="were over"):
+        queue.prefill([1, 2], deadline_seconds=0.5)
+    empty(server, name)
+    assert len(slow.asked) == len(slow.aborted) == 1
+
+
+def test_a_job_that_asks_for_a_hand_off_says_where_before_it_is_done(
+    queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    make_intake("r1", FakePrefills(seconds=0.2))
+    answer = queue.prefill([1, 2], handoff=True)
+    assert answer.handoff is not None
+    assert answer.handoff.port == 4242
+
+
+def test_jobs_outlive_the_server(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """What was queued, what ran and what was answered while it was away."""
+    prefills = FakePrefills(seconds=0.5, admits=4)
+    make_intake("r1", prefills)
+    futures = [queue.submit([1, number], id=f"j{number}") for number in range(20)]
+    wait_for(lambda: len(prefills.asked) > 5)
+    server.kill()
+    time.sleep(0.7)
+    server.start()
+    assert [future.result(30).first_token for future in futures] == list(range(1, 21))
+    empty(server, name)
+    assert len(prefills.asked) == 20
+
+
+def test_a_consumer_that_never_acknowledges_holds_up_its_own_jobs_alone(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """Somebody else's program on the queue takes jobs and is never heard of again."""
+    make_intake("r0", FakePrefills()).close()
+    futures = [queue.submit([1, number]) for number in range(5)]
+
+    async def grab(connection: Any) -> int:
+        subscription = await connection.jetstream().pull_subscribe_bind(
+            consumer=name.consumer(None), stream=name.jobs_stream
+        )
+        return len(await subscription.fetch(3, timeout=5))
+
+    assert on_server(server, grab) == 3
+    make_intake("r1", FakePrefills())
+    assert queue.prefill([7, 8]).first_token == 9
+    assert [future.result(10).attempt for future in futures] == [1] * 5
+    empty(server, name)
+
+
+def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wavepp_worker.errors import ConfigError
+
+    monkeypatch.setattr(intake_module, "CONNECT_SECONDS", 1.0)
+    intake = Intake(
+        FakePrefills(), IntakeConfig(intake="nats", nats_server="nats://127.0.0.1:9"), QueueName("a", "b")
+    )
+    with pytest.raises(ConfigError, match=r"NATS_SERVER: no NATS server can be used at nats://127.0.0.1:9"):
+        intake.start("r1")
+    intake.close()
