@@ -269,6 +269,23 @@ def test_a_replica_that_is_silent_loses_its_jobs(
     empty(server, name)
 
 
+def test_a_long_job_is_kept_alive(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    slow, other = FakePrefills(admits=0), FakePrefills()
+    # It has no room, so it would not be the one that a job is delivered to again.
+    make_intake("r1", slow, intake_ahead=1)
+    future = queue.submit([1, 2])
+    wait_for(lambda: slow.asked)
+    time.sleep(0.1)
+    make_intake("r2", other)
+    time.sleep(2.2)
+    slow.admits = 1
+    answer = future.result(10)
+    assert (answer.replica, answer.attempt, len(slow.asked), len(other.asked)) == ("r1", 1, 1, 0)
+    empty(server, name)
+
+
 def test_a_replica_that_is_told_to_stop_hands_its_jobs_back(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:
