@@ -242,6 +242,16 @@ def test_a_reader_that_goes_down_asks_again() -> None:
     finish(bench, "reader")
 
 
+def test_nothing_is_asked_of_a_request_that_resumes_beyond() -> None:
+    bench = CacheBench(attention(24), recurrent(8, interval=8))
+    bench.run("earlier", LONG)
+    assert bench.prepare("writer", [*LONG[:8], 4, 4, 4, 4]) == Prepared(8, True)
+    assert behind(bench, "reader", [*LONG[:6], 5], "writer", 6) == Prepared(0, False)
+    bench.release("reader")
+    behind(bench, "reader", [*LONG[:8], 4, 4, 5], "writer", 10)
+    assert bench.cache.commit("reader", 6) == Prepared(0, False), "another rank has less"
+
+
 def test_whoever_will_branch_off_is_expected_before_the_writer_begins() -> None:
     bench = CacheBench(attention(24), recurrent(8, interval=4))
     bench.run("earlier", LONG[:5])

@@ -297,7 +297,7 @@ class CacheBench:
             return True
         begun = prompt.chunk[0] if prompt.chunk else prompt.position
         room = self.available(window) - self.escrowed(window)
-        ahead = prompt.claimed is None or begun < end * BLOCK
+        ahead = max(begun, reservation.end * BLOCK) < end * BLOCK
         return spec.interval is not None and ahead and room >= 2
 
     def _resumable(self, window: int, keys: Sequence[int], end: int) -> bool:

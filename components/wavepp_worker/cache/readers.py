@@ -108,5 +108,6 @@ class Readers:
     def _ahead(self, writer: str, window: int, limit: int) -> int:
         """The same if it may be asked."""
         left, held = self._left(writer, window, limit), self._reservations[writer]
-        ahead = held.state in ("committed", "sequence") and held.begun < limit * self._block
-        return limit if left < limit and ahead and self._windows[window].can_ask() else left
+        ahead = held.end < limit and held.begun < limit * self._block
+        able = held.state in ("committed", "sequence") and ahead and self._windows[window].can_ask()
+        return limit if left < limit and able else left
