@@ -79,9 +79,11 @@ class Script:
 
 
 def draw_script(draw: random.Random, setting: Setting) -> Script:
-    """A crowd where the setting is made for one, else a burst, or a few requests that share prefixes by chance."""
+    """What the setting is made for, else a burst, or a few requests that share prefixes by chance."""
     if setting.crowd:
         return _crowd(draw, setting)
+    if setting.slow:
+        return _burst(draw, setting, gaps=(0.0, 0.005, 0.02, 0.04))
     if draw.random() < BURSTS:
         return _burst(draw, setting)
     script, longest = Script(), setting.longest
@@ -100,8 +102,14 @@ def draw_script(draw: random.Random, setting: Setting) -> Script:
     return script
 
 
-def _burst(draw: random.Random, setting: Setting) -> Script:
-    """Requests that come almost at once and extend each other, of prefixes nobody has; those who began give up."""
+def _burst(
+    draw: random.Random, setting: Setting, gaps: Sequence[float] = (0.0, 0.0, 0.0, 0.001, 0.01)
+) -> Script:
+    """Requests that come almost at once and extend each other, of prefixes nobody has; those who began give up.
+
+    Args:
+        gaps: seconds between two of them.
+    """
     script, longest = Script(), setting.longest
     known = [
         [draw.randrange(50) for _ in range(draw.randrange(1, longest + 1))]
@@ -114,7 +122,7 @@ def _burst(draw: random.Random, setting: Setting) -> Script:
         extended = begun[:shared] + [draw.randrange(50) for _ in range(draw.randrange(longest + 1 - shared))]
         tokens = extended or begun
         known.append(tokens)
-        at += draw.choice((0.0, 0.0, 0.0, 0.001, 0.01))
+        at += draw.choice(gaps)
         script.arrives(at, tokens)
         script.maybe_aborted(draw, aborts, draw.choice((0.02, 0.2)))
     for _ in range(draw.choice((0, 0, 0, 2))):

@@ -13,6 +13,9 @@ CROWDED = 0.1
 HYBRIDS = ("f", "fs", "fr", "fr", "rf", "fsr", "sr", "r", "")
 """Window kinds of the ranks in half of the other worlds: full, sliding, recurrent; none for layers without a cache."""
 CROWDED_HYBRIDS = ("fr", "sr", "sr", "frs")
+SLOW = 0.06
+"""Share of the others in which prompts take many waves, so that requests come while one they share with is computed."""
+SLOW_HYBRIDS = ("fr", "fr", "rf", "fsr", "r")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Setting:
         compute: most seconds of a wave.
         beat: seconds between two heartbeats; infinity for none.
         crowd: whether it is made for a crowd.
+        slow: whether it is made for requests that come while one they share with is computed.
     """
 
     windows: list[list[WindowSpec]]
@@ -44,6 +48,7 @@ class Setting:
     round_delay: float = 0.0
     beat: float = math.inf
     crowd: bool = False
+    slow: bool = False
 
 
 def draw_setting(
@@ -90,6 +95,34 @@ def draw_crowded_setting(draw: random.Random, ranks: int | None) -> Setting:
         delay=draw.choice((0.001, 0.005)),
         compute=0.01,
         crowd=True,
+    )
+
+
+def draw_slow_setting(draw: random.Random, ranks: int | None) -> Setting:
+    """Waves of few tokens; snapshots far between, and of some ranks hardly room for more than one."""
+    longest, block_size = 40, draw.choice((1, 2))
+    windows = []
+    for _ in range(ranks or draw.choice((1, 2, 3, 4))):
+        specs = []
+        for kind in draw.choice(SLOW_HYBRIDS):
+            host, disk = draw.choice((0, 0, 2)), draw.choice((0, 0, 0, 2))
+            if kind == "r":
+                blocks, interval = draw.choice((2, 3, 4, 6, 12)), block_size * draw.choice((3, 7, 50))
+                specs.append(WindowSpec("recurrent", "recurrent", blocks, host, disk, 0, interval))
+            else:
+                blocks, span = 2 * longest // block_size + draw.choice((0, longest)), 5 * (kind == "s")
+                specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, disk, span))
+        windows.append(specs)
+    return Setting(
+        windows=windows,
+        block_size=block_size,
+        chunk=draw.choice((1, 2, 3)),
+        longest=longest,
+        limit=draw.choice((2, 4, 8)),
+        headroom=1 / 32,
+        delay=draw.choice((0.0001, 0.001)),
+        compute=0.01,
+        slow=True,
     )
 
 

@@ -40,7 +40,14 @@ from tests.simulator.client import SimulatedClient
 from tests.simulator.planners import draw_planner
 from tests.simulator.rank import SimulatedRank, key_maker, make_ranks
 from tests.simulator.script import Script, draw_script
-from tests.simulator.setting import CROWDED, Setting, draw_crowded_setting, draw_setting
+from tests.simulator.setting import (
+    CROWDED,
+    SLOW,
+    Setting,
+    draw_crowded_setting,
+    draw_setting,
+    draw_slow_setting,
+)
 
 MOST_EVENTS = 40_000
 CHECK_EVERY = 150
@@ -162,6 +169,8 @@ class World:
         """What the world is like."""
         if (ranks is None or ranks > 1) and not spare and self.draw.random() < CROWDED:
             return draw_crowded_setting(self.draw, ranks)
+        if not spare and block is None and self.draw.random() < SLOW:
+            return draw_slow_setting(self.draw, ranks)
         return draw_setting(self.draw, ranks, block, spare, None)
 
     def _script(self) -> Script:
