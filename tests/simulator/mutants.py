@@ -367,8 +367,8 @@ MUTANTS = (
         "queue: no request is ever exempt from the headroom",
         f"{ADMISSION}.queue",
         "AdmissionQueue.work",
-        "exempt = bool(heads) and",
-        "exempt = False and",
+        "alone and bool(prepare)",
+        "False",
         late=True,
     ),
     Mutant(
@@ -435,9 +435,9 @@ MUTANTS = (
     Mutant(
         "lanes: all admitted requests share waves",
         f"{PLANNING}.lanes",
-        "Lanes._view",
-        "islice(self._lanes.values(), self._max_num_seqs)",
-        "self._lanes.values()",
+        "Lanes._open",
+        "islice(lanes, self._max_num_seqs)",
+        "iter(lanes)",
         late=True,
     ),
     Mutant(
