@@ -21,9 +21,12 @@ from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
 from wavepp_worker.dynamo.http_metrics import HttpMetrics
-from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
+from wavepp_worker.dynamo.intake_metrics import IntakeMetrics, RemoteMetrics
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX, DecodeMetrics, PrefillMetrics
 from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
 
@@ -42,7 +45,7 @@ OTHERS_FLAGS = frozenset(
 """Flags of others' programs that pages name."""
 PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/live", "/metrics"}
-    | {f"/engine/control/{name}" for name in ("audit", "describe", "timings")}
+    | {f"/engine/control/{name}" for name in ("audit", "describe", "remote_prefill", "timings")}
 )
 OUTSIDE_NAMES = frozenset({"dynamo_rejection_request_total"})
 """Metrics of Dynamo that its own list lacks."""
@@ -227,6 +230,7 @@ def exported() -> dict[str, set[str]]:
     prefill = PrefillMetrics(fakes.FakePrefillEngine(None).stats, lambda: 0)
     decode = DecodeMetrics(fakes.FakeDecodeEngine(None).stats)
     prefill.show(IntakeMetrics(IntakeCounts()))
+    prefill.show(RemoteMetrics(RemotePrefill(RemotePrefillConfig(), QueueName("", ""))))
     registries = (prefill.registry, decode.registry, HttpMetrics().registry)
     families = [family for registry in registries for family in registry.collect()]
     endings = {

@@ -45,7 +45,7 @@ def test_every_module_of_the_repository_is_in_it(installed: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["agg_wavepp", "disagg_wavepp"])
+@pytest.mark.parametrize("name", ["agg_wavepp", "disagg_wavepp", "disagg_wavepp_queue"])
 def test_graphs_and_configurations_are_found_from_an_empty_directory(
     name: str, installed: Path, tmp_path: Path
 ) -> None:

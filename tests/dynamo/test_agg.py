@@ -6,10 +6,16 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
 from prometheus_client import generate_latest
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestFailed
+from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
+from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
+from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
     collect,
     prompt,
+    reasons,
     run,
     started,
 )
@@ -26,5 +32,85 @@ def test_outcomes_are_counted(text_model: Path) -> None:
         text = "".join(generate_latest(registry).decode() for registry in worker.registries())
         assert 'wavepp_prefill_requests_total{outcome="finished"} 1.0' in text
         assert 'wavepp_decode_requests_total{outcome="length"} 1.0' in text
+
+    run(check())
+
+
+class Remote:
+    """A queue of which each attempt is an address, or why there is none."""
+
+    patience = 1.0
+
+    def __init__(self, *attempts: int | Exception, wanted: bool = True) -> None:
+        self.attempts, self.left, self.is_wanted = list(attempts), [], wanted
+        self.attempt = self.returned = self.sent = 0
+        self.uncached: list[int] = []
+
+    def wanted(self, uncached: int) -> bool:
+        self.uncached.append(uncached)
+        return self.is_wanted
+
+    def send(self, request: PrefillRequest) -> Remote:
+        assert request.handoff
+        self.sent += 1
+        return self
+
+    async def address(self, seconds: float, is_stopped: object) -> BootstrapAddress:
+        found = self.attempts.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        self.attempt += 1
+        return BootstrapAddress(host="127.0.0.1", port=1, room=found, secret=fakes.KEY.for_room(found))
+
+    async def leave(self, *, done: bool) -> None:
+        self.left.append(done)
+
+
+def answer_room(room: int, failure: str | None = None) -> None:
+    entry = fakes.FakeBootstrap.room(room)
+    entry.failure = failure
+    if failure is None:
+        entry.first = FirstToken(first=SampledToken(4, -0.5, ((4, -0.5),)), reused_tokens=fakes.REUSED)
+    entry.settled.set()
+
+
+@pytest.mark.parametrize(
+    ("attempts", "failures", "returned", "locally"),
+    [
+        ([1], {}, 0, 0),
+        # Its prefill worker dies, and another one has it.
+        ([1, 2], {1: "its worker died"}, 0, 0),
+        # Nobody has begun it; or nobody again.
+        ([QueueError("nobody")], {}, 1, 1),
+        ([1, RequestFailed("given up")], {1: "its worker died"}, 1, 1),
+    ],
+)
+def test_a_prompt_goes_through_the_queue_and_comes_back_if_nobody_prefills_it(
+    text_model: Path, attempts: list[int | Exception], failures: dict[int, str], returned: int, locally: int
+) -> None:
+    async def check() -> None:
+        worker = await started("agg", text_model)
+        worker._remote = remote = Remote(*attempts)
+        for room in (each for each in attempts if isinstance(each, int)):
+            answer_room(room, failures.get(room))
+        chunks = await collect(worker, prompt("agg"), Context("r"))
+        assert reasons(chunks) == ["length"]
+        assert (remote.returned, remote.left, remote.uncached) == (returned, [not locally], [3])
+        assert len(worker._prefill.engine.requests) == locally
+        assert not worker._live
+
+    run(check())
+
+
+def test_what_a_prefill_worker_refuses_is_refused(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("agg", text_model)
+        worker._remote = remote = Remote(InvalidRequest("token id 900 is outside"))
+        with pytest.raises(InvalidArgument, match="token id 900"):
+            await collect(worker, prompt("agg"), Context("r"))
+        assert (remote.returned, remote.left) == (0, [False])
+        worker._remote = Remote(wanted=False)
+        assert reasons(await collect(worker, prompt("agg"), Context("r"))) == ["length"]
+        assert worker._remote.sent == 0
 
     run(check())

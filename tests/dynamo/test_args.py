@@ -83,6 +83,26 @@ def test_a_bad_flag_of_either_half_is_named_as_it_was_given(flags: str, named: s
         AggArgs.parse(["--model", "/m", *flags.split()])
 
 
+def test_where_prefills_come_from_and_where_they_go() -> None:
+    prefill = PrefillArgs.parse(
+        ["--model", "/m", "--intake", "nats-alone", "--intake-ahead", "3", "--nats-server", "tls://a:1"]
+    )
+    assert (prefill.intake.intake, prefill.intake.takes_jobs, prefill.intake.intake_ahead) == (
+        "nats-alone",
+        True,
+        3,
+    )
+    assert PrefillArgs.parse(["--model", "/m"]).intake.takes_jobs is False
+    agg = AggArgs.parse(["--model", "/m", "--remote-prefill", "nats", "--max-local-prefill-length", "7"])
+    assert (agg.remote.remote_prefill, agg.remote.max_local_prefill_length) == ("nats", 7)
+    assert agg.remote.max_prefill_queue_size == 2
+    for words in ("--intake kafka", "--intake-silence 0", "--intake-attempts 0"):
+        with pytest.raises(ConfigError, match=rf"^{words.split()[0]}: "):
+            PrefillArgs.parse(["--model", "/m", *words.split()])
+    with pytest.raises(ConfigError, match=r"^--max-prefill-queue-size: "):
+        AggArgs.parse(["--model", "/m", "--max-prefill-queue-size", "-1"])
+
+
 def test_a_bad_command_line_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         PrefillArgs.parse_or_exit(["--model", "/m", "--nonsense"])

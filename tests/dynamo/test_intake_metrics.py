@@ -1,8 +1,20 @@
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
-from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
+from wavepp_worker.dynamo.intake_metrics import IntakeMetrics, RemoteMetrics
 from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.intake.remote_prefill import RemotePrefill
+
+
+def test_what_a_decode_worker_counts_is_shown() -> None:
+    remote, registry = RemotePrefill(RemotePrefillConfig(), QueueName("a", "b")), CollectorRegistry()
+    registry.register(RemoteMetrics(remote))
+    remote.sent, remote.returned = 3, 1
+    shown = generate_latest(registry).decode().splitlines()
+    assert "wavepp_remote_prefills_total 3.0" in shown
+    assert "wavepp_remote_prefills_returned_total 1.0" in shown
 
 
 def test_what_a_replica_counts_is_shown() -> None:

@@ -48,6 +48,7 @@ def test_graphs_that_come_with_the_package_say_what_they_are() -> None:
     assert {graph.name: bool(graph.about) for graph in shipped()} == {
         "agg_wavepp": True,
         "disagg_wavepp": True,
+        "disagg_wavepp_queue": True,
     }
 
 

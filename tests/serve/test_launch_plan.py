@@ -49,7 +49,7 @@ def test_default_disaggregated_graph() -> None:
     assert "--model=/models/demo" in flags(filled, "DecodeWorker")[0]
 
 
-@pytest.mark.parametrize("name", ["disagg_wavepp", "agg_wavepp"])
+@pytest.mark.parametrize("name", ["disagg_wavepp", "agg_wavepp", "disagg_wavepp_queue"])
 def test_configuration_files_fit_their_graphs(name: str) -> None:
     plan = make_launch_plan(resolve(f"graphs:{name}"), read_file(Path(f"configs/{name}.yaml")), Options())
     assert plan.processes[0].service == "Frontend"

@@ -41,6 +41,18 @@ def test_a_graph_that_takes_jobs_gets_a_server_of_its_own(tmp_path: Path) -> Non
     assert plan_of(NATS).queue.password != plan.queue.password  # type: ignore[union-attr]
 
 
+def test_the_graph_with_a_queue_gets_one_whichever_of_its_services_uses_it() -> None:
+    graph = resolve("graphs:disagg_wavepp_queue")
+    for config in (
+        {},
+        {"PrefillWorker": {"intake": "endpoint"}},
+        {"DecodeWorker": {"remote_prefill": "none"}},
+    ):
+        assert make_launch_plan(graph, config, Options()).queue is not None
+    neither = {"PrefillWorker": {"intake": "endpoint"}, "DecodeWorker": {"remote_prefill": "none"}}
+    assert make_launch_plan(graph, neither, Options()).queue is None
+
+
 def test_others_get_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (plan_of({}).queue, plan_of({}).takes_jobs) == (None, False)
     named = {"PrefillWorker": {"intake": "nats", "nats_server": "nats://elsewhere:4222"}}

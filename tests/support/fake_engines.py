@@ -55,6 +55,9 @@ class FakePrefillEngine:
     def alive(self) -> bool:
         return self.dead is None
 
+    def reusable_tokens(self, tokens: bytes, salt: str = "", lora: str = "") -> int:
+        return 0
+
     def submit(
         self, request: PrefillRequest, on_admitted: Callable[[], None] | None = None
     ) -> Future[PrefillResult]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -22,15 +23,27 @@ from wavepp_worker.dynamo.args import AggArgs
 from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
+from wavepp_worker.dynamo.intake_metrics import RemoteMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.errors import (
+    HandoffError,
+    InvalidRequest,
+    QueueError,
+    RequestAborted,
+    RequestFailed,
+    WaveppError,
+)
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 from wavepp_worker.worker_description import EngineDescription
+
+logger = logging.getLogger(__name__)
 
 
 class AggWorker(WaveppWorker):
@@ -59,6 +72,11 @@ class AggWorker(WaveppWorker):
             min(prefill.top_logprobs, decode.top_logprobs),
         )
         self._defaults = default_sampling(args.engine.model)
+        self._remote: RemotePrefill | None = None
+        if args.remote.remote_prefill == "nats":
+            name = QueueName(args.runtime.namespace, args.runtime.served_model_name)
+            self._remote = RemotePrefill(args.remote, name)
+            self._prefill.metrics.show(RemoteMetrics(self._remote))
 
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[AggWorker, WorkerConfig]:
@@ -79,6 +97,37 @@ class AggWorker(WaveppWorker):
         self._kv_events.close()
         self._decode.engine.close()
         self._prefill.close()
+
+    async def start(self, worker_id: int) -> Registration:
+        """As of every worker; the queue has to be there, too."""
+        registration = await super().start(worker_id)
+        if self._remote is not None:
+            try:
+                await self._remote.open()
+            except WaveppError as error:
+                self.start_error = error
+                raise
+        return registration
+
+    async def cleanup(self) -> None:
+        """As of every worker."""
+        await super().cleanup()
+        if self._remote is not None:
+            await self._remote.close()
+
+    def supported_controls(self) -> set[str]:
+        own = set() if self._remote is None else {"remote_prefill"}
+        return super().supported_controls() | own
+
+    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
+        """As of every worker, and ``POST /engine/control/remote_prefill``: limits to change, by their names."""
+        if control != "remote_prefill" or self._remote is None:
+            return await super().engine_control(control, body)
+        try:
+            self._remote.limits = self._remote.limits.changed(body)
+        except InvalidRequest as error:
+            return {"status": "error", "message": str(error)}
+        return {"status": "ok", **msgspec.structs.asdict(self._remote.limits)}
 
     async def kv_event_sources(self) -> list[KvEventSource]:
         return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
@@ -107,6 +156,54 @@ class AggWorker(WaveppWorker):
             raise self.exception(error) from error
 
     async def _answer(
+        self, request_id: str, parsed: ParsedRequest, context: Context
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        remote = self._remote
+        if remote is not None and remote.wanted(self._uncached(parsed)):
+            begun = False
+            try:
+                async with aclosing(self._answer_remotely(remote, request_id, parsed, context)) as chunks:
+                    async for chunk in chunks:
+                        begun = True
+                        yield chunk
+                return
+            except (QueueError, HandoffError, RequestFailed) as error:
+                if begun:
+                    raise
+                remote.returned += 1
+                logger.warning("request %s is prefilled here: %s", request_id, error)
+        async with aclosing(self._answer_here(request_id, parsed, context)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _uncached(self, parsed: ParsedRequest) -> int:
+        return parsed.prompt_tokens - self._prefill.engine.reusable_tokens(parsed.tokens, parsed.salt)
+
+    async def _answer_remotely(
+        self, remote: RemotePrefill, request_id: str, parsed: ParsedRequest, context: Context
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        """The answer of a prompt that a prefill worker takes from the queue, and again another, if one dies."""
+        job = remote.send(prefill_request(request_id, parsed, handoff=True))
+        done = False
+        try:
+            while True:
+                address = await job.address(remote.patience, context.is_stopped)
+                own_id = request_id if job.attempt == 1 else f"{request_id}-{job.attempt}"
+                stream = self._decode.stream(own_id, parsed, address, context.is_stopped)
+                try:
+                    async with aclosing(stream):
+                        async for chunk in stream:
+                            done = True
+                            yield chunk
+                    return
+                except HandoffError as error:
+                    if done:
+                        raise
+                    logger.warning("request %s waits for another prefill: %s", request_id, error)
+        finally:
+            await job.leave(done=done)
+
+    async def _answer_here(
         self, request_id: str, parsed: ParsedRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         address = self._prefill.address(fresh_bootstrap_room())

@@ -19,6 +19,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
@@ -132,7 +133,7 @@ class PrefillArgs(_EngineArgs):
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
-        if self.intake.intake == "nats":
+        if self.intake.takes_jobs:
             with _as_flags():
                 servers(self.intake.nats_server)
 
@@ -170,9 +171,13 @@ class AggArgs(_EngineArgs):
     runtime: RuntimeArgs
     decodes_own: frozenset[str]
     """Settings of decode that were given as ``--decode-x``."""
+    remote: RemotePrefillConfig
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
+        if self.remote.remote_prefill == "nats":
+            with _as_flags():
+                servers(self.remote.nats_server)
         with _as_flags(lambda key: flag_of(f"decode_{key}" if key in self.decodes_own else key)):
             _check_decode(self.decode, shape)
 
@@ -189,9 +194,11 @@ class AggArgs(_EngineArgs):
         )
         shared = {name: f"as {flag_of(name)}" for name in DecodeConfig.model_fields}
         add_fields(parser, DecodeConfig, "Decode alone", prefix="decode_", defaults=shared)
+        add_fields(parser, RemotePrefillConfig, "Prefill through a queue")
         add_runtime(parser)
         given = vars(parser.parse_args(argv))
         own = take(given, DecodeConfig, prefix="decode_")
+        remote = build(RemotePrefillConfig, take(given, RemotePrefillConfig))
         both = take(given, EngineConfig)
         engine = build(EngineConfig, _with_handoff(both))
         common = {key: value for key, value in both.items() if present_name(key) in DecodeConfig.model_fields}
@@ -204,7 +211,7 @@ class AggArgs(_EngineArgs):
             lambda key: flag_of(f"decode_{key}" if key in own else key),
         )
         runtime = take_runtime(given, "backend", engine.model.name)
-        return cls(engine, decode, runtime, frozenset(map(present_name, own)))
+        return cls(engine, decode, runtime, frozenset(map(present_name, own)), remote)
 
 
 @contextlib.contextmanager
@@ -213,7 +220,8 @@ def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        keys = {*EngineConfig.model_fields, *DecodeConfig.model_fields, *IntakeConfig.model_fields}
+        models = (EngineConfig, DecodeConfig, IntakeConfig, RemotePrefillConfig)
+        keys = {key for each in models for key in each.model_fields}
         raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
 
 

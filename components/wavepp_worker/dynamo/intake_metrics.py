@@ -9,6 +9,25 @@ from prometheus_client.registry import Collector
 
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.remote_prefill import RemotePrefill
+
+
+class RemoteMetrics(Collector):
+    """Reads what a decode worker has prefilled through a queue when Prometheus asks."""
+
+    def __init__(self, remote: RemotePrefill) -> None:
+        self._remote = remote
+
+    def collect(self) -> Iterator[Metric]:
+        counters = {
+            "remote_prefills": ("Prompts that were sent to the queue to be prefilled.", self._remote.sent),
+            "remote_prefills_returned": (
+                "Of these, prompts prefilled here after all.",
+                self._remote.returned,
+            ),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(METRIC_PREFIX + name, text, value=value)
 
 
 class IntakeMetrics(Collector):

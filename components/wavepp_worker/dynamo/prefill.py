@@ -35,6 +35,9 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.worker_description import EngineDescription
 
+JOBS_ALONE = "-jobs"
+"""What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
+
 
 class PrefillWorker(WaveppWorker):
     """Prefills prompts over the ranks of one replica and hands their KV to decode workers."""
@@ -58,7 +61,7 @@ class PrefillWorker(WaveppWorker):
         self._intake = self._make_intake(args)
 
     def _make_intake(self, args: PrefillArgs) -> Intake | None:
-        if args.intake.intake == "endpoint":
+        if not args.intake.takes_jobs:
             return None
         name = QueueName(args.runtime.namespace, args.runtime.served_model_name)
         intake = Intake(self._handler, args.intake, name)
@@ -68,7 +71,11 @@ class PrefillWorker(WaveppWorker):
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[PrefillWorker, WorkerConfig]:
         args = PrefillArgs.parse_or_exit(argv)
-        config = worker_config(args.runtime, str(args.engine.model), DisaggregationMode.PREFILL)
+        runtime = args.runtime
+        if args.intake.intake == "nats-alone":
+            # Frontends send nothing to a prefill worker without decode workers in its namespace.
+            runtime = dataclasses.replace(runtime, namespace=f"{runtime.namespace}{JOBS_ALONE}")
+        config = worker_config(runtime, str(args.engine.model), DisaggregationMode.PREFILL)
         return cls(args), config
 
     def open(self) -> Registration:

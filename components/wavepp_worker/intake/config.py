@@ -12,8 +12,9 @@ from wavepp_worker.former_names import LONGEST_SECONDS, Settings
 class IntakeConfig(Settings):
     """Where a prefill worker's requests come from. Every field is also a flag of the same name with dashes."""
 
-    intake: Literal["endpoint", "nats"] = "endpoint"
-    """``nats`` takes jobs from a NATS JetStream queue as well; ``endpoint`` only what Dynamo's frontend routes here."""
+    intake: Literal["endpoint", "nats", "nats-alone"] = "endpoint"
+    """``nats`` takes jobs from a NATS JetStream queue as well, ``nats-alone`` such jobs and nothing else; ``endpoint``
+    only what Dynamo's frontend routes here."""
     nats_server: str | None = None
     """URLs of the NATS servers, with commas between; default: ``NATS_SERVER`` of the environment, which
     ``dynamo serve`` sets for a server that it starts itself, else ``nats://127.0.0.1:4222``."""
@@ -23,3 +24,8 @@ class IntakeConfig(Settings):
     """How often a job is begun, by whichever replica, until it is given up as dead."""
     intake_silence: float = Field(default=15.0, ge=1, le=LONGEST_SECONDS)
     """Seconds after which others take a job whose replica is not heard of."""
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether there are any."""
+        return self.intake != "endpoint"

@@ -37,6 +37,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         replica: the instance of a prefill worker that should have it; others may once that has not taken it in time.
         deadline_seconds: after which, counted from when it was sent, nobody wants the answer.
         handoff: whether a decode worker will come for the KV; where to, is in the states.
+        banned: token ids that the first token must not be.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -48,6 +49,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     replica: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")] | None = None
     deadline_seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] | None = None
     handoff: bool = False
+    banned: tuple[int, ...] = ()
 
     @property
     def token(self) -> str:

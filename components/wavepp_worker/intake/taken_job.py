@@ -72,6 +72,7 @@ def engine_request(job: Job, token_ids: tuple[int, ...] | list[int]) -> PrefillR
         salt=job.salt,
         sampling=job.sampling,
         handoff=job.handoff,
+        banned=job.banned,
     )
     return msgspec.structs.replace(request, priority=job.priority)
 

@@ -75,13 +75,15 @@ class QueueServer:
 
 def takes_jobs(own: ServiceSettings) -> bool:
     """Whether a service takes jobs from a queue."""
-    return own.flags.get("intake") == "nats"
+    return str(own.flags.get("intake", "")).startswith("nats")
 
 
 def wants_queue_server(services: Iterable[ServiceSettings]) -> bool:
     """Whether some service uses a queue, and nobody says where its server is."""
     return SERVER_VARIABLE not in os.environ and any(
-        takes_jobs(own) and own.flags.get("nats_server") is None and SERVER_VARIABLE not in own.envs
+        (takes_jobs(own) or own.flags.get("remote_prefill") == "nats")
+        and own.flags.get("nats_server") is None
+        and SERVER_VARIABLE not in own.envs
         for own in services
     )
 

@@ -114,6 +114,20 @@ def test_first_tokens_equal_a_plain_forward(engine: PrefillEngine, reference: Re
     engine.audit()
 
 
+def test_what_a_prompt_could_reuse_is_known_before_it_is_submitted(engine: PrefillEngine) -> None:
+    block = engine.config.block_size
+    prompt = [*range(200, 200 + 5 * block), 1, 2]
+    request = PrefillRequest.of("r", prompt, salt="known before")
+    assert engine.reusable_tokens(request.tokens, request.salt) == 0
+    engine.submit(request).result()
+    engine.audit()
+    assert engine.reusable_tokens(request.tokens, request.salt) == (len(prompt) - 1) // block * block
+    assert engine.reusable_tokens(request.tokens, "another") == 0
+    shorter = PrefillRequest.of("r", prompt[: 2 * block])
+    # Its last token has to be computed.
+    assert engine.reusable_tokens(shorter.tokens, request.salt) == (2 * block - 1) // block * block
+
+
 def test_a_storm_of_aborts_leaves_survivors_right_and_books_clean(
     engine: PrefillEngine, reference: Reference
 ) -> None:

@@ -124,3 +124,17 @@ def told_one_by_one(blocks: int) -> list[int]:
     feed = IndexFeed(1, block_size=1, model_id="model")
     runs = (run(at, parent=at - 1 if at > 1 else None, tokens=bytes(4)) for at in range(1, blocks + 1))
     return [feed.apply(CacheChanges(rank=0, stored=(each,)))[0].stored[0] for each in runs]
+
+
+def test_a_prompt_begins_with_what_every_rank_has() -> None:
+    feed = IndexFeed(ranks=2, block_size=1, model_id="model")
+    prompt = BlockKeys(packed([1, 2, 3, 4]))
+    feed.apply(CacheChanges(rank=0, stored=(run(1, 2, 3, tokens=token_ids.pack([5, 6, 7])),)))
+    assert feed.leading(prompt) == 0
+    feed.apply(CacheChanges(rank=1, stored=(run(1, 2),)))
+    assert (feed.leading(prompt), feed.leading(prompt[:1]), feed.leading(BlockKeys(b""))) == (2, 1, 0)
+    feed.apply(CacheChanges(rank=0, removed=key(2)))
+    assert feed.leading(prompt) == 1
+    # What comes after a gap is of no use.
+    feed.apply(CacheChanges(rank=1, stored=(run(3, parent=2),)))
+    assert feed.leading(prompt) == 1

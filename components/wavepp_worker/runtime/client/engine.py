@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from wavepp_worker import token_ids
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
@@ -251,6 +253,22 @@ class PrefillEngine:
         """Whether no request is queued, running, or held for a decode worker."""
         with self._state.lock:
             return self._state.ledger.unanswered() + self._state.ledger.holding() == 0
+
+    def reusable_tokens(self, tokens: bytes, salt: str = "", lora: str = "") -> int:
+        """Tokens a prompt begins with whose KV all ranks hold, as far as they have said; more or less when it runs.
+
+        Args:
+            tokens: packed token ids.
+            salt, lora: of the request.
+
+        Raises:
+            EngineDead: the engine is not running.
+        """
+        with self._state.lock:
+            link = self._state.running_link()
+        # A prompt's last token is always computed.
+        keys = BlockKeys(link.keys.keys(token_ids.part(tokens, 0, token_ids.count(tokens) - 1), salt, lora))
+        return self._events.leading(keys) * self.config.block_size
 
     def stats(self) -> EngineStats:
         """Load as of the ranks' last heartbeats (twice a second), and totals since the start."""

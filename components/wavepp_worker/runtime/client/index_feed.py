@@ -7,6 +7,7 @@ replicas of a model: it believes that equal prefixes have equal hashes on every 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wavepp_worker import token_ids
@@ -52,6 +53,18 @@ class IndexFeed:
         for run in changes.stored:
             deltas.extend(self._store(run, changes.rank))
         return deltas
+
+    def leading(self, keys: Sequence[bytes]) -> int:
+        """How many of a prompt's blocks, from its first on, every rank can reuse now; from any thread.
+
+        Args:
+            keys: of its full blocks, in order.
+        """
+        for count, key in enumerate(keys):
+            block = self._blocks.get(key)
+            if block is None or len(block.ranks) < self._ranks:
+                return count
+        return len(keys)
 
     def stored(self) -> int:
         """Blocks that every rank can reuse now."""

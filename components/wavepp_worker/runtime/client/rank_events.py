@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from wavepp_worker.errors import (
     ConfigError,
@@ -55,6 +55,10 @@ class RankEvents:
         self._request_timeout = config.request_timeout
         self._wave_timeout = config.wave_timeout
         self._awake = AwakeClock()
+
+    def leading(self, keys: Sequence[bytes]) -> int:
+        """As of ``IndexFeed``."""
+        return self._index.leading(keys)
 
     def on_event(self, event: Event) -> None:
         """A rank reports."""

@@ -1,0 +1,199 @@
+"""Has prompts prefilled through a queue, for a decode worker that fetches their KV. For one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+from wavepp_worker import token_ids
+from wavepp_worker.errors import QueueError, RequestAborted, WaveppError
+from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.prefill_limits import PrefillLimits
+from wavepp_worker.intake.prefill_queue import answered
+from wavepp_worker.intake.queue_client import QueueClient
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 60.0
+POLL_SECONDS = 0.05
+"""How often a waiting request looks whether its caller gave up."""
+LOOK_SECONDS = 0.5
+"""How often it is looked how long the queue is."""
+
+
+class RemoteJob:
+    """One prompt in the queue.
+
+    Attributes:
+        attempt: the last whose address was given; 0 if none was.
+    """
+
+    def __init__(self, client: QueueClient, job: Job) -> None:
+        """Sends it."""
+        self.attempt = 0
+        self._client = client
+        self._job = job
+        self._addresses: asyncio.Queue[Running | None] = asyncio.Queue()
+        self._asking = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> JobResult:
+        try:
+            return answered(await self._client.ask(self._job, self._hear))
+        finally:
+            self._addresses.put_nowait(None)
+
+    def _hear(self, state: JobState) -> None:
+        if isinstance(state, Running) and state.handoff is not None:
+            self._addresses.put_nowait(state)
+
+    async def address(self, seconds: float, is_stopped: Callable[[], bool]) -> BootstrapAddress:
+        """Where its KV can be claimed, of an attempt that was not given before.
+
+        Args:
+            is_stopped: whether the caller gave up; looked at while waiting.
+
+        Raises:
+            InvalidRequest: a prefill worker refuses it.
+            QueueError: nobody has begun it within ``seconds``, or the queue fails.
+            RequestAborted: the caller gave up.
+            RequestFailed: it was given up.
+        """
+        running = None
+        waiting = asyncio.ensure_future(self._newer())
+        end = time.monotonic() + seconds
+        try:
+            while running is None:
+                done, _ = await asyncio.wait({waiting}, timeout=POLL_SECONDS)
+                if done:
+                    running = waiting.result()
+                elif is_stopped():
+                    raise RequestAborted(f"request of job {self._job.id} was aborted by its caller")
+                elif time.monotonic() > end:
+                    raise QueueError(
+                        f"no prefill worker has begun job {self._job.id} within {seconds:g} s "
+                        "(--remote-prefill-patience)"
+                    )
+        finally:
+            waiting.cancel()
+        assert running.handoff is not None
+        self.attempt = running.attempt
+        return bootstrap_address(running.handoff)
+
+    async def _newer(self) -> Running:
+        while (running := await self._addresses.get()) is not None:
+            if running.attempt > self.attempt:
+                return running
+        self._asking.result()
+        raise QueueError(f"job {self._job.id} was answered without its KV being handed over")
+
+    async def leave(self, *, done: bool) -> None:
+        """Wait for nothing more; unless it is done, nobody wants it any more."""
+        self._asking.add_done_callback(_seen)
+        if not done and not self._asking.done():
+            self._asking.cancel()
+            with suppress(WaveppError):
+                await self._client.cancel(self._job.id)
+
+
+class RemotePrefill:
+    """The queue, as a decode worker uses it.
+
+    Attributes:
+        limits: what decides who prefills; may be changed at any time.
+        sent: prompts that were prefilled through the queue, or tried to be.
+        returned: those of them that this worker had to prefill itself after all.
+    """
+
+    def __init__(self, config: RemotePrefillConfig, name: QueueName) -> None:
+        """Nothing is connected yet."""
+        self.limits = PrefillLimits(
+            max_local_prefill_length=config.max_local_prefill_length,
+            max_prefill_queue_size=config.max_prefill_queue_size,
+        )
+        self.patience = config.remote_prefill_patience
+        self.sent = self.returned = 0
+        self._client = QueueClient(name, config.nats_server)
+        self._queued = 0
+        self._reached = False
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: the server is not there.
+        """
+        await self._client.open(CONNECT_SECONDS)
+        self._reached = True
+        self._looking = asyncio.create_task(self._look())
+
+    async def close(self) -> None:
+        """Leave; idempotent, also if never opened."""
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._client.close()
+
+    def wanted(self, uncached_tokens: int) -> bool:
+        """Whether a prompt is to be prefilled through the queue."""
+        return self._reached and self.limits.remotely(uncached_tokens, self._queued)
+
+    def send(self, request: PrefillRequest) -> RemoteJob:
+        """Queue a prompt, under an id of its own: clients may choose those of requests, and use one twice.
+
+        Args:
+            request: as an engine here would take it.
+        """
+        self.sent += 1
+        # Until it is looked at again, so that a burst sees its own length.
+        self._queued += 1
+        job = Job(
+            id=f"{request.request_id}-{uuid.uuid4().hex}",
+            token_ids=tuple(token_ids.unpack(request.tokens).tolist()),
+            sampling=JobSampling(
+                **{name: getattr(request.sampling, name) for name in request.sampling.__struct_fields__}
+            ),
+            salt=request.salt,
+            priority=request.priority,
+            banned=request.banned,
+            handoff=True,
+        )
+        return RemoteJob(self._client, job)
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                self._queued = await self._client.depth()
+                self._reached = True
+            except Exception as error:
+                # Until it is back, all is prefilled here.
+                self._reached = False
+                logger.debug("the queue cannot be looked at: %s", error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+def bootstrap_address(address: HandoffAddress) -> BootstrapAddress:
+    """An address out of a state, as decode engines take it.
+
+    Raises:
+        QueueError: it is none.
+    """
+    try:
+        secret = Secret.from_hex(address.secret)
+    except ValueError as error:
+        raise QueueError(f"the job's state has no secret of a hand-off: {error}") from error
+    return BootstrapAddress(host=address.host, port=address.port, room=address.room, secret=secret)
+
+
+def _seen(asking: asyncio.Task[JobResult]) -> None:
+    """Its end is nobody's concern any more."""
+    if not asking.cancelled():
+        asking.exception()

@@ -1,0 +1,137 @@
+"""The graph with a queue: who prefills, that answers are right either way, and what dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.prefill_queue import PrefillQueue
+
+from tests.support.reference import Reference
+from tests.support.served_graph import ServedGraph
+
+pytestmark = pytest.mark.e2e
+
+LOCAL = 64
+
+
+@pytest.fixture(scope="module")
+def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
+    return start(
+        "graphs:disagg_wavepp_queue",
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        "--PrefillWorker.pp=1",
+        "--PrefillWorker.intake_silence=3",
+        f"--DecodeWorker.max_local_prefill_length={LOCAL}",
+        "--DecodeWorker.max_prefill_queue_size=8",
+    )
+
+
+@pytest.fixture
+def queue(graph: ServedGraph, monkeypatch: pytest.MonkeyPatch) -> PrefillQueue:
+    for name, value in graph.running.state()["queue"].items():
+        monkeypatch.setenv(name, value)
+    return PrefillQueue(graph.running.model)
+
+
+def decode(graph: ServedGraph) -> dict[str, Any]:
+    [worker] = graph.workers("DecodeWorker")
+    return worker
+
+
+def sent(graph: ServedGraph) -> float:
+    return graph.metric(decode(graph), "wavepp_remote_prefills_total")
+
+
+def prompts(seed: int, count: int, length: int) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(256) for _ in range(length)] for _ in range(count)]
+
+
+def test_long_prompts_go_through_the_queue_and_all_answers_are_right(
+    graph: ServedGraph, reference: Reference
+) -> None:
+    def ask(prompt: list[int]) -> str:
+        return graph.complete(prompt, max_tokens=6)["choices"][0]["text"]
+
+    before = sent(graph)
+    for prompt in prompts(1, 3, LOCAL):
+        assert ask(prompt) == reference.text(prompt, 6)
+    assert sent(graph) == before
+    longer = [*prompts(2, 3, LOCAL + 1), *prompts(3, 3, 700)]
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(ask, longer)) == [reference.text(prompt, 6) for prompt in longer]
+    assert sent(graph) == before + 6
+    # Sampling is the decode worker's, but for the first token; an end that must not come yet is banned for that.
+    answer = graph.complete(longer[0][1:], max_tokens=6, temperature=0.9, seed=5, min_tokens=6)
+    assert answer["usage"]["completion_tokens"] == 6
+    graph.audit()
+
+
+def test_the_limits_are_changed_while_it_runs(graph: ServedGraph) -> None:
+    assert graph.control(decode(graph), "remote_prefill")["max_local_prefill_length"] == LOCAL
+    told = graph.control(decode(graph), "remote_prefill", max_local_prefill_length=5000)
+    assert (told["status"], told["max_local_prefill_length"], told["max_prefill_queue_size"]) == (
+        "ok",
+        5000,
+        8,
+    )
+    before = sent(graph)
+    [prompt] = prompts(4, 1, 300)
+    graph.complete(prompt, max_tokens=1)
+    assert sent(graph) == before
+    wrong = graph.control(decode(graph), "remote_prefill", max_local=3)
+    assert (wrong["status"], "max_local_prefill_length" in wrong["message"]) == ("error", True)
+    graph.control(decode(graph), "remote_prefill", max_local_prefill_length=LOCAL)
+    # What is here already does not count.
+    graph.complete([*prompt, 1, 2, 3], max_tokens=1)
+    assert sent(graph) == before
+
+
+def test_killed_prefill_workers_and_a_killed_server_fail_no_request(
+    graph: ServedGraph, reference: Reference, queue: PrefillQueue
+) -> None:
+    asked = prompts(5, 60, 400)
+    before = sent(graph)
+    victims = [graph.workers("PrefillWorker")[0], *graph.workers("NatsServer")]
+
+    def kill() -> None:
+        for victim in victims:
+            time.sleep(0.5)
+            os.kill(victim["pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with ThreadPoolExecutor(6) as pool:
+        texts = list(
+            pool.map(lambda prompt: graph.complete(prompt, max_tokens=4)["choices"][0]["text"], asked)
+        )
+    killer.join()
+    assert sent(graph) >= before + 20
+    for prompt, text in list(zip(asked, texts, strict=True))[::10]:
+        assert text == reference.text(prompt, 4)
+
+    def back() -> bool:
+        return all(entry["ready"] for entry in graph.running.state()["processes"])
+
+    graph.running.wait_for(back, 90)
+    with queue:
+        answers = [queue.submit(prompt) for prompt in asked[:10]]
+        for prompt, answer in zip(asked, answers, strict=False):
+            assert answer.result(30).first_token == int(reference.next_logprobs(prompt).argmax())
+        name = QueueName("dynamo", graph.running.model)
+        streams = queue._client._streams
+        assert streams.name == name
+        graph.running.wait_for(lambda: queue._call(streams.jobs()) == 0)
+        assert queue._call(streams.dead_jobs()) == 0
+    graph.audit()

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.prefill_queue import PrefillQueue
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.intake.remote_prefill import RemotePrefill
+from wavepp_worker.model.sampling_params import SamplingParams
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
+
+from tests.intake.conftest import MakeIntake
+from tests.intake.test_intake import empty
+from tests.support.fake_prefills import FakePrefills
+from tests.support.nats_servers import NatsServer
+
+Work = Callable[[RemotePrefill], Awaitable[Any]]
+REQUEST = PrefillRequest.of(
+    "client's id",
+    [1, 2],
+    salt="s",
+    sampling=SamplingParams(temperature=0.5, seed=3),
+    handoff=True,
+    banned=[7],
+)
+
+
+@pytest.fixture
+def with_remote(server: NatsServer, name: QueueName) -> Callable[[Work], Any]:
+    """Run something with a decode worker's view of the queue."""
+
+    def run(work: Work) -> Any:
+        async def opened() -> Any:
+            config = RemotePrefillConfig(
+                remote_prefill="nats", nats_server=server.url, max_local_prefill_length=10
+            )
+            remote = RemotePrefill(config, name)
+            await remote.open()
+            try:
+                return await asyncio.wait_for(work(remote), 20)
+            finally:
+                await remote.close()
+
+        return asyncio.run(opened())
+
+    return run
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
+    with_remote: Callable[[Work], Any], make_intake: MakeIntake, server: NatsServer, name: QueueName
+) -> None:
+    prefills = FakePrefills(seconds=0.5)
+    make_intake("r1", prefills)
+
+    async def work(remote: RemotePrefill) -> None:
+        for _ in range(2):  # a client may use its id again
+            job = remote.send(REQUEST)
+            address = await job.address(5, never)
+            assert (address.host, address.port, job.attempt) == ("127.0.0.1", 4242, 1)
+            assert prefills.running + prefills.waiting <= 1, "not done yet"
+            await job._asking
+            await job.leave(done=True)
+
+    with_remote(work)
+    asked = prefills.asked[0]
+    assert (asked.tokens, asked.salt, asked.banned) == (REQUEST.tokens, "s", (7,))
+    assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 3)
+    assert len(prefills.asked) == 2
+    empty(server, name)
+
+
+def test_another_attempt_has_another_address(
+    with_remote: Callable[[Work], Any], make_intake: MakeIntake
+) -> None:
+    prefills = FakePrefills()
+    prefills.failures = 1
+    make_intake("r1", prefills)
+
+    async def work(remote: RemotePrefill) -> None:
+        job = remote.send(REQUEST)
+        first = await job.address(5, never)
+        second = await job.address(5, never)
+        assert (job.attempt, first.room != second.room) == (2, True)
+        await job.leave(done=True)
+
+    with_remote(work)
+
+
+def test_nobody_has_begun_it_the_caller_left_and_it_was_given_up(
+    with_remote: Callable[[Work], Any], make_intake: MakeIntake, queue: PrefillQueue
+) -> None:
+    async def impatient(remote: RemotePrefill) -> None:
+        job = remote.send(REQUEST)
+        with pytest.raises(QueueError, match="--remote-prefill-patience"):
+            await job.address(0.2, never)
+        await job.leave(done=False)
+        job = remote.send(REQUEST)
+        with pytest.raises(RequestAborted):
+            await job.address(5, lambda: True)
+        await job.leave(done=False)
+
+    with_remote(impatient)
+    prefills = FakePrefills()
+    prefills.failures = 1000
+    make_intake("r1", prefills, intake_attempts=1)
+
+    async def failing(remote: RemotePrefill) -> None:
+        job = remote.send(REQUEST)
+        await job.address(5, never)
+        with pytest.raises(RequestFailed, match="given up"):
+            await job.address(5, never)
+        refused = remote.send(PrefillRequest.of("r", [900], handoff=True))
+        await refused.address(5, never)
+        with pytest.raises(InvalidRequest, match="outside the vocabulary"):
+            await refused.address(5, never)
+
+    with_remote(failing)
+    # What was left was not run.
+    assert len(prefills.asked) == 1
+
+
+def test_a_long_queue_and_a_server_that_is_gone_keep_prompts_here(
+    with_remote: Callable[[Work], Any], server: NatsServer
+) -> None:
+    async def work(remote: RemotePrefill) -> None:
+        assert remote.wanted(11)
+        assert not remote.wanted(10)
+        jobs = [remote.send(REQUEST) for _ in range(2)]
+        assert not remote.wanted(11), "a burst sees its own length"
+        for job in jobs:
+            await job.leave(done=False)
+        remote.limits = remote.limits.changed({"max_prefill_queue_size": 50})
+        assert remote.wanted(11)
+        server.kill()
+        while remote.wanted(11):
+            await asyncio.sleep(0.05)
+        server.start()
+        while not remote.wanted(11):
+            await asyncio.sleep(0.05)
+
+    with_remote(work)
