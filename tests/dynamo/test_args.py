@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.versions import versions
 
 
@@ -204,3 +205,12 @@ def test_parsing_loads_no_tensor_library() -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("kind", [AggArgs, DecodeArgs, PrefillArgs])
+def test_a_chat_template_that_is_not_there_is_refused(
+    kind: type[AggArgs | DecodeArgs | PrefillArgs], tiny_llama: Path
+) -> None:
+    args = kind.parse(["--model", str(tiny_llama), "--custom-jinja-template", "/nope.jinja"])
+    with pytest.raises(ConfigError, match=r"^--custom-jinja-template: /nope\.jinja does not exist"):
+        args.check(read_model_shape(tiny_llama))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.dynamo.chat_template import ChatTemplate
+from wavepp_worker.model.chat_template import MessageWriter
 
 SOURCE = """{{ bos_token }}{% for message in messages %}
 {% if message['role'] == 'system' %}{{ raise_exception('no system messages') }}{% endif %}
@@ -23,11 +24,11 @@ SOURCE = """{{ bos_token }}{% for message in messages %}
     ],
 )
 def test_a_chat_that_the_template_does_not_take_is_told_why(messages: list[Any], sentence: str) -> None:
-    assert sentence in (ChatTemplate(SOURCE, {}).complaint({"messages": messages}) or "")
+    assert sentence in (ChatTemplate(MessageWriter(SOURCE, {})).complaint({"messages": messages}) or "")
 
 
 def test_a_chat_that_it_takes_is_not_to_blame() -> None:
-    template = ChatTemplate(SOURCE, {"bos_token": "<s>"})
+    template = ChatTemplate(MessageWriter(SOURCE, {"bos_token": "<s>"}))
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     body = {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": parts}]}
     assert template.complaint(body) is None

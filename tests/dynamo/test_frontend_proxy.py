@@ -13,6 +13,7 @@ from wavepp_worker.dynamo import frontend_proxy, request_bodies
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.chat_template import MessageWriter
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
@@ -64,7 +65,7 @@ def through_the_proxy(
         await runner.setup()
         ports = _ports(2)
         await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
-        template = ChatTemplate("{{ messages[0].content + 'a' }}", {})
+        template = ChatTemplate(MessageWriter("{{ messages[0].content + 'a' }}", {}))
         proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats)
         await proxy.start("127.0.0.1", ports[1])
         try:

@@ -166,9 +166,32 @@ def test_a_model_without_a_chat_template_is_served_for_completions(tiny_llama: P
     plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
     assert not plan.chats
     assert any("ask /v1/completions with a prompt" in note for note in plan.notes)
-    given = {"custom_jinja_template": "/t.jinja"}
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages }}")
+    given = {"custom_jinja_template": str(template)}
     config |= {"DecodeWorker": given, "PrefillWorker": given}
     assert make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options()).chats
+    template.unlink()
+    with pytest.raises(
+        ConfigError, match=rf"^DecodeWorker\.custom_jinja_template: {template} does not exist"
+    ):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+
+
+def test_a_template_that_refuses_a_first_message_is_said_and_not_tried(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_llama, tmp_path / "model"))
+    (model / "chat_template.jinja").write_text("{{ raise_exception('no such luck') }}")
+    config = {"Common": {"model": str(model)}}
+    plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    assert not plan.chats
+    assert "does not take one message of a user (no such luck)" in plan.notes[-1]
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m")
+    with pytest.raises(
+        ConfigError, match=r"^\w+\.model: the chat template in .*\.jinja has an error of syntax"
+    ):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
 
 
 def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:

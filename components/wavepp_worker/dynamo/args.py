@@ -21,6 +21,7 @@ from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
+from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
@@ -31,6 +32,9 @@ from wavepp_worker.versions import versions
 
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
+
+
+_TEMPLATE = "custom_jinja_template"
 
 
 class _Args:
@@ -96,6 +100,7 @@ class _EngineArgs(_Args):
     """What workers with an engine of ranks share."""
 
     engine: EngineConfig
+    runtime: RuntimeArgs
 
     @property
     def model(self) -> Path:
@@ -104,6 +109,7 @@ class _EngineArgs(_Args):
     def check(self, shape: ModelShape) -> None:
         with _as_flags():
             check_start(self.engine, shape)
+            _check_template(self.model, self.runtime)
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
         with _as_flags():
@@ -117,7 +123,6 @@ class _EngineArgs(_Args):
 class PrefillArgs(_EngineArgs):
     """A prefill worker's command line."""
 
-    runtime: RuntimeArgs
     intake: IntakeConfig
 
     @classmethod
@@ -161,6 +166,7 @@ class DecodeArgs(_Args):
     def check(self, shape: ModelShape) -> None:
         with _as_flags():
             _check_decode(self.decode, shape)
+            _check_template(self.model, self.runtime)
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,6 @@ class AggArgs(_EngineArgs):
     """The command line of a worker that does both."""
 
     decode: DecodeConfig
-    runtime: RuntimeArgs
     decodes_own: frozenset[str]
     """Settings of decode that were given as ``--decode-x``."""
     remote: RemotePrefillConfig
@@ -211,7 +216,7 @@ class AggArgs(_EngineArgs):
             lambda key: flag_of(f"decode_{key}" if key in own else key),
         )
         runtime = take_runtime(given, "backend", engine.model.name)
-        return cls(engine, decode, runtime, frozenset(map(present_name, own)), remote)
+        return cls(engine, runtime, decode, frozenset(map(present_name, own)), remote)
 
 
 @contextlib.contextmanager
@@ -221,7 +226,7 @@ def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
         yield
     except ConfigError as error:
         models = (EngineConfig, DecodeConfig, IntakeConfig, RemotePrefillConfig)
-        keys = {key for each in models for key in each.model_fields}
+        keys = {_TEMPLATE, *(key for each in models for key in each.model_fields)}
         raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
 
 
@@ -230,6 +235,12 @@ def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
         longest_request(config, shape.context_length)
     check_device(config.device)
     check_host(config.host)
+
+
+def _check_template(model: Path, runtime: RuntimeArgs) -> None:
+    custom = getattr(runtime.options, _TEMPLATE)
+    if custom is not None:
+        message_writer(model, Path(custom))
 
 
 def _parser(program: str, description: str) -> Parser:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.checkpoint import (
     TOKENIZER,
     checkpoint_dtype,
@@ -58,7 +59,9 @@ def read_model_shape(model_dir: Path) -> ModelShape:
 
 
 def check_served_model(model_dir: Path) -> ModelShape:
-    """As ``read_model_shape``, of a model that clients give text to: it has a tokenizer, if it is a real one.
+    """As ``read_model_shape``, of a model that clients give text to.
+
+    If it is a real one, it has a tokenizer, and its chat template can be read, if it has one.
 
     Raises:
         ConfigError: a file is missing or damaged; names ``model``.
@@ -66,6 +69,7 @@ def check_served_model(model_dir: Path) -> ModelShape:
     shape = read_model_shape(model_dir)
     if not is_timed(model_dir):
         _check_tokenizer(model_dir)
+        message_writer(model_dir)
     return shape
 
 

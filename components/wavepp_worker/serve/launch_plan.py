@@ -23,7 +23,7 @@ from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
-from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, takes_messages
+from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
 from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.queue_server import (
     QUEUE_SERVICE,
@@ -75,7 +75,7 @@ class LaunchPlan:
         config: the merged configuration they come from.
         base_url: where clients ask; None if the frontend runs elsewhere.
         model: the name clients ask for; None if only the workers know.
-        chats: whether it takes messages; else prompts alone, as it has no chat template.
+        chats: whether a message of a user can be tried; else a prompt, as the chat template is missing or refuses it.
         wants_demo: some process needs the demo model.
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
@@ -165,7 +165,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     disks: list[object] = []
     processes: list[Process] = []
     base_url = model = None
-    wants_demo, chats = False, True
+    wants_demo, chats, objection = False, True, None
     workers: list[Serving | None] = []
     for service in services:
         own = settings[service.name]
@@ -174,6 +174,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         if service.needs_model:
             choice = add_model(service, flags, settings)
             chats = chats and takes_messages(service, flags, choice.shape)
+            objection = objection_to_messages(service, flags) or objection
             model = choice.name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
@@ -235,6 +236,11 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         notes.append(
             "the model takes no messages, as it has no chat template: ask /v1/completions with a prompt"
         )
+    elif objection is not None:
+        notes.append(
+            f"the model's chat template does not take one message of a user ({objection}), and such a chat is answered "
+            "with 400: ask /v1/completions with a prompt, or give the workers another template as custom_jinja_template"
+        )
     own_store = planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ
     if base_url is None and own_store:
         notes.append(
@@ -248,7 +254,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         config=_merged(services, settings),
         base_url=base_url,
         model=model,
-        chats=chats,
+        chats=chats and objection is None,
         wants_demo=wants_demo,
         own_store=own_store,
         own_broker=planes["event_plane"] == "zmq"

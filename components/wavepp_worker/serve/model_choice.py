@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.serve.settings import ServiceSettings
@@ -73,3 +74,19 @@ def takes_messages(service: Service, flags: Mapping[str, Any], shape: ModelShape
     asked = str(flags.get("endpoint_types") or "chat")
     template = shape.has_chat_template or flags.get("custom_jinja_template")
     return service.kind == "frontend" or ("chat" in asked and bool(template))
+
+
+def objection_to_messages(service: Service, flags: Mapping[str, Any]) -> str | None:
+    """Why the chat template of what a service serves does not take one message of a user; None if it does.
+
+    Raises:
+        ConfigError: the template that it is given cannot be read; names the key.
+    """
+    if service.kind == "frontend" or flags["model"] == DEMO_MODEL:
+        return None
+    custom = flags.get("custom_jinja_template")
+    try:
+        writer = message_writer(Path(flags["model"]), None if custom is None else Path(str(custom)))
+    except ConfigError as error:
+        raise ConfigError(f"{service.name}.{error}") from error
+    return None if writer is None else writer.objection()
