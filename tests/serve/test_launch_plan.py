@@ -194,6 +194,16 @@ def test_a_template_that_refuses_a_first_message_is_said_and_not_tried(
         make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
 
 
+def test_an_architecture_that_cannot_run_is_refused_before_anything_starts(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_llama, tmp_path / "model"))
+    said = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**said, "model_type": "bert"}))
+    with pytest.raises(ConfigError, match=r"^\w+Worker\.model: the architecture bert is not supported"):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), {"Common": {"model": str(model)}}, Options())
+
+
 def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     config = {"PrefillWorker": {"ServiceArgs": {"resources": {"gpu": 2}}}}

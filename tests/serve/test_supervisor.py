@@ -174,6 +174,15 @@ def test_worker_unknown_to_the_frontend_is_waited_for(start_dummies: Starter) ->
         assert "the frontend to find all workers" in graph.log()
 
 
+def test_a_template_that_the_frontend_cannot_use_ends_the_start(start_dummies: Starter) -> None:
+    said = "ERROR could not add model: prompt_formatter_from_mdc: syntax error: unexpected tag (in x:1)"
+    with start_dummies("--Front.workers_known=2", f"--Front.say={said}") as graph:
+        assert graph.wait_exit(30) == 2
+        last = graph.log().splitlines()[-1]
+        assert last.startswith("error: model: Dynamo's frontend cannot use the model's chat template (syntax")
+        assert "unexpected tag (in x:1)); mend it" in last
+
+
 def test_children_that_left_the_session_are_gone_too(start_dummies: Starter) -> None:
     with start_dummies("--Prefill.grandchild") as graph:
         graph.wait_ready()

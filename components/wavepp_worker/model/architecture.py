@@ -10,6 +10,7 @@ import torch
 import transformers
 from torch import nn
 from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from wavepp_worker.errors import ConfigError
@@ -45,7 +46,13 @@ def read_config(model_dir: Path) -> Any:
     Raises:
         ConfigError: transformers does not know it, or a pipeline cannot run it.
     """
-    model_type = read_json(model_dir / "config.json").get("model_type")
+    said = read_json(model_dir / "config.json")
+    model_type = said.get("model_type")
+    if model_type is not None and model_type not in CONFIG_MAPPING_NAMES and "auto_map" not in said:
+        raise ConfigError(
+            f"model: transformers {transformers.__version__} does not know the architecture {model_type}, which "
+            f"{model_dir}/config.json names as model_type; choose a model that it knows, or a newer transformers"
+        )
     try:
         config = AutoConfig.from_pretrained(model_dir)
     except Exception as error:  # whatever a foreign file makes a configuration class raise

@@ -18,6 +18,7 @@ from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
+from wavepp_worker.serve.run_dir import check_run_dir
 from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.setting_names import did_you_mean
 from wavepp_worker.versions import print_versions
@@ -146,6 +147,8 @@ def serve(
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
         limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_timeout)
+        if run_dir is not None:
+            check_run_dir(run_dir)
         if dry_run:
             typer.echo(describe(plan, limits))
             return

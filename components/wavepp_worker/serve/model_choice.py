@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.architecture_check import check_architecture
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Service
@@ -59,6 +60,9 @@ def add_model(
         directory = Path(str(model)).expanduser()
         try:
             shape = check_served_model(directory)
+            # Another's worker may run what ours cannot.
+            if service.kind == "worker" and service.arguments is not None:
+                check_architecture(directory)
         except ConfigError as error:
             raise ConfigError(f"{service.name}.{error}") from error
         flags["model"], name = directory.resolve(), directory.resolve().name

@@ -20,6 +20,48 @@ STATE_FILE = "state.json"
 _LONGEST = 60
 
 
+def check_run_dir(path: Path) -> None:
+    """Refuse a directory that no run can have; makes nothing.
+
+    Raises:
+        ConfigError: it exists with something in it, is a file, cannot be made, or its path is too long.
+    """
+    path = path.absolute()
+    if len(str(path)) > _LONGEST:
+        raise ConfigError(
+            f"--run-dir: {path} is longer than {_LONGEST} characters, too long for the sockets in it"
+        )
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--run-dir: {path} is a file; give a directory that is new or empty")
+    try:
+        busy = path.exists() and any(path.iterdir())
+    except OSError as error:
+        raise ConfigError(f"--run-dir: {error}") from error
+    if busy and (graph := _runs_in(path)) is not None:
+        raise ConfigError(
+            f"--run-dir: {path} is that of {graph}, which is running; stop that one first, or give another directory"
+        )
+    if busy:
+        raise ConfigError(f"--run-dir: {path} is not empty, and would be removed at the end")
+    parent = next(each for each in (path, *path.parents) if each.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise ConfigError(
+            f"--run-dir: {path} cannot be made, as {parent} is no directory that can be written to"
+        )
+
+
+def _runs_in(path: Path) -> str | None:
+    """The graph whose launcher has this directory; None if none lives."""
+    try:
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        os.kill(int(state["pid"]), 0)
+        return f"{state['graph']} (launcher {state['pid']})"
+    except PermissionError:
+        return "another user's graph"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class RunDir:
     """Holds the discovery store, the processes' temporary files and ``state.json``."""
 
@@ -94,13 +136,8 @@ class RunDir:
                 usable = bool(base) and os.access(base or "", os.W_OK) and len(base or "") < _LONGEST - 20
                 return Path(tempfile.mkdtemp(prefix="wavepp-serve-", dir=base if usable else None))
             path = path.absolute()
-            if len(str(path)) > _LONGEST:
-                raise ConfigError(
-                    f"--run-dir: {path} is longer than {_LONGEST} characters, too long for the sockets in it"
-                )
+            check_run_dir(path)
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise ConfigError(f"--run-dir: {path} is not empty, and would be removed at the end")
             path.chmod(0o700)
             return path
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -18,13 +19,14 @@ from wavepp_worker.serve.environment import STORE_VARIABLE
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
-from wavepp_worker.serve.keeper import Keeper, StartFailed
+from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, Keeper, StartFailed
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
 from wavepp_worker.serve.run_dir import RunDir
 
 _POLL_SECONDS = 0.1
 _FRONTEND_SECONDS = 5.0
+_TEMPLATE_ERROR = re.compile(r"prompt_formatter_from_mdc: ([^\"]+)")
 
 
 class Supervisor:
@@ -117,6 +119,8 @@ class Supervisor:
         with self._log.progress() as show:
             while missing := await self._missing():
                 show(f"waiting for {missing}")
+                if (refusal := self._refused_template()) is not None:
+                    raise StartFailed(refusal, CONFIG_EXIT_CODE)
                 if time.monotonic() > deadline:
                     raise StartFailed(self._too_late(start_seconds, missing))
                 await asyncio.sleep(_POLL_SECONDS)
@@ -156,6 +160,20 @@ class Supervisor:
         if await known_workers(url) < workers:
             return "the frontend to find all workers"
         return ""
+
+    def _refused_template(self) -> str | None:
+        """Dynamo's frontend says in its log alone that it will never list a model for want of a chat template."""
+        lines = (
+            line
+            for keeper in self._keepers
+            if keeper.process.kind == "frontend"
+            for line in keeper.last_lines
+        )
+        found = next(filter(None, map(_TEMPLATE_ERROR.search, lines)), None)
+        return found and (
+            f"model: Dynamo's frontend cannot use the model's chat template ({found[1].strip()}); mend it, or give all "
+            "workers another as custom_jinja_template"
+        )
 
     def _too_late(self, seconds: float, missing: str) -> str:
         words = [

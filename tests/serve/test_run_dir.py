@@ -1,0 +1,44 @@
+"""Which directory a run can have, said before it has one."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.run_dir import check_run_dir
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a path short enough for a run."""
+    with tempfile.TemporaryDirectory(prefix="wavepp-rd-", dir="/tmp") as path:
+        yield Path(path)
+
+
+def test_one_that_can_be_made_is_fine_and_not_made(short: Path) -> None:
+    check_run_dir(short)
+    check_run_dir(short / "a/b")
+    assert not any(short.iterdir())
+
+
+def test_what_cannot_be_is_refused(short: Path) -> None:
+    (short / "file").touch()
+    for path, why in (
+        (Path("/tmp") / ("x" * 60), "is longer than 60 characters"),
+        (short / "file", "is a file; give a directory"),
+        (short / "file/new", "cannot be made, as .*/file is no directory"),
+        (short, "is not empty, and would be removed at the end"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^--run-dir: .*{why}"):
+            check_run_dir(path)
+    (short / "state.json").write_text(json.dumps({"graph": "mine", "pid": os.getpid()}))
+    with pytest.raises(ConfigError, match=rf"is that of mine \(launcher {os.getpid()}\), which is running"):
+        check_run_dir(short)
+    (short / "state.json").write_text(json.dumps({"graph": "mine", "pid": 2**22 + 1}))
+    with pytest.raises(ConfigError, match="is not empty"):
+        check_run_dir(short)
