@@ -118,7 +118,6 @@ SEVERAL_MODULES = {
             "serve/launch.py",
             "serve/log.py",
             "serve/orphans.py",
-            "serve/run_dir.py",
         ),
     ),
     "serve/test_dynamo_planes.py": Together("Dynamo's own sample over our planes", ("serve/broker.py",)),
