@@ -33,6 +33,7 @@ constexpr int ROWS = 6;     // rows of a register tile: 6 x 4 sums, 4 keys and 1
 constexpr int COLUMNS = 4;  // vectors of a register tile
 constexpr int64_t KEYS = 256;      // of a tile: packed, they stay in the second-level cache
 constexpr int64_t TASK_ROWS = 252;  // most rows of a task, which share the packing
+constexpr int64_t AHEAD = 32;       // keys that are fetched ahead of their use
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 struct Layer {
@@ -102,11 +103,19 @@ struct Rows {
   }
 };
 
+// A request's rows are scattered over the pool, which the CPU cannot foresee.
+inline void prefetch(const uint16_t *row, int64_t dim) {
+  for (int64_t at = 0; at < dim; at += 32) _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T0);
+}
+
 void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint32_t *packed) {
   const int64_t words = dim / 2;
   for (int64_t at = 0; at < count; at += LANES) {
     const uint16_t *from[LANES];
-    for (int i = 0; i < LANES; ++i) from[i] = rows.key(first + std::min(at + i, count - 1));
+    for (int i = 0; i < LANES; ++i) {
+      from[i] = rows.key(first + std::min(at + i, count - 1));
+      if (at + i + AHEAD < count) prefetch(rows.key(first + at + i + AHEAD), dim);
+    }
     for (int64_t word = 0; word < words; word += LANES) {
       const int64_t rest = std::min<int64_t>(LANES, words - word);
       const __mmask16 some = static_cast<__mmask16>((1u << rest) - 1);
@@ -122,6 +131,8 @@ void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t dim, ui
   for (int64_t at = 0; at < count; at += 2) {
     const uint16_t *low = rows.value(first + at);
     const uint16_t *high = at + 1 < count ? rows.value(first + at + 1) : nullptr;
+    for (int64_t next = at + AHEAD; next < std::min(at + AHEAD + 2, count); ++next)
+      prefetch(rows.value(first + next), dim);
     for (int64_t c = 0; c < dim; c += LANES) {
       const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(low + c));
       const __m256i b =
