@@ -20,7 +20,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
 TWO_AT_A_TIME := -n 2 --no-loadscope-reorder
-COMPILED := setup.py components/wavepp_worker/model/paged_attention.cpp
+COMPILED := setup.py $(wildcard components/wavepp_worker/model/*.cpp)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
 .PHONY: serve test soak chaos fuzz clean

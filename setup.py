@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from setuptools import Extension, find_packages, setup
 
-# Without a compiler it is left out: attention then runs on torch's kernels.
-paged_attention = Extension(
-    "wavepp_worker.model._paged_attention",
-    sources=["components/wavepp_worker/model/paged_attention.cpp"],
+# Without a compiler they are left out: torch's kernels then do their work.
+kernels = Extension(
+    "wavepp_worker.model._kernels",
+    sources=[f"components/wavepp_worker/model/{name}.cpp" for name in ("paged_attention", "thin_linear")],
     extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],
     extra_link_args=["-fopenmp"],
     language="c++",
@@ -22,5 +22,5 @@ setup(
         "wavepp_worker.configs": "configs",
     },
     packages=[*find_packages("components"), "wavepp_worker.graphs", "wavepp_worker.configs"],
-    ext_modules=[paged_attention],
+    ext_modules=[kernels],
 )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.model import native_attention
 from wavepp_worker.model.native_attention import RequestSpans, attend_in_place, reads_in_place
 
 CPU = torch.device("cpu")
@@ -174,30 +171,3 @@ def test_other_types_and_sizes_go_another_way() -> None:
     assert not reads_in_place(torch.bfloat16, torch.device("cuda"), 64, 64)
     assert not reads_in_place(torch.bfloat16, CPU, 24, 64)
     assert not reads_in_place(torch.bfloat16, CPU, 64, 20)
-
-
-def test_where_nothing_was_compiled_pages_are_gathered_and_somebody_is_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    native_attention._kernel.cache_clear()
-    monkeypatch.setattr(native_attention, "find_spec", lambda name: None)
-    try:
-        assert not reads_in_place(torch.bfloat16, CPU, 64, 64)
-        assert not reads_in_place(torch.bfloat16, CPU, 64, 64)
-        assert [record.message.split(";")[1] for record in caplog.records] == [
-            " install g++, then wavepp-worker again"
-        ]
-    finally:
-        native_attention._kernel.cache_clear()
-
-
-@needs_kernel
-def test_its_threads_are_those_of_torch() -> None:
-    script = (
-        "import torch; from wavepp_worker.model.native_attention import reads_in_place\n"
-        "assert reads_in_place(torch.bfloat16, torch.device('cpu'), 16, 16)\n"
-        "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'gomp' in line}\n"
-        "assert len(maps) == 1, maps"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

@@ -1,24 +1,18 @@
-"""Attention that reads keys and values where they lie: the kernel of ``paged_attention.cpp``.
-
-It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX512-BF16,
-``reads_in_place()`` says so and torch's kernels compute over gathered pages.
-"""
+"""Attention that reads keys and values where they lie: the kernel of ``paged_attention.cpp``."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from itertools import accumulate
 
 import torch
 
-_LANES = 16
+from wavepp_worker.model.native_library import computes_on, library
 
-logger = logging.getLogger(__name__)
+_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,7 @@ class RequestSpans:
 
 def reads_in_place(dtype: torch.dtype, device: torch.device, key_dim: int, value_dim: int) -> bool:
     """Whether ``attend_in_place`` can compute with tensors of this kind on this machine."""
-    fits = dtype is torch.bfloat16 and device.type == "cpu" and not (key_dim % _LANES or value_dim % _LANES)
-    return fits and _kernel() is not None
+    return not (key_dim % _LANES or value_dim % _LANES) and computes_on(dtype, device)
 
 
 def attend_in_place(
@@ -72,14 +65,12 @@ def attend_in_place(
     Returns:
         bfloat16 ``[1, tokens, heads, value dim]``.
     """
-    kernel = _kernel()
-    assert kernel is not None, "reads_in_place() was not asked"
     if query.stride(3) != 1:
         query = query.contiguous()
     heads, tokens, dim = query.shape[1:]
     groups, value_dim = values.shape[1:]
     out = query.new_empty(1, tokens, heads, value_dim)
-    kernel(
+    _kernel()(
         query.data_ptr(),
         query.stride(2),
         query.stride(1),
@@ -104,19 +95,10 @@ def attend_in_place(
 
 
 @cache
-def _kernel() -> ctypes._FuncPointer | None:
-    built = find_spec("wavepp_worker.model._paged_attention")
-    if built is None or built.origin is None:
-        logger.warning(
-            "attention takes several times as long as it could: there was no C++ compiler when wavepp-worker was "
-            "installed; install g++, then wavepp-worker again"
-        )
-        return None
-    # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
-    library = ctypes.CDLL(built.origin)
-    if not library.wavepp_paged_attention_runs_here():
-        return None
-    kernel = library.wavepp_paged_attention
+def _kernel() -> ctypes._FuncPointer:
+    loaded = library()
+    assert loaded is not None, "reads_in_place() was not asked"
+    kernel = loaded.wavepp_paged_attention
     address, number = ctypes.c_void_p, ctypes.c_int64
     kernel.restype = None
     kernel.argtypes = [

@@ -368,7 +368,7 @@ extern "C" void wavepp_paged_attention(const uint16_t *query, int64_t query_toke
 
 #pragma GCC pop_options
 
-extern "C" int wavepp_paged_attention_runs_here() {
+extern "C" int wavepp_kernels_run_here() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -376,6 +376,6 @@ extern "C" int wavepp_paged_attention_runs_here() {
 
 #else
 
-extern "C" int wavepp_paged_attention_runs_here() { return 0; }
+extern "C" int wavepp_kernels_run_here() { return 0; }
 
 #endif

@@ -17,6 +17,7 @@ from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import require_model_dir
 from wavepp_worker.model.native_attention import reads_in_place
 from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
+from wavepp_worker.model.thin_linear import make_thin
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
 from wavepp_worker.model.wave_layout import WaveLayout, running
 
@@ -56,6 +57,7 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
             f"model: {model_dir} lacks or misshapes {len(lacking)} weights, such as {lacking[0]}"
         )
     model = _to_device(model.eval().requires_grad_(False), device)
+    make_thin(model)
     shapes, in_place = _learn_shapes(model, layers, parts)
     return TorchStage(model, layers, len(parts.layers), shapes, in_place)
 

@@ -1,0 +1,59 @@
+"""Linear layers that are fast for few tokens, as in decode steps: the kernel of ``thin_linear.cpp``."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from wavepp_worker.model.native_library import computes_on, library
+
+MOST_TOKENS = 8
+"""From more tokens on torch's matrix products are faster."""
+_OUTPUTS = 4
+
+
+class ThinLinear(nn.Linear):
+    """A linear layer of bfloat16 on the CPU that takes few tokens through the kernel, more through torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.numel() // self.in_features
+        if not 0 < tokens <= MOST_TOKENS:
+            return F.linear(x, self.weight, self.bias)
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], self.out_features)
+        _kernel()(
+            x.data_ptr(),
+            self.weight.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
+            tokens,
+            self.in_features,
+            self.out_features,
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return out
+
+
+def make_thin(model: nn.Module) -> None:
+    """Have the model's linear layers take few tokens through the kernel, where there is one for them."""
+    for layer in model.modules():
+        if type(layer) is not nn.Linear or layer.out_features % _OUTPUTS:
+            continue
+        parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+        if all(computes_on(part.dtype, part.device) and part.is_contiguous() for part in parts):
+            layer.__class__ = ThinLinear
+
+
+@cache
+def _kernel() -> ctypes._FuncPointer:
+    loaded = library()
+    assert loaded is not None, "computes_on() was not asked"
+    kernel = loaded.wavepp_thin_linear
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    kernel.restype = None
+    kernel.argtypes = [address, address, address, number, number, number, address, number]
+    return kernel

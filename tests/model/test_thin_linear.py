@@ -1,0 +1,69 @@
+"""Linear layers for few tokens, against float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.model.thin_linear import MOST_TOKENS, ThinLinear, make_thin
+
+needs_kernel = pytest.mark.skipif(
+    not computes_on(torch.bfloat16, torch.device("cpu")),
+    reason="no compiler at installation, or a CPU without AVX512-BF16",
+)
+
+
+@needs_kernel
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    tokens=st.integers(1, MOST_TOKENS + 2),
+    inputs=st.sampled_from([1, 7, 31, 32, 33, 64, 100, 576, 1536]),
+    outputs=st.sampled_from([4, 8, 12, 64, 1000]),
+    bias=st.booleans(),
+    threads=st.sampled_from([1, 2, 3]),
+)
+def test_the_product_is_that_of_float32(
+    seed: int, tokens: int, inputs: int, outputs: int, bias: bool, threads: int
+) -> None:
+    torch.manual_seed(seed)
+    layer = nn.Linear(inputs, outputs, bias).bfloat16()
+    x = torch.randn(1, tokens, inputs).bfloat16()
+    wanted = nn.functional.linear(
+        x.float(), layer.weight.float(), layer.bias.float() if layer.bias is not None else None
+    )
+    make_thin(layer)
+    assert type(layer) is ThinLinear
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            got = layer(x)
+    finally:
+        torch.set_num_threads(before)
+    assert got.shape == wanted.shape
+    torch.testing.assert_close(got.float(), wanted, rtol=0.01, atol=0.01)
+
+
+@needs_kernel
+def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 8).bfloat16()
+    make_thin(layer)
+    x = torch.randn(MOST_TOKENS, 2, 96).bfloat16()[:, 0]
+    with torch.inference_mode():
+        together = layer(x)
+        assert all(torch.equal(layer(x[i : i + 1]), together[i : i + 1]) for i in range(MOST_TOKENS))
+        assert layer(x[:0]).shape == (0, 8)
+
+
+def test_other_layers_stay_as_they_are() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).bfloat16(), Own(4, 4).bfloat16())
+    make_thin(model)
+    assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, Own]
