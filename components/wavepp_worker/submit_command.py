@@ -40,6 +40,7 @@ def submit(
         str | None,
         typer.Option(help="URLs of NATS servers; default: $NATS_SERVER, else the graph's own server."),
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run jobs once more that failed before.")] = False,
     ahead: Annotated[int, typer.Option(min=1, help="Most jobs that are sent and not answered.")] = 256,
 ) -> None:
     """Send every job of a file to the queue of a model's prefill workers, and write what they answer.
@@ -64,7 +65,7 @@ def submit(
             # A bar over lines of results would make both unreadable.
             shown = out != STANDARD or not sys.stdout.isatty()
             queue = PrefillQueue(str(model), namespace=namespace or "dynamo", server=server)
-            run = run_job_file(queue, source, results, ahead=ahead, shown=shown)
+            run = run_job_file(queue, source, results, ahead=ahead, shown=shown, again=again)
     except ConfigError as error:
         _leave(str(error), 2)
     except WaveppError as error:

@@ -19,7 +19,7 @@ from tests.chaos.display import Display
 from tests.chaos.known_answers import known_answers
 from tests.chaos.picture import draw
 from tests.chaos.schedule import draw_schedule
-from tests.chaos.settings import SETTINGS
+from tests.chaos.settings import DEFAULT, SETTINGS, TIERS
 from tests.chaos.summary import summarise
 from tests.chaos.tables import print_summary
 from tests.support.ascii_model import make_ascii_model
@@ -37,13 +37,15 @@ def main(
     calm: Annotated[
         bool, typer.Option("--calm", help="Without faults, to see whether processes grow.")
     ] = False,
-    graph: Annotated[list[str] | None, typer.Option(help="default, tiers; both if not given.")] = None,
+    graph: Annotated[
+        list[str] | None, typer.Option(help="default, tiers, queue; the first two if not given.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory for what is kept.")] = REPOSITORY / ".run" / "chaos",
 ) -> None:
     """Faults drawn from a seed, for some minutes; exit code 1 if anything happened that must not."""
     console, origin = Console(log_path=False), origin_now()
     seed = random.randrange(2**32) if seed is None else seed
-    names = graph or list(SETTINGS)
+    names = graph or [DEFAULT.name, TIERS.name]
     unknown = sorted(set(names) - set(SETTINGS))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SETTINGS)}", param_hint="--graph")

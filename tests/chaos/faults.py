@@ -15,6 +15,7 @@ class Role(str, Enum):
     DECODE = "decode worker"
     FRONTEND = "frontend"
     BROKER = "event broker"
+    QUEUE = "queue server"
 
 
 class Kind(str, Enum):
@@ -33,11 +34,13 @@ class Kind(str, Enum):
 
 LASTING = frozenset({Kind.STOP, Kind.DESCRIPTORS, Kind.MEMORY, Kind.FLOOD, Kind.DISK_FULL})
 
+_ALWAYS = tuple(role for role in Role if role is not Role.QUEUE)
+
 EVERYWHERE: tuple[tuple[Kind, Role], ...] = (
-    *((kind, role) for kind in (Kind.KILL, Kind.STOP) for role in Role),
-    *((Kind.TERMINATE, role) for role in Role),
+    *((kind, role) for kind in (Kind.KILL, Kind.STOP) for role in _ALWAYS),
+    *((Kind.TERMINATE, role) for role in _ALWAYS),
     *((Kind.DESCRIPTORS, role) for role in (Role.RANK, Role.PREFILL, Role.DECODE, Role.FRONTEND)),
-    *((Kind.FLOOD, role) for role in Role),
+    *((Kind.FLOOD, role) for role in _ALWAYS),
     (Kind.MEMORY, Role.RANK),
 )
 """What is done to any graph."""
@@ -48,6 +51,16 @@ TO_DISKS: tuple[tuple[Kind, Role], ...] = (
     (Kind.DISK_FULL, Role.RANK),
 )
 """What is done to a graph with a disk tier as well."""
+
+
+TO_QUEUES: tuple[tuple[Kind, Role], ...] = (
+    (Kind.KILL, Role.QUEUE),
+    (Kind.KILL, Role.QUEUE),
+    (Kind.STOP, Role.QUEUE),
+    (Kind.TERMINATE, Role.QUEUE),
+    (Kind.FLOOD, Role.QUEUE),
+)
+"""What is done to a graph whose prompts go through a queue as well."""
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -10,7 +10,12 @@ from tests.chaos.leaks import Held
 from tests.support.graph_process import RunningGraph
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-SERVICES = {Role.PREFILL: "PrefillWorker", Role.DECODE: "DecodeWorker", Role.FRONTEND: "Frontend"}
+SERVICES = {
+    Role.PREFILL: "PrefillWorker",
+    Role.DECODE: "DecodeWorker",
+    Role.FRONTEND: "Frontend",
+    Role.QUEUE: "NatsServer",
+}
 RANK_MODULE = "wavepp_worker.runtime.rank.main"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos.faults import EVERYWHERE, TO_DISKS, Kind, Role
+from tests.chaos.faults import EVERYWHERE, TO_DISKS, TO_QUEUES, Kind, Role
 
 REQUEST_SECONDS = 60
 """The workers' limit for a request: a client's bound is above it."""
@@ -61,4 +61,17 @@ TIERS = Setting(
     disk=True,
 )
 """One replica of four ranks whose blocks wander from device to host to disk."""
-SETTINGS = {setting.name: setting for setting in (DEFAULT, TIERS)}
+QUEUE = Setting(
+    "queue",
+    "graphs:disagg_wavepp_queue",
+    (
+        "--PrefillWorker.kv_tokens=12288",
+        "--PrefillWorker.intake_silence=5",
+        "--DecodeWorker.max_local_prefill_length=256",
+        "--DecodeWorker.max_prefill_queue_size=8",
+        "--DecodeWorker.max_num_batched_tokens=256",
+    ),
+    faults=(*EVERYWHERE, *TO_QUEUES),
+)
+"""Long prompts go through a queue, whose server is hurt as well; only if asked for."""
+SETTINGS = {setting.name: setting for setting in (DEFAULT, TIERS, QUEUE)}

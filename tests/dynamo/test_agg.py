@@ -62,7 +62,7 @@ class Remote:
         self.attempt += 1
         return BootstrapAddress(host="127.0.0.1", port=1, room=found, secret=fakes.KEY.for_room(found))
 
-    async def leave(self, *, done: bool) -> None:
+    def leave(self, *, done: bool) -> None:
         self.left.append(done)
 
 

@@ -114,8 +114,10 @@ def test_one_id_runs_once_however_often_and_where_it_is_sent(
     futures = [queue.submit([1, 2], id="same", replica=replica) for replica in (None, "r0", "r1", None)]
     assert len({future.result(10).replica for future in futures}) == 1
     with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as other:
+        began = time.monotonic()
         assert other.prefill([1, 2], id="same").first_token == 3
-    # Past the server's own memory of ids, which is of the message's header.
+        assert time.monotonic() - began < 1
+    # Messages that come when the first is over.
     publish(server, name.job("same"), Job(id="same", token_ids=(1, 2)).encode())
     publish(server, name.job("same", "r1"), Job(id="same", token_ids=(1, 2)).encode())
     empty(server, name)
@@ -125,7 +127,7 @@ def test_one_id_runs_once_however_often_and_where_it_is_sent(
 def test_two_messages_of_one_id_that_meet_run_once(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:
-    """The server's memory of ids does not help here: the messages have no such header."""
+    """The stream does not refuse them: their subjects differ."""
     queue.depth()
     for replica in (None, "r0", "r1"):
         publish(server, name.job("twice", replica), Job(id="twice", token_ids=(1, 2)).encode())
@@ -245,6 +247,13 @@ def test_a_job_that_fails_is_tried_again_and_at_last_kept_among_the_dead(
     with pytest.raises(RequestFailed, match=r"given up after 2 attempts.*attempt 4 failed"):
         queue.prefill([5, 6], id="never")
     empty(server, name)
+    # The id stays what it was, unless its sender says otherwise.
+    prefills.failures = 0
+    with pytest.raises(RequestFailed, match=r"given up after 2 attempts"):
+        queue.prefill([5, 6], id="never")
+    assert queue.prefill([5, 6], id="never", again=True).attempt == 1
+    assert queue.prefill([5, 6], id="never", again=True).attempt == 1
+    assert len(prefills.asked) == 5
     [(data, headers)] = dead(server, name)
     assert json.loads(data) == {"id": "never", "token_ids": [5, 6]}
     assert headers["Wavepp-Reason"] == "attempt 4 failed"

@@ -67,7 +67,7 @@ def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
             assert (address.host, address.port, job.attempt) == ("127.0.0.1", 4242, 1)
             assert prefills.running + prefills.waiting <= 1, "not done yet"
             await job._asking
-            await job.leave(done=True)
+            job.leave(done=True)
 
     with_remote(work)
     asked = prefills.asked[0]
@@ -75,6 +75,30 @@ def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
     assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 3)
     assert len(prefills.asked) == 2
     empty(server, name)
+
+
+def test_a_prompt_goes_where_its_beginning_was_prefilled(
+    with_remote: Callable[[Work], Any], make_intake: MakeIntake
+) -> None:
+    prefills = [FakePrefills(), FakePrefills()]
+    for number, each in enumerate(prefills):
+        make_intake(f"r{number}", each)
+
+    async def work(remote: RemotePrefill) -> None:
+        async def prefill(*ids: int) -> str:
+            job = remote.send(PrefillRequest.of("r", ids, handoff=True))
+            answer = await job._asking
+            job.leave(done=True)
+            return answer.replica
+
+        beginnings = [[number] * 64 for number in range(6)]
+        homes = [await prefill(*each) for each in beginnings]
+        for _ in range(2):
+            assert [await prefill(*each, 1, 2) for each in beginnings] == homes
+        # Of this one too little is known.
+        assert remote.send(PrefillRequest.of("r", [*beginnings[0], *[9] * 65]))._job.replica is None
+
+    with_remote(work)
 
 
 def test_another_attempt_has_another_address(
@@ -89,7 +113,7 @@ def test_another_attempt_has_another_address(
         first = await job.address(5, never)
         second = await job.address(5, never)
         assert (job.attempt, first.room != second.room) == (2, True)
-        await job.leave(done=True)
+        job.leave(done=True)
 
     with_remote(work)
 
@@ -101,11 +125,11 @@ def test_nobody_has_begun_it_the_caller_left_and_it_was_given_up(
         job = remote.send(REQUEST)
         with pytest.raises(QueueError, match="--remote-prefill-patience"):
             await job.address(0.2, never)
-        await job.leave(done=False)
+        job.leave(done=False)
         job = remote.send(REQUEST)
         with pytest.raises(RequestAborted):
             await job.address(5, lambda: True)
-        await job.leave(done=False)
+        job.leave(done=False)
 
     with_remote(impatient)
     prefills = FakePrefills()
@@ -136,7 +160,7 @@ def test_a_long_queue_and_a_server_that_is_gone_keep_prompts_here(
         jobs = [remote.send(REQUEST) for _ in range(2)]
         assert not remote.wanted(11), "a burst sees its own length"
         for job in jobs:
-            await job.leave(done=False)
+            job.leave(done=False)
         remote.limits = remote.limits.changed({"max_prefill_queue_size": 50})
         assert remote.wanted(11)
         server.kill()

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from wavepp_worker.decode.engine_io import DecodeStats
+from wavepp_worker.dynamo.intake_metrics import IntakeMetrics, RemoteMetrics
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
+from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.runtime.protocol.requests import EngineStats
 from wavepp_worker.serve.worker_load import load_lines
 
@@ -47,6 +52,21 @@ def test_each_engine_of_a_worker_has_a_line() -> None:
     assert load_lines(prefill) == [PREFILL_LINE]
     assert load_lines(decode) == [DECODE_LINE]
     assert load_lines(f"what Dynamo says {{\n{prefill}{decode}") == [PREFILL_LINE, DECODE_LINE]
+
+
+def test_a_queue_has_a_line_on_either_side() -> None:
+    counts, registry = IntakeCounts(), CollectorRegistry()
+    counts.held, counts.waiting, counts.queued = 3, 1, 1200
+    registry.register(IntakeMetrics(counts))
+    assert load_lines(generate_latest(registry).decode()) == [
+        "jobs now: 3 taken, 1 of them waiting; 1200 in the queue"
+    ]
+    remote, registry = RemotePrefill(RemotePrefillConfig(), QueueName("a", "b")), CollectorRegistry()
+    remote.sent, remote.returned = 1234, 5
+    registry.register(RemoteMetrics(remote))
+    assert load_lines(generate_latest(registry).decode()) == [
+        "since its start 1,234 prompts sent to the queue, of which 5 came back"
+    ]
 
 
 def test_who_has_no_metrics_has_no_line_and_who_did_nothing_has_zeros() -> None:

@@ -201,7 +201,7 @@ class AggWorker(WaveppWorker):
                         raise
                     logger.warning("request %s waits for another prefill: %s", request_id, error)
         finally:
-            await job.leave(done=done)
+            job.leave(done=done)
 
     async def _answer_here(
         self, request_id: str, parsed: ParsedRequest, context: Context

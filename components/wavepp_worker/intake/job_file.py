@@ -36,7 +36,13 @@ def read_job_line(record: dict[str, Any]) -> Job:
 
 
 def run_job_file(
-    queue: PrefillQueue, source: PromptSource[Job], results: ResultLines, *, ahead: int, shown: bool
+    queue: PrefillQueue,
+    source: PromptSource[Job],
+    results: ResultLines,
+    *,
+    ahead: int,
+    shown: bool,
+    again: bool = False,
 ) -> FileRun:
     """Send every job in order; each result is written once it and those before it are there.
 
@@ -46,6 +52,7 @@ def run_job_file(
     Args:
         queue: not open yet; closed afterwards.
         ahead: most jobs that are sent and not answered.
+        again: run jobs once more that failed before.
         shown: show progress on standard error.
 
     Raises:
@@ -54,7 +61,7 @@ def run_job_file(
         BrokenPipeError: nobody reads the results any more.
     """
     begun = time.monotonic()
-    feed = PromptFeed(source.lines, queue.submit, ahead)
+    feed = PromptFeed(source.lines, lambda job: queue.submit(job, again=again), ahead)
     run = FileRun(total=source.prompts)
     stopped = False
 

@@ -37,8 +37,11 @@ class JobLedger:
     def __init__(self, streams: QueueStreams) -> None:
         self._streams = streams
 
-    async def find(self, job: str) -> Recorded | None:
+    async def find(self, job: str, seconds: float = 0.0) -> Recorded | None:
         """What became of a job, by its token; None if nobody has begun it.
+
+        Args:
+            seconds: to try for.
 
         Raises:
             QueueError: the server does not answer.
@@ -47,14 +50,21 @@ class JobLedger:
         from nats.js.errors import NotFoundError
 
         name = self._streams.name
-        try:
-            found = await self._streams.jetstream.get_last_msg(
-                name.states_stream, name.state(job), direct=True
-            )
-        except NotFoundError:
-            return None
-        except Error as error:
-            raise QueueError(f"the NATS server does not say what became of job {job}: {error}") from error
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                found = await self._streams.jetstream.get_last_msg(
+                    name.states_stream, name.state(job), direct=True
+                )
+                break
+            except NotFoundError:
+                return None
+            except Error as error:
+                if time.monotonic() >= end:
+                    raise QueueError(
+                        f"the NATS server does not say what became of job {job}: {error}"
+                    ) from error
+            await asyncio.sleep(AGAIN_SECONDS)
         # What is no state is somebody's mischief, and stands for nothing but its revision.
         state = read_state(found.data or b"") or Waiting(job=0, attempts=0, error="its state cannot be read")
         return Recorded(state, found.seq)
@@ -99,18 +109,9 @@ class JobLedger:
 
     async def _after_refusal(self, job: str, state: JobState, replaces: int, end: float) -> int:
         """It may have been written before, and the server's word of it lost; or the last one was forgotten by age."""
-        found = await self._find_in_time(job, end)
+        found = await self.find(job, max(0.0, end - time.monotonic()))
         if found is None and replaces:
             return await self.write(job, state, 0, max(0.0, end - time.monotonic()))
         if found is not None and found.state == state:
             return found.revision
         raise Overtaken
-
-    async def _find_in_time(self, job: str, end: float) -> Recorded | None:
-        while True:
-            try:
-                return await self.find(job)
-            except QueueError:
-                if time.monotonic() > end:
-                    raise
-            await asyncio.sleep(AGAIN_SECONDS)

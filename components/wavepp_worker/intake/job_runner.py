@@ -28,6 +28,8 @@ from wavepp_worker.runtime.protocol.requests import PrefillResult
 
 logger = logging.getLogger(__name__)
 
+FIND_SECONDS = 30.0
+"""How long it is tried to find out what became of a job that was delivered, while the server is not reached."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts: it doubles with each."""
@@ -66,7 +68,7 @@ class JobRunner:
 
     async def _run(self, taken: TakenJob) -> None:
         while True:
-            found = await self._ledger.find(taken.token)
+            found = await self._ledger.find(taken.token, FIND_SECONDS)
             other = superseded(found, taken.number)
             there = other is not None and await self._streams.is_message_there(other)
             decision = decide(found, other_is_there=there, most_attempts=self._attempts)

@@ -20,7 +20,7 @@ from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.model.sampling_params import SamplingParams
 
 CONNECT_SECONDS = 10.0
-CALL_SECONDS = 60.0
+CALL_SECONDS = 150.0
 
 _ERRORS = {
     "invalid": InvalidRequest,
@@ -86,17 +86,17 @@ class PrefillQueue:
         if not self._thread.is_alive():
             self._loop.close()
 
-    def prefill(self, prompt: Job | Sequence[int] | str, **options: Any) -> JobResult:
+    def prefill(self, prompt: Job | Sequence[int] | str, *, again: bool = False, **options: Any) -> JobResult:
         """Send one job and wait for its answer; whoever interrupts that cancels it.
 
         Args:
-            prompt, options: as for ``submit``.
+            prompt, again, options: as for ``submit``.
 
         Raises:
             WaveppError: as the future of ``submit``.
         """
         job = make_job(prompt, **options)
-        future = self.submit(job)
+        future = self.submit(job, again=again)
         try:
             return future.result()
         except (KeyboardInterrupt, SystemExit):
@@ -104,17 +104,21 @@ class PrefillQueue:
                 self.cancel(job.id)
             raise
 
-    async def aprefill(self, prompt: Job | Sequence[int] | str, **options: Any) -> JobResult:
+    async def aprefill(
+        self, prompt: Job | Sequence[int] | str, *, again: bool = False, **options: Any
+    ) -> JobResult:
         """As ``prefill``, for asyncio; cancelling it cancels the job."""
         job = make_job(prompt, **options)
         try:
-            return await asyncio.wrap_future(self.submit(job))
+            return await asyncio.wrap_future(self.submit(job, again=again))
         except asyncio.CancelledError:
             with suppress(QueueError):
                 await asyncio.to_thread(self.cancel, job.id)
             raise
 
-    def submit(self, prompt: Job | Sequence[int] | str, **options: Any) -> Future[JobResult]:
+    def submit(
+        self, prompt: Job | Sequence[int] | str, *, again: bool = False, **options: Any
+    ) -> Future[JobResult]:
         """Send one job; the future has its answer.
 
         It fails with InvalidRequest if the job is wrong, RequestTimeout if its deadline is over, RequestAborted if it
@@ -123,6 +127,7 @@ class PrefillQueue:
 
         Args:
             prompt: a job, token ids, or text for the model's own tokenizer.
+            again: run a job once more whose id failed before, which else fails as it did for an hour.
             options: fields of the job beside ``token_ids`` and ``text``; it gets an id of its own unless ``id`` is one.
 
         Raises:
@@ -132,7 +137,7 @@ class PrefillQueue:
         job = make_job(prompt, **options)
         if self._closed or not self._thread.is_alive():
             raise QueueError("the queue is not open; use it in a with block, or call open() first")
-        return asyncio.run_coroutine_threadsafe(self._ask(job), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._ask(job, again), self._loop)
 
     def cancel(self, job_id: str) -> None:
         """Say that nobody wants a job's answer any more, from wherever it was sent; one that is answered stays so.
@@ -156,12 +161,12 @@ class PrefillQueue:
             raise QueueError("the queue is not open; use it in a with block, or call open() first")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
 
-    async def _ask(self, job: Job) -> JobResult:
+    async def _ask(self, job: Job, again: bool) -> JobResult:
         task = asyncio.current_task()
         assert task is not None
         self._asked.add(task)
         try:
-            return answered(await self._client.ask(job))
+            return answered(await self._client.ask(job, again=again))
         except asyncio.CancelledError:
             raise QueueError(
                 f"the queue was closed before job {job.id} was answered; it goes on, send its id again for the answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,6 +18,7 @@ from wavepp_worker.intake.messages import (
     JobFailure,
     JobResult,
     JobState,
+    Waiting,
     read_state,
 )
 from wavepp_worker.intake.names import QueueName, token
@@ -34,6 +36,8 @@ UNREACHED_SECONDS = 300.0
 DEADLINE_GRACE_SECONDS = 1.0
 """How long after its deadline a sender itself gives a job up that no replica has."""
 AGAIN_SECONDS = 0.25
+FORGIVEN_SECONDS = 2.0
+"""How long the message of a job that failed may take to leave its stream."""
 _NOT_STORED = 10077
 _TOO_MANY = (10047, 10023)
 
@@ -64,12 +68,15 @@ class QueueClient:
             with suppress(Exception):
                 await asyncio.wait_for(self._connection.close(), 2.0)
 
-    async def ask(self, job: Job, on_state: Callable[[JobState], None] | None = None) -> Answer:
+    async def ask(
+        self, job: Job, on_state: Callable[[JobState], None] | None = None, *, again: bool = False
+    ) -> Answer:
         """Send a job and wait for what becomes of it; of one whose id is known, for what becomes of that.
 
         Args:
             job: what to prefill.
             on_state: told what is heard of it meanwhile, and at the end.
+            again: run it once more if all that became of its id is that it failed.
 
         Raises:
             InvalidRequest: it is no job, or its id is that of one which asks for something else.
@@ -84,8 +91,13 @@ class QueueClient:
 
         subscription = await self._connection.subscribe(self._name.state(job.token), cb=hear)
         try:
-            if not await self._send(job, data) and (found := await self._find(job)) is not None:
+            found = await self._ledger.find(job.token, SEND_SECONDS)
+            forgiven = again and await self._forgive(job.token, found)
+            if found is not None and isinstance(found.state, (JobResult, JobFailure)) and not forgiven:
+                # Sent once more it would be dropped without a word.
                 heard.put_nowait(found.state)
+            else:
+                await self._send_until_taken(job, data, heard, FORGIVEN_SECONDS if forgiven else 0.0)
             answer = await self._answer(job, heard, on_state)
         finally:
             with suppress(Exception):
@@ -105,13 +117,40 @@ class QueueClient:
         job = token(job_id)
         answer = JobFailure(code=code, error=why or f"job {job_id} was cancelled by its sender")
         while True:
-            found = await self._ledger.find(job)
+            found = await self._ledger.find(job, SEND_SECONDS)
             if found is not None and isinstance(found.state, (JobResult, JobFailure)):
                 return
             with suppress(Overtaken):
                 await self._ledger.write(job, answer, found.revision if found else 0, SEND_SECONDS)
                 await self._connection.publish(self._name.cancel(job), b"")
                 return
+
+    async def _forgive(self, job: str, found: Recorded | None) -> bool:
+        """Have a job that failed begin anew, however often that was; False if it did not fail, and stays as it is."""
+        if found is None or not isinstance(found.state, JobFailure):
+            return False
+        with suppress(Overtaken):
+            anew = Waiting(job=0, attempts=0, error="it is sent again")
+            await self._ledger.write(job, anew, found.revision, SEND_SECONDS)
+        # Who was quicker has it begin anew as well.
+        return True
+
+    async def _send_until_taken(
+        self, job: Job, data: bytes, heard: asyncio.Queue[JobState], seconds: float
+    ) -> None:
+        """Queue a job, or find what becomes of the one of its id.
+
+        Args:
+            heard: gets what is known of it already.
+            seconds: to try for, while an earlier message of its id is still there.
+        """
+        end = time.monotonic() + seconds
+        while not await self._send(job, data):
+            if time.monotonic() >= end:
+                if (found := await self._find(job)) is not None:
+                    heard.put_nowait(found.state)
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def depth(self) -> int:
         """Jobs in the queue that no replica has taken.
@@ -135,12 +174,14 @@ class QueueClient:
         from nats.js.errors import APIError
 
         end = time.monotonic() + SEND_SECONDS
+        # Of this sending alone, whose word may be lost: the id itself is seen to by the stream and the states.
+        headers = {"Nats-Msg-Id": f"{job.token}.{uuid.uuid4().hex}"}
         while True:
             try:
-                told = await self._streams.jetstream.publish(
-                    self._name.job(job.token, job.replica), data, headers={"Nats-Msg-Id": job.token}
+                await self._streams.jetstream.publish(
+                    self._name.job(job.token, job.replica), data, headers=headers
                 )
-                return not told.duplicate
+                return True
             except MaxPayloadError as error:
                 most = self._connection.max_payload
                 raise InvalidRequest(

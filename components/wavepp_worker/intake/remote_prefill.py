@@ -17,6 +17,7 @@ from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSam
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_limits import PrefillLimits
 from wavepp_worker.intake.prefill_queue import answered
+from wavepp_worker.intake.prefix_places import PrefixPlaces
 from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 60.0
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
+LAST_WORDS_SECONDS = 2.0
+"""For what is still to be said of jobs when a worker stops."""
 LOOK_SECONDS = 0.5
 """How often it is looked how long the queue is."""
 
@@ -37,9 +40,22 @@ class RemoteJob:
         attempt: the last whose address was given; 0 if none was.
     """
 
-    def __init__(self, client: QueueClient, job: Job) -> None:
-        """Sends it."""
+    def __init__(
+        self,
+        client: QueueClient,
+        job: Job,
+        on_answer: Callable[[JobResult], None],
+        leaving: set[asyncio.Task[None]],
+    ) -> None:
+        """Sends it.
+
+        Args:
+            on_answer: told who prefilled it.
+            leaving: holds what is still said of it once nobody waits for it.
+        """
         self.attempt = 0
+        self._leaving = leaving
+        self._on_answer = on_answer
         self._client = client
         self._job = job
         self._addresses: asyncio.Queue[Running | None] = asyncio.Queue()
@@ -47,7 +63,9 @@ class RemoteJob:
 
     async def _ask(self) -> JobResult:
         try:
-            return answered(await self._client.ask(self._job, self._hear))
+            answer = answered(await self._client.ask(self._job, self._hear))
+            self._on_answer(answer)
+            return answer
         finally:
             self._addresses.put_nowait(None)
 
@@ -95,13 +113,18 @@ class RemoteJob:
         self._asking.result()
         raise QueueError(f"job {self._job.id} was answered without its KV being handed over")
 
-    async def leave(self, *, done: bool) -> None:
-        """Wait for nothing more; unless it is done, nobody wants it any more."""
+    def leave(self, *, done: bool) -> None:
+        """Wait for nothing more; unless it is done, nobody wants it any more, which the queue is told by and by."""
         self._asking.add_done_callback(_seen)
         if not done and not self._asking.done():
             self._asking.cancel()
-            with suppress(WaveppError):
-                await self._client.cancel(self._job.id)
+            task = asyncio.create_task(self._cancel())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _cancel(self) -> None:
+        with suppress(WaveppError):
+            await self._client.cancel(self._job.id)
 
 
 class RemotePrefill:
@@ -122,8 +145,10 @@ class RemotePrefill:
         self.patience = config.remote_prefill_patience
         self.sent = self.returned = 0
         self._client = QueueClient(name, config.nats_server)
+        self._places = PrefixPlaces()
         self._queued = 0
         self._reached = False
+        self._leaving: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -140,6 +165,10 @@ class RemotePrefill:
         """Leave; idempotent, also if never opened."""
         if self._looking is not None:
             self._looking.cancel()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=LAST_WORDS_SECONDS)
+        for task in self._leaving:
+            task.cancel()
         await self._client.close()
 
     def wanted(self, uncached_tokens: int) -> bool:
@@ -149,12 +178,16 @@ class RemotePrefill:
     def send(self, request: PrefillRequest) -> RemoteJob:
         """Queue a prompt, under an id of its own: clients may choose those of requests, and use one twice.
 
+        It addresses the replica that prefilled most of it before, if that was half of it.
+
         Args:
             request: as an engine here would take it.
         """
         self.sent += 1
         # Until it is looked at again, so that a burst sees its own length.
         self._queued += 1
+        place = self._places.find(request.tokens, request.salt)
+        worthwhile = place is not None and 2 * place.tokens >= request.prompt_tokens
         job = Job(
             id=f"{request.request_id}-{uuid.uuid4().hex}",
             token_ids=tuple(token_ids.unpack(request.tokens).tolist()),
@@ -165,8 +198,13 @@ class RemotePrefill:
             priority=request.priority,
             banned=request.banned,
             handoff=True,
+            replica=place.replica if place is not None and worthwhile else None,
         )
-        return RemoteJob(self._client, job)
+
+        def note(answer: JobResult) -> None:
+            self._places.note(request.tokens, request.salt, answer.replica)
+
+        return RemoteJob(self._client, job, note, self._leaving)
 
     async def _look(self) -> None:
         while True:

@@ -30,6 +30,16 @@ def load_lines(metrics: str) -> list[str]:
             f"{_percent(values['reused_tokens_total'], values['prompt_tokens_total'])} of "
             f"{values['prompt_tokens_total']:,.0f} prompt tokens reused"
         )
+    if "jobs_held" in values:
+        lines.append(
+            f"jobs now: {values['jobs_held']:.0f} taken, {values['jobs_waiting']:.0f} of them waiting; "
+            f"{values['jobs_queued']:.0f} in the queue"
+        )
+    if "remote_prefills_total" in values:
+        lines.append(
+            f"since its start {values['remote_prefills_total']:,.0f} prompts sent to the queue, of which "
+            f"{values['remote_prefills_returned_total']:,.0f} came back"
+        )
     if "decode_running_requests" in values:
         lines.append(
             f"decode now: {values['decode_running_requests']:.0f} running, "
