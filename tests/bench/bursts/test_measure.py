@@ -37,3 +37,10 @@ def test_layers_that_resume_from_snapshots_compute_what_is_shared_once(cell: Bur
     without = measure_virtual(cell, stages, False, KV_TOKENS, interval=65_536, charge=0.0)
     assert making.computed == making.least < without.computed == without.tokens
     assert making.seconds < without.seconds
+
+
+def test_of_those_who_come_too_late_for_a_snapshot_one_computes_for_all_others() -> None:
+    """On one stage the first of all runs before the others are heard of."""
+    cell = Burst(2, 16, 4096)
+    making = measure_virtual(cell, 1, True, KV_TOKENS, interval=8192)
+    assert making.computed <= making.least + 2 * cell.prefix

@@ -89,3 +89,29 @@ def test_a_reader_beyond_the_end_is_noticed() -> None:
 @pytest.mark.parametrize(("tokens", "expected"), [(8, 3), (9, 4), (1, 0), (0, 0)])
 def test_the_last_token_is_always_computed(tokens: int, expected: int) -> None:
     assert shareable(blocks("abcd"), tokens, BLOCK) == expected
+
+
+def test_where_a_writer_was_found_to_leave_nothing_another_is_found_or_an_earlier_place() -> None:
+    made = making(first="abcdef")
+    made.reads("reader", "first", 4)
+    made.lowered("reader", 2)
+    made.lowered("stranger", 0)
+    assert made.writer(blocks("abcdx"), 0, 4) == ("first", 2)
+    assert made.writer(blocks("abcx"), 2, 3) is None, "it has as much already"
+    assert made.writer(blocks("abcdefx"), 0, 6) == ("first", 6)
+    made.reads("reader", "first", 2)
+    made.lowered("reader", 1)
+    assert made.writer(blocks("abcdx"), 0, 4) == ("first", 1)
+    made.admitted("second", blocks("abcdey"), 1)
+    assert made.writer(blocks("abcdx"), 0, 4) == ("second", 4)
+
+
+def test_what_is_left_behind_is_known_of_branches_and_of_readers() -> None:
+    made = InTheMaking()
+    made.admitted("writer", blocks("abcdef"), 0, [3])
+    made.reads("reader", "writer", 5)
+    assert [made.sure("writer", end) for end in (2, 3, 5)] == [False, True, False]
+    made.admitted("reader", blocks("abcdeg"), 5)
+    assert made.sure("writer", 5)
+    made.ended("writer")
+    assert not made.sure("writer", 5)

@@ -28,6 +28,7 @@ class Cache:
     free: float = 0
     present: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
+    leaves_snapshots: bool = False
 
     def free_tokens(self) -> float:
         return self.free

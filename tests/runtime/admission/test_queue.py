@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import (
     MAX_HINT_AGE_SECONDS,
@@ -171,3 +172,49 @@ def test_where_blocks_in_the_making_are_not_reused_nobody_expects_branches() -> 
         queue.arrive(name, 12, 0.0, BlockKeys.of(keys_of([1] * 12)))
     queue.apply(RoundOutcome(candidates=(Admit("a", 0), Admit("b", 0))), 0.0)
     assert queue.work(0.0).prepare == (Admit("a", 0), Admit("b", 0))
+
+
+class Snapshots:
+    """Implements ``CacheView`` of a rank with all the room there is."""
+
+    leaves_snapshots = True
+
+    def free_tokens(self) -> float:
+        return 1e6
+
+    def standing(self, keys: BlockKeys, prompt_tokens: int) -> Standing:
+        del keys, prompt_tokens
+        return Standing(0, 0)
+
+
+def test_where_it_is_not_known_whether_a_writer_leaves_a_snapshot_one_request_finds_out_for_all() -> None:
+    """If it does not, that one computes what they share, and the others read from it."""
+    queue, cache = AdmissionQueue(limit=8, block_size=BLOCK), Snapshots()
+    writer = [1] * 8
+
+    def arrive(*names: str) -> None:
+        for name in names:
+            queue.arrive(name, 12, 0.0, BlockKeys.of(keys_of([*writer, *name.encode() * 4])))
+        queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in names)), 0.0)
+
+    def prepared() -> tuple[Admit, ...]:
+        return queue.work(0.0, cache=cache).prepare
+
+    arrive("w")
+    assert prepared() == (Admit("w", 0),)
+    queue.apply(RoundOutcome(admitted=(Admit("w", 0),)), 0.0)
+    arrive("a", "b", "c")
+    assert prepared() == (Admit("a", 8, "w"),)
+    queue.apply(RoundOutcome(lower=(Admit("a", 0),)), 0.0)
+    assert queue.work(0.0, cache=cache).reconcile == (Admit("a", 0, branches=(8,)),)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 0, branches=(8,)),)), 0.0)
+    assert prepared() == (Admit("b", 8, "a"), Admit("c", 8, "a"))
+    queue.check()
+
+
+def test_requests_without_a_writer_wait_for_nobody_to_find_out() -> None:
+    queue = AdmissionQueue(limit=8, block_size=BLOCK)
+    for name in "ab":
+        queue.arrive(name, 12, 0.0, BlockKeys.of(keys_of([*name.encode() * 12])))
+    queue.apply(RoundOutcome(candidates=(Admit("a", 0), Admit("b", 0))), 0.0)
+    assert queue.work(0.0, cache=Snapshots()).prepare == (Admit("a", 0), Admit("b", 0))

@@ -8,8 +8,8 @@ when it asks the ranks to prepare the *reader*, and offers the reader's lane to 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
 
@@ -22,13 +22,24 @@ class Writer:
         keys: of the full blocks of its prompt.
         start: blocks that it reuses itself.
         end: blocks that will be there when it is over.
+        leaves: endpoints at which it leaves behind whatever resuming there needs, as far as that is known.
+        gaps: ``(low, high)``: who wanted to resume after ``high`` blocks of it could do so after ``low`` at most.
         aborted: it goes on only for its readers.
     """
 
     keys: BlockKeys
     start: int
     end: int
+    leaves: set[int] = field(default_factory=set)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
     aborted: bool = False
+
+    def resumable(self, end: int) -> int:
+        """Where who wants to resume after ``end`` blocks can hope to."""
+        for low, high in sorted(self.gaps, reverse=True):
+            if low < end <= high:
+                end = low
+        return end
 
 
 class InTheMaking:
@@ -47,12 +58,29 @@ class InTheMaking:
         """Admitted requests that are not over."""
         return len(self._writers)
 
-    def admitted(self, request_id: str, keys: BlockKeys, endpoint: int) -> None:
-        """All ranks hold a request, which will compute what follows ``endpoint``; if it reads, then up to there."""
-        writer = self._writers[request_id] = Writer(keys, endpoint, len(keys))
+    def admitted(self, request_id: str, keys: BlockKeys, endpoint: int, branches: Iterable[int] = ()) -> None:
+        """All ranks hold a request, which will compute what follows ``endpoint``; if it reads, then up to there.
+
+        Args:
+            branches: endpoints at which it was asked to leave behind what resuming there needs.
+        """
+        writer = self._writers[request_id] = Writer(keys, endpoint, len(keys), {*branches})
         self._by_first_block[first_block(keys)][request_id] = writer
         if request_id in self._reads:
-            self._read(request_id, self._reads[request_id][0], endpoint)
+            name = self._reads[request_id][0]
+            self._read(request_id, name, endpoint)
+            if name in self._writers:
+                self._writers[name].leaves.add(endpoint)
+
+    def lowered(self, request_id: str, endpoint: int) -> None:
+        """Some rank can let a request resume no further than there; remembered of its writer, if it has one."""
+        name, wanted = self._reads.get(request_id, ("", 0))
+        if name in self._writers:
+            self._writers[name].gaps.append((endpoint, wanted))
+
+    def sure(self, writer: str, endpoint: int) -> bool:
+        """Whether a request is known to leave behind whatever resuming at ``endpoint`` needs."""
+        return writer in self._writers and endpoint in self._writers[writer].leaves
 
     def writer(self, keys: BlockKeys, present: int, limit: int) -> tuple[str, int] | None:
         """Who makes most of the blocks after the first ``present``, up to ``limit``, and up to where.
@@ -63,8 +91,8 @@ class InTheMaking:
         for request_id, writer in self._by_first_block.get(first_block(keys), {}).items():
             end = min(writer.end, limit)
             if writer.start < end and reached < end and same_block(keys, writer.keys, reached):
-                common = common_blocks(keys, writer.keys, reached + 1, end)
-                if common > writer.start:
+                common = writer.resumable(common_blocks(keys, writer.keys, reached + 1, end))
+                if common > max(writer.start, reached):
                     best, reached = request_id, common
         return (best, reached) if best is not None else None
 

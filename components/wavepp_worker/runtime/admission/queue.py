@@ -192,6 +192,8 @@ class AdmissionQueue:
                 admit = self._candidate(request_id, entry)
                 if self._made_by_another(entry, admit, prepare):
                     break
+                if cache is not None and cache.leaves_snapshots and self._asked_by_another(admit, prepare):
+                    break
                 left -= self._room(entry, admit, groups)
                 if left < 0:
                     if not prepare and not again:
@@ -232,13 +234,20 @@ class AdmissionQueue:
             if self.order is not None:
                 self.order.admitted(entry, admit.endpoint)
             if self.block_size:
-                self._making.admitted(admit.request_id, entry.keys, admit.endpoint // self.block_size)
+                self._making.admitted(
+                    admit.request_id,
+                    entry.keys,
+                    admit.endpoint // self.block_size,
+                    [end // self.block_size for end in admit.branches],
+                )
             selected = now if entry.selected is None else entry.selected
             admissions.append(
                 Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected, after)
             )
         for admit in outcome.lower:
             self._lower[admit.request_id] = admit.endpoint
+            if self.block_size:
+                self._making.lowered(admit.request_id, admit.endpoint // self.block_size)
         if outcome.failed:
             self._put_back(outcome.failed)
             self._retry_at = now + ROUND_RETRY_SECONDS
@@ -289,6 +298,15 @@ class AdmissionQueue:
             entry.keys, endpoint // self.block_size, islice(self._waiting.values(), MAX_BRANCHES_FROM)
         )
         return tuple(end * self.block_size for end in blocks)
+
+    def _asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
+        """Whether it turns out in this round if a request can resume there.
+
+        If it cannot, and all who want to were prepared at once, all would go down and compute the same.
+        """
+        if not admit.writer or self._making.sure(admit.writer, admit.endpoint // self.block_size):
+            return False
+        return any((other.writer, other.endpoint) == (admit.writer, admit.endpoint) for other in prepare)
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:
