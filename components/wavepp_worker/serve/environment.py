@@ -7,6 +7,7 @@ import resource
 from collections.abc import Mapping
 from typing import Any
 
+from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.errors import ConfigError
 
 BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
@@ -57,7 +58,7 @@ rooms. Who names one of these after it gets its lines all the same."""
 
 def base_environment() -> dict[str, str]:
     """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
-    inherited = {**LOOPBACK, **CANARY, **QUIET, **os.environ}
+    inherited = with_short_spins({**LOOPBACK, **CANARY, **QUIET, **os.environ})
     if "DYN_LOG" in os.environ:
         inherited["DYN_LOG"] = f"{PROBES},{os.environ['DYN_LOG']}"
     # One port for all would let only the first worker start.

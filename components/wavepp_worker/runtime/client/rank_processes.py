@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills, process_state
 from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS, RankConfig
 
@@ -31,7 +32,7 @@ class RankProcesses:
 
     def __init__(self, configs: list[RankConfig], on_exit: Callable[[int, str], None]) -> None:
         """Spawn the ranks; ``on_exit(rank, reason)`` comes once, from a watcher thread."""
-        environment = {**os.environ, "OMP_NUM_THREADS": str(configs[0].threads)}
+        environment = with_short_spins({**os.environ, "OMP_NUM_THREADS": str(configs[0].threads)})
         self._on_exit = on_exit
         self._oom_kills = oom_kills()
         self._closing = threading.Event()

@@ -1,0 +1,17 @@
+"""How threads that compute together wait for each other, as the OpenMP library of torch finds in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SPINS = "3000"
+"""Rounds, some 10 µs, that a thread looks for work before it sleeps. By default it looks for a millisecond at a time:
+where others want the same cores, those that wait keep those from running for whom they wait. Measured with 2 threads on
+2 cores: 3 to 10 % slower than the default while nobody else computes, and 6 to 15 times as fast while others do."""
+
+
+def with_short_spins(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that computes; what it says itself of waiting stays."""
+    if "OMP_WAIT_POLICY" in environment:
+        return dict(environment)
+    return {"GOMP_SPINCOUNT": SPINS, **environment}
