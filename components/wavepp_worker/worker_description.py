@@ -34,6 +34,7 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
         device: what it computes on.
         ranks: in the order of their layers.
         bootstrap: ``host:port`` at which decode workers claim hand-offs.
+        transport: how it hands KV over: ``socket`` or ``nixl``; None if it takes KV, over whatever it is offered.
     """
 
     role: str
@@ -41,6 +42,7 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     ranks: tuple[RankDescription, ...]
     bootstrap: str | None = None
+    transport: str | None = None
 
 
 class WorkerDescription(msgspec.Struct, frozen=True, kw_only=True):

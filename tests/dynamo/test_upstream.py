@@ -79,6 +79,25 @@ def test_the_reason_is_told_as_long_as_a_worker_is_missed(
     asyncio.run(scenario())
 
 
+def test_who_is_back_is_not_blamed_for_another(die: Callable[[], None], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            notes = DeathNotes(tmp_path / "deaths.json")
+            now = time.monotonic()
+            notes.note(Death("PrefillWorker:0", "ended with exit code 70", now))
+            notes.back("PrefillWorker:0", now)
+            frontend.script = [503, 500, 500]
+            back = "PrefillWorker:0 ended with exit code 70, and is just back; ask again"
+            assert json.loads((await client.ask())[1])["message"] == back
+            notes.note(Death("PrefillWorker:1", "was ended by SIGKILL", now))
+            for script in ([503], [500, 500]):
+                frontend.script = list(script)
+                status, text = await client.ask()
+                assert (status, json.loads(text)["message"]) == (503, f"{KILLED}; ask again")
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_has_begun_ends_with_who_died(die: Callable[[], None]) -> None:
     async def scenario() -> None:
         async with proxied() as (frontend, _, client):

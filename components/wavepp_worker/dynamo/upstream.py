@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since, missed_since
+from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since, missed_since, to_blame
 
 LEASE_SECONDS = 12.0
 """How long after a worker's death Dynamo may still send requests to it, where nobody takes it out of discovery."""
@@ -240,7 +240,10 @@ def _failure(events: bytes) -> re.Match[bytes] | None:
 
 
 def _told(deaths: list[Death]) -> str:
-    return ", and ".join(f"{death.label} {death.why}" for death in deaths)
+    return ", and ".join(
+        f"{death.label} {death.why}{'' if death.back is None else ', and is just back'}"
+        for death in to_blame(deaths)
+    )
 
 
 def _event(sentence: str) -> bytes:

@@ -62,8 +62,13 @@ def deaths_since(environment: Mapping[str, str], since: float) -> list[Death]:
 
 
 def missed_since(environment: Mapping[str, str], since: float) -> list[Death]:
-    """Who has died and is not back, or came back at ``since`` or later; else as ``deaths_since``."""
-    return [death for death in _read(environment) if death.back is None or death.back >= since]
+    """Who has died and is not back; if all are, who came back at ``since`` or later."""
+    return to_blame([death for death in _read(environment) if death.back is None or death.back >= since])
+
+
+def to_blame(deaths: list[Death]) -> list[Death]:
+    """Those of them who are not back; all, if all are."""
+    return [death for death in deaths if death.back is None] or deaths
 
 
 def _read(environment: Mapping[str, str]) -> list[Death]:

@@ -9,6 +9,8 @@ import msgspec
 
 from wavepp_worker.worker_description import EngineDescription, RankDescription, WorkerDescription
 
+_TRANSPORTS = {"socket": "sockets", "nixl": "NIXL"}
+
 
 def banner(state: Mapping[str, Any], loads: Mapping[str, list[str]] | None = None) -> list[str]:
     """A few lines for each process.
@@ -63,8 +65,12 @@ def _engine(engine: EngineDescription) -> str:
     for name, key in (("host", "host_tokens"), ("disk", "disk_tokens")):
         if any(getattr(rank, key) for rank in ranks):
             parts.append(f"{name} {_pools(ranks, key)}")
-    if engine.bootstrap is not None:
-        parts.append(f"hand-offs at {engine.bootstrap}")
+    if engine.transport is not None or engine.bootstrap is not None:
+        over = (
+            "" if engine.transport is None else f" over {_TRANSPORTS.get(engine.transport, engine.transport)}"
+        )
+        at = "" if engine.bootstrap is None else f" at {engine.bootstrap}"
+        parts.append(f"hand-offs{over}{at}")
     return "; ".join(parts)
 
 

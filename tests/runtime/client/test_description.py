@@ -36,6 +36,7 @@ def address(rank: int, layers: tuple[int, int]) -> RankAddress:
 def test_each_rank_has_its_layers_its_process_and_whole_blocks_of_every_tier() -> None:
     told = engine_description(CONFIG, [address(0, (0, 3)), address(1, (3, 5))], [7, 8])
     assert (told.role, told.dtype, told.device) == ("prefill", "bfloat16", CONFIG.device)
+    assert told.transport == "socket"
     assert told.ranks == (
         RankDescription(layers=3, kv_tokens=96, bytes_per_token=100, disk_tokens=320, pid=7),
         RankDescription(layers=2, kv_tokens=192, bytes_per_token=101, host_tokens=48, disk_tokens=320, pid=8),

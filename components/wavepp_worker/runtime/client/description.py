@@ -30,6 +30,7 @@ def engine_description(
         role="prefill",
         dtype=addresses[0].dtype,
         device=config.device,
+        transport=addresses[0].transport,
         ranks=tuple(
             RankDescription(
                 layers=address.layers[1] - address.layers[0],
