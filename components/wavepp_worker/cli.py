@@ -94,7 +94,9 @@ def prefill(
     ] = None,
     max_num_seqs: Annotated[
         int | None,
-        typer.Option(help="Most requests admitted at once (default: 64; formerly --max-batch)."),
+        typer.Option(
+            help="Most requests that share waves, and most that hold a lease (default: 64; formerly --max-batch)."
+        ),
     ] = None,
     timeline: Annotated[
         Path | None, typer.Option(help="Write a trace of every rank here, for ui.perfetto.dev.")

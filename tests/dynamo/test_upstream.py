@@ -129,6 +129,22 @@ def test_failures_that_nobody_died_of_pass_once_as_they_are(die: Callable[[], No
     asyncio.run(scenario())
 
 
+def test_an_answer_at_which_the_frontend_panicked_is_asked_for_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(FAILED, "message", "Failed to await chat completions task")
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            frontend.script = [500, 200, 500, 500]
+            assert await client.ask() == (200, '{"text": "right"}')
+            status, text = await client.ask()
+            assert (status, json.loads(text)["message"]) == (500, FAILED["message"])
+            assert frontend.asked == 4
+
+    asyncio.run(scenario())
+
+
 def test_without_a_launcher_nobody_waits_for_its_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NEWS_SECONDS", 600.0)
     monkeypatch.delenv(VARIABLE, raising=False)

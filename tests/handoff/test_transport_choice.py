@@ -20,5 +20,7 @@ def test_resolve(monkeypatch: Any, installed: bool) -> None:
     if installed:
         assert resolve_transport("nixl") == "nixl"
     else:
-        with pytest.raises(ConfigError, match=r"handoff is nixl, but NIXL is not installed: .*\[nixl\]"):
+        with pytest.raises(
+            ConfigError, match=r"handoff is nixl, but NIXL is not installed: .* nixl-cu12, or set"
+        ):
             resolve_transport("nixl")

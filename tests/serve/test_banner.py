@@ -35,7 +35,7 @@ def test_a_worker_is_told_with_its_ranks_its_tiers_and_its_urls() -> None:
         {"processes": [process(about=about(*ranks, bootstrap="127.0.0.1:4242", transport="nixl"))]}
     )
     assert lines == [
-        "PrefillWorker:1  http://127.0.0.1:20001  pid 7",
+        "PrefillWorker:1  http://127.0.0.1:20001  pid 7, worker_id 2a (42)",
         "                 prefill: bfloat16 on cuda, 2 ranks of 16 + 14 layers (pids 8, 9); KV 32,768 tokens a rank "
         "(128 + 16 MiB); host 65,536 tokens a rank (256 + 32 MiB); hand-offs over NIXL at 127.0.0.1:4242",
         "                 metrics http://127.0.0.1:20001/metrics  health http://127.0.0.1:20001/health",

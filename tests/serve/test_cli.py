@@ -121,6 +121,10 @@ def test_a_setting_without_its_service_is_told_how_to_be_written() -> None:
     for words, said in (
         (["--pp=3"], "--pp: no such option; a setting of a service is written --Service.pp=3, such as --Pre"),
         (["--pp", "3"], "--pp: no such option; a setting of a service is written --Service.pp=VALUE, such"),
+        (
+            ["--ppp=3"],
+            "--ppp: no such option; a setting of a service is written --Service.pp=3, such as --Pre",
+        ),
         (["pp=3"], "pp: no such option; a setting of a service is written --Service.pp=3, such as --Prefill"),
     ):
         result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-run", *words])
@@ -135,3 +139,9 @@ def test_launcher_does_not_load_torch() -> None:
         f"assert CliRunner().invoke(app, {words!r}).exit_code == 0; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_serve_prints_versions_too() -> None:
+    result = typer.testing.CliRunner().invoke(app, ["serve", "--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("wavepp-worker ")

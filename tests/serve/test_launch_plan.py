@@ -204,6 +204,11 @@ def test_an_architecture_that_cannot_run_is_refused_before_anything_starts(
         make_launch_plan(resolve("graphs:disagg_wavepp"), {"Common": {"model": str(model)}}, Options())
 
 
+def test_a_key_of_another_service_is_told_whose_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"^DecodeWorker\.pp: unknown; pp is a key of PrefillWorker$"):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), {"DecodeWorker": {"pp": 2}}, Options())
+
+
 def test_gpus_go_to_one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,7")
     config = {"PrefillWorker": {"ServiceArgs": {"resources": {"gpu": 2}}}}

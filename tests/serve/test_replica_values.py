@@ -56,3 +56,12 @@ def test_any_free_port_is_any_free_port_for_all() -> None:
     assert replica_values(PREFILL_WORKER, {"bootstrap_port": 0}, 1, 2) == {"bootstrap_port": 0}
     with pytest.raises(ConfigError, match=r"^PrefillWorker\.bootstrap_port: 'x' is not a port number"):
         replica_values(PREFILL_WORKER, {"bootstrap_port": "x"}, 1, 2)
+
+
+@pytest.mark.parametrize("place", ["{rank}", "{replicas}", "{}"])
+def test_a_place_for_what_replicas_have_not_is_refused(place: str) -> None:
+    values = {"disk_path": f"/cache/{place}/{{replica}}"}
+    with pytest.raises(
+        ConfigError, match=r"^PrefillWorker\.disk_path: \{\w*\} stands for nothing; .* \{replica\}"
+    ):
+        replica_values(PREFILL_WORKER, values, 0, 1)

@@ -28,6 +28,8 @@ AGAIN_SECONDS = 0.2
 _POLL_SECONDS = 0.05
 VAGUE = "is not ready to serve requests"
 """In what Dynamo says, at more length, where workers are missed."""
+PANICKED = "Failed to await"
+"""In what Dynamo says of an answer that a panic of its own cut off, such as at half a character."""
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
@@ -133,13 +135,16 @@ class Upstream:
             try:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
-                if not await self._deaths(began):
+                if PANICKED not in str(error) and not await self._deaths(began):
                     raise Unanswered(str(error), 500, "Internal Server Error") from error
             await asyncio.sleep(AGAIN_SECONDS)
             try:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
-                raise Unanswered(f"{_told(await self._deaths(began)) or error}; ask again") from error
+                deaths = await self._deaths(began)
+                if PANICKED in str(error) and not deaths:
+                    raise Unanswered(str(error), 500, "Internal Server Error") from error
+                raise Unanswered(f"{_told(deaths) or error}; ask again") from error
         except asyncio.CancelledError:
             if self._over is None:
                 raise

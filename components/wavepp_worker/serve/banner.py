@@ -43,7 +43,14 @@ def _where(process: Mapping[str, Any]) -> str:
         life = f"pid {process['pid']}" + ("" if process["ready"] else ", not ready")
     restarts = process["restarts"]
     again = f", {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
-    return f"{process['url']}  {life}{again}"
+    return f"{process['url']}  {life}{again}{_instance(process)}"
+
+
+def _instance(process: Mapping[str, Any]) -> str:
+    """Its id in Dynamo's discovery, in both forms in which logs and metrics have it."""
+    about = process.get("about")
+    found = None if about is None else msgspec.convert(about, WorkerDescription).instance
+    return "" if found is None else f", worker_id {found} ({int(found, 16)})"
 
 
 def _engines(process: Mapping[str, Any]) -> list[str]:
@@ -90,8 +97,8 @@ def _urls(process: Mapping[str, Any]) -> list[str]:
         return [f"health {url}/healthz", "send it jobs: wavepp submit jobs.jsonl --out results.jsonl"]
     lines = [f"metrics {url}/metrics  health {url}/health"]
     if process["kind"] == "worker":
-        roles = {engine.role for engine in _described(process)}
         # Timings are of prefills.
-        controls = ("audit",) if roles == {"decode"} else ("audit", "timings")
+        prefills = any(engine.role == "prefill" for engine in _described(process))
+        controls = ("audit", "timings") if prefills else ("audit",)
         lines += [f"{control}: curl -X POST {url}/engine/control/{control}" for control in controls]
     return lines

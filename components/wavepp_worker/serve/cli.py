@@ -53,6 +53,7 @@ class _WithOverrides(TyperCommand):
             value = match["value"] or match["of_bare"] or "VALUE"
             # One that is like an option is typer's to complain of.
             if not word.startswith("--") or (key not in options and not did_you_mean(key, options)):
+                key = did_you_mean(key, _usual_keys()).removeprefix(" (did you mean ")[:-2] or key
                 _fail(
                     f"{word.partition('=')[0]}: no such option; a setting of a service is written "
                     f"--Service.{key}={value}, such as --PrefillWorker.{key}={value}, or --Common.{key}={value} for "
@@ -125,6 +126,10 @@ def serve(
         bool,
         typer.Option("-v", "--verbose", help="Show all that processes say while they come up and leave."),
     ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
+    ] = False,
     stop_timeout: Annotated[
         int, typer.Option(min=0, help="Seconds that requests have to end once a process is told to stop.")
     ] = KeepLimits.stop_seconds,
@@ -157,6 +162,11 @@ def serve(
         _fail(_as_written(error, chosen, context, file, model), CONFIG_EXIT_CODE)
     except StartFailed as error:
         _fail(str(error), error.code)
+
+
+def _usual_keys() -> set[str]:
+    services = [service for graph in shipped() for service in graph.services]
+    return {key for each in services for key in (*each.defaults, *each.common, *each.unshared)}
 
 
 def list_graphs() -> str:

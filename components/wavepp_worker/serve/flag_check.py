@@ -30,10 +30,17 @@ def check_module(service: Service) -> None:
         )
 
 
-def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None, disks: list[object]) -> None:
+def check_flags(
+    service: Service,
+    argv: Sequence[str],
+    shape: ModelShape | None,
+    disks: list[object],
+    others: Sequence[Service] = (),
+) -> None:
     """Refuse flags that the service would refuse.
 
     Args:
+        others: the graph's services, of which another may have a key that this one has not.
         shape: of the model it is given, if it is given one.
         disks: what other processes take of disks; gains what this one takes.
 
@@ -55,7 +62,27 @@ def check_flags(service: Service, argv: Sequence[str], shape: ModelShape | None,
             use = args.disk_use(shape, disks)
             disks += [use] if use is not None else []
     except ConfigError as error:
-        raise ConfigError(_as_keys(service, str(error))) from error
+        message = _as_keys(service, str(error))
+        if (unknown := re.match(r"--([a-z][a-z0-9-]*): unknown", str(error))) is not None:
+            owners = [each.name for each in others if each is not service and _takes(each, unknown[1])]
+            if owners:
+                key = unknown[1].replace("-", "_")
+                message = f"{service.name}.{key}: unknown; {key} is a key of {' and '.join(owners)}"
+        raise ConfigError(message) from error
+
+
+def _takes(service: Service, flag: str) -> bool:
+    """Whether a service's parser knows ``--flag``."""
+    if service.arguments is None:
+        return False
+    module, _, name = service.arguments.partition(":")
+    try:
+        getattr(importlib.import_module(module), name).parse([f"--{flag}=0"])
+    except ImportError:
+        return False
+    except ConfigError as error:
+        return f"--{flag}: unknown" not in str(error)
+    return True
 
 
 def _as_keys(service: Service, message: str) -> str:

@@ -35,6 +35,7 @@ from wavepp_worker.serve.queue_server import (
 )
 from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
+from wavepp_worker.serve.unused_directories import unused_directories
 from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
 
 
@@ -192,11 +193,12 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             ports = worker_ports(service, own, held)
         if "PYTHONPATH" not in own.envs:
             check_module(service)
+        notes += unused_directories(service, flags, own.workers)
         for replica, port in enumerate(ports):
             of_this = replica_values(service, flags, replica, own.workers)
             check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
-            check_flags(service, argv, None if choice is None else choice.shape, disks)
+            check_flags(service, argv, None if choice is None else choice.shape, disks, graph.services)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))

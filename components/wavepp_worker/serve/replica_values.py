@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from wavepp_worker.serve.graph import Service
 
 PLACE = "{replica}"
 """Where a value has the replica's number, counted from 0."""
+
+_OTHER_PLACE = re.compile(r"\{\w*\}")
 
 
 def replica_values(
@@ -28,12 +31,16 @@ def replica_values(
         replicas: how many there are.
 
     Raises:
-        ConfigError: a port is given that is none; names the key.
+        ConfigError: a port is given that is none, or a place for what replicas have not; names the key.
     """
     own = {}
     for key, value in values.items():
         placed = _placed(value, replica)
         kind = service.unshared.get(key)
+        if kind is not None and (other := _OTHER_PLACE.search(str(placed))) is not None:
+            raise ConfigError(
+                f"{service.name}.{key}: {other[0]} stands for nothing; what does is {PLACE}, the replica's number"
+            )
         alone = replicas == 1 or kind is None or value is None or placed != value
         own[key] = placed if alone else _apart(f"{service.name}.{key}", kind, value, replica)
     return own

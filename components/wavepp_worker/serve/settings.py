@@ -56,8 +56,8 @@ def settle(graph: Graph, config: Mapping[str, Any], planes: Mapping[str, Any]) -
         if not listed and not any(key in service.common for service in graph.services):
             known = {name for service in graph.services for name in service.common}
             raise ConfigError(
-                f"{COMMON}.{key}: no service of graph {graph.name} takes it{did_you_mean(key, known)}; set it as "
-                f"Service.{key}, or name it in a service's {TAKEN}"
+                f"{COMMON}.{key}: no service of graph {graph.name} takes it{did_you_mean(key, known)} from {COMMON}; "
+                f"if a service has it, set it there, as Service.{key}"
             )
     return {
         service.name: _settle_one(service, config.get(service.name, {}), common, planes)

@@ -162,8 +162,8 @@ class KVReceiver:
                 )
             if rank.transport == "nixl" and not nixl_installed():
                 raise HandoffError(
-                    f"{name}: rank {rank.rank} offers KV over NIXL, which is not installed here; install the "
-                    "extra on the decode side with pip install 'wavepp-worker[nixl]', or set handoff to "
+                    f"{name}: rank {rank.rank} offers KV over NIXL, which is not installed here; install it "
+                    "on the decode side with pip install --no-deps nixl nixl-cu12, or set handoff to "
                     "socket on the prefill side"
                 )
         next_layer = 0

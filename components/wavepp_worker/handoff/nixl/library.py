@@ -36,8 +36,8 @@ def load_nixl(host: str) -> Any:
         except ImportError as error:
             reasons.append(str(error))
     raise ConfigError(
-        f"NIXL cannot be loaded ({'; '.join(reasons)}): install the extra with pip install "
-        "'wavepp-worker[nixl]', or set handoff to socket"
+        f"NIXL cannot be loaded ({'; '.join(reasons)}): install it with pip install --no-deps nixl "
+        "nixl-cu12, or set handoff to socket"
     )
 
 
