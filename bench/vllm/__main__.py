@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 from wavepp_worker.errors import WaveppError
 
 from bench.common.origin import origin_now
+from bench.common.policies import require_known
 from bench.common.small_model import random_llama
 from bench.common.tables import plain_table, print_table
 from bench.vllm.cells import traffic_of
-from bench.vllm.sides import Figures, Setting, ours, theirs
+from bench.vllm.sides import ORDERS, Figures, Order, Setting, ours, theirs
 
 CELLS = (
     "cold:2048:8:64",
@@ -56,6 +58,7 @@ def main(
     vllm_tokens: Annotated[int, typer.Option(help="Most tokens of a step of vLLM.")] = 2048,
     block: Annotated[int, typer.Option(help="Tokens per block; a multiple of 32 for vLLM.")] = 32,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each stage.")] = 400_000,
+    order: Annotated[list[str] | None, typer.Option(help=f"Of ours: {' or '.join(ORDERS)}.")] = None,
     turns: Annotated[int, typer.Option(help="How often each side runs.")] = 1,
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
@@ -67,21 +70,24 @@ def main(
             traffic_of(each, seed, 2)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--cell") from error
+    require_known(order or (), ORDERS)
+    orders = [cast(Order, each) for each in order or ("prefix",)]
     found: dict[str, dict[str, list[Figures]]] = {each: {} for each in cells}
     with tempfile.TemporaryDirectory() as directory:
         path = model if model is not None else tiny_llama(Path(directory))
         vocabulary = json.loads((path / "config.json").read_text())["vocab_size"]
         cores = len(os.sched_getaffinity(0))
 
-        def setting(stages: int, tokens: int) -> Setting:
-            return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens)
+        def setting(stages: int, tokens: int, order: Order = "prefix") -> Setting:
+            return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens, order)
 
         load = os.getloadavg()[0]
         try:
             for _ in range(turns):
-                for count in stages or (2,):
-                    for name, figures in ours(setting(count, wave_tokens), cells, cores):
-                        found[name].setdefault(f"ours, P={count}", []).append(figures)
+                for count, first in product(stages or (2,), orders):
+                    side = f"ours, P={count}" + (f", {first}" if order else "")
+                    for name, figures in ours(setting(count, wave_tokens, first), cells, cores):
+                        found[name].setdefault(side, []).append(figures)
                 for count in vllm_stages or (1, 2):
                     for name, figures in theirs(vllm, setting(count, vllm_tokens), cells):
                         found[name].setdefault(f"vLLM, P={count}", []).append(figures)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
 
@@ -14,6 +15,8 @@ from bench.common.closed_loop import closed_loop
 from bench.common.percentile import p95, percentile
 from bench.vllm.cells import Traffic, traffic_of
 
+Order = Literal["fcfs", "prefix"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 PEER = Path(__file__).with_name("peer.py")
 PEER_SECONDS = 3600.0
 """What vLLM may take for all cells, its compilation included."""
@@ -26,6 +29,7 @@ class Setting:
     Attributes:
         wave_tokens: ``max_num_batched_tokens``.
         kv_tokens: tokens of KV that each stage has room for.
+        order: ours: who comes first under pressure.
     """
 
     model: Path
@@ -35,6 +39,7 @@ class Setting:
     wave_tokens: int
     block: int
     kv_tokens: int
+    order: Order = "prefix"
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ def ours(setting: Setting, cells: Sequence[str], cores: int) -> Iterator[tuple[s
             kv_tokens=setting.kv_tokens,
             max_model_len=traffic.longest + 8,
             max_num_seqs=128,
+            order=setting.order,
         )
         with PrefillEngine(config) as engine:
             for length in sorted({min(each, traffic.longest) for each in (64, 512, 2048)}):
