@@ -54,8 +54,9 @@ async def ready_again(graph: RunningGraph, seconds: float) -> bool:
 
 
 def files_of(graph: RunningGraph) -> set[str]:
-    """Files, sockets and directories under the run's directory."""
-    return {str(path.relative_to(graph.run_dir)) for path in graph.run_dir.rglob("*")}
+    """Files, sockets and directories under the run's directory; but those in which a queue keeps its jobs."""
+    found = {path.relative_to(graph.run_dir) for path in graph.run_dir.rglob("*")}
+    return {str(path) for path in found if path.parts[0] != "nats"}
 
 
 def shared_memory() -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, RequestTimeout
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed, RequestTimeout
 from wavepp_worker.intake import intake as intake_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
@@ -451,12 +451,10 @@ def test_a_consumer_that_never_acknowledges_holds_up_its_own_jobs_alone(
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wavepp_worker.errors import ConfigError
-
     monkeypatch.setattr(intake_module, "CONNECT_SECONDS", 1.0)
     intake = Intake(
         FakePrefills(), IntakeConfig(intake="nats", nats_server="nats://127.0.0.1:9"), QueueName("a", "b")
     )
-    with pytest.raises(ConfigError, match=r"NATS_SERVER: no NATS server can be used at nats://127.0.0.1:9"):
+    with pytest.raises(QueueError, match=r"NATS_SERVER: no NATS server can be used at nats://127.0.0.1:9"):
         intake.start("r1")
     intake.close()

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.errors import ConfigError, QueueError
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.server_address import authentication, connect, servers, without_password
@@ -34,7 +34,7 @@ def test_a_server_asks_who_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     server = NatsServer(tmp_path, 'authorization { user: "u", password: "p" }')
     server.start()
     try:
-        with pytest.raises(ConfigError, match=r"NATS_SERVER: no NATS server can be used at .*Authorization"):
+        with pytest.raises(QueueError, match=r"NATS_SERVER: no NATS server can be used at .*Authorization"):
             asyncio.run(connect(server.url, "test", 1.0))
         monkeypatch.setenv("NATS_AUTH_USERNAME", "u")
         monkeypatch.setenv("NATS_AUTH_PASSWORD", "p")

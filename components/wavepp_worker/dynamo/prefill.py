@@ -30,7 +30,7 @@ from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import ConfigError, InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.worker_description import EngineDescription
@@ -100,13 +100,13 @@ class PrefillWorker(WaveppWorker):
 
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Take jobs as well, if there is a queue: senders address this worker as routers do."""
-        await super().on_endpoint_ready(endpoint)
         if self._intake is not None and not self._stop_order.given:
             try:
                 await asyncio.to_thread(self._intake.start, f"{endpoint.connection_id():x}")
-            except ConfigError as error:
+            except WaveppError as error:
                 self.start_error = error
                 raise
+        await super().on_endpoint_ready(endpoint)
 
     def told_to_stop(self) -> None:
         """As of every worker; what waits in the queue is left to others."""

@@ -24,7 +24,7 @@ from wavepp_worker.intake.taken_job import TakenJob
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 60.0
+CONNECT_SECONDS = 30.0
 """Until the server has to be there when a worker starts."""
 ASK_SECONDS = 2.0
 """How long one request for jobs waits at the server."""
@@ -63,7 +63,8 @@ class Intake:
             replica: what senders address this one by; no other has it.
 
         Raises:
-            ConfigError: the server is not there, or has no JetStream.
+            ConfigError: the server has no JetStream, or there can be none.
+            QueueError: the server is not there.
         """
         self._thread.start()
         self._call(self._begin(replica)).result()
@@ -133,12 +134,12 @@ class Intake:
         turn = 0
         while self._taking:
             turn += 1
-            own, anybodys = shares(self._room(), turn)
-            count = anybodys if replica is None else own
-            if not count:
-                await asyncio.sleep(LOOK_SECONDS)
-                continue
             try:
+                own, anybodys = shares(self._room(), turn)
+                count = anybodys if replica is None else own
+                if not count:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    continue
                 async for message in self._streams.take(replica, count, ASK_SECONDS):
                     self._enter(message)
             except Exception as error:

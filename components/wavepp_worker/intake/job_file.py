@@ -56,8 +56,8 @@ def run_job_file(
         shown: show progress on standard error.
 
     Raises:
-        ConfigError: the server is not there, or has no JetStream.
-        WaveppError: the results cannot be written; says how many are.
+        ConfigError: the server has no JetStream, or there can be none.
+        WaveppError: the server is not there, or the results cannot be written; says how many are.
         BrokenPipeError: nobody reads the results any more.
     """
     begun = time.monotonic()

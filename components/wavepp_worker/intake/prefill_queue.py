@@ -64,7 +64,8 @@ class PrefillQueue:
         """Connect, within ``seconds``.
 
         Raises:
-            ConfigError: there is no server, or it has no JetStream; names what to set.
+            ConfigError: the server has no JetStream, or there can be none; names what to set.
+            QueueError: the server is not there.
         """
         self._thread.start()
         try:

@@ -55,7 +55,8 @@ class QueueClient:
         """Connect.
 
         Raises:
-            ConfigError: the server is not there within ``seconds``, or has no JetStream.
+            ConfigError: the server has no JetStream, or there can be none.
+            QueueError: the server is not there within ``seconds``.
         """
         self._connection = await connect(self._server, "wavepp client", seconds)
         self._streams = QueueStreams(self._connection, self._name)

@@ -24,7 +24,7 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 60.0
+CONNECT_SECONDS = 30.0
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
 LAST_WORDS_SECONDS = 2.0
@@ -155,7 +155,8 @@ class RemotePrefill:
         """Connect.
 
         Raises:
-            ConfigError: the server is not there.
+            ConfigError: the server has no JetStream, or there can be none.
+            QueueError: the server is not there.
         """
         await self._client.open(CONNECT_SECONDS)
         self._reached = True

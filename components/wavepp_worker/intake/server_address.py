@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.errors import ConfigError, QueueError
 
 SERVER_VARIABLE = "NATS_SERVER"
 USER_VARIABLE = "NATS_AUTH_USERNAME"
@@ -80,7 +80,8 @@ async def connect(given: str | None, name: str, seconds: float) -> Any:
         seconds: until the server has to be there.
 
     Raises:
-        ConfigError: nobody answers there, or who does refuses; names what to set.
+        ConfigError: no server can be there, or a library is lacking.
+        QueueError: nobody answers there, or who does refuses; names what to set.
     """
     try:
         import nats
@@ -92,6 +93,10 @@ async def connect(given: str | None, name: str, seconds: float) -> Any:
     connections: list[Any] = []
 
     async def on_error(error: Exception) -> None:
+        if not last and not connections:
+            logger.warning(
+                "the NATS server %s is not reached yet, and tried for %.0f s: %s", shown, seconds, error
+            )
         last[:] = [str(error) or type(error).__name__]
 
     async def on_loss() -> None:
@@ -119,7 +124,7 @@ async def connect(given: str | None, name: str, seconds: float) -> Any:
         )
     except (OSError, ValueError, asyncio.TimeoutError, nats.errors.Error) as error:
         why = last[0] if last else str(error) or f"it does not answer within {seconds:.0f} s"
-        raise ConfigError(
+        raise QueueError(
             f"{SERVER_VARIABLE}: no NATS server can be used at {shown}: {why}; start one with JetStream "
             f"(nats-server -js), and name it in {SERVER_VARIABLE}"
         ) from error

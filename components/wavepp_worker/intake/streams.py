@@ -25,8 +25,8 @@ FORGOTTEN_SECONDS = 24 * 3600
 """After which the server forgets the consumer of a replica that nobody asks for."""
 JETSTREAM_SECONDS = 2.0
 """Until a server that answers has its JetStream."""
-STATUS_SECONDS = 5.0
-"""Until the server answers that it has nothing."""
+STATUS_SECONDS = 1.5
+"""Until the server answers that it has nothing; one that was restarted does not."""
 _EXISTS_OTHERWISE = 10058
 _NO_JETSTREAM = (None, 10008, 10039, 10076)
 

@@ -35,7 +35,7 @@ class QueueServer:
     Attributes:
         binary: the program.
         port: that clients connect to.
-        monitor: that it says at how it is; shows counts to everybody on this machine, and no job.
+        monitor: that it says at how it is; shows names and counts to everybody on this machine, and no message.
         password: what clients have to know; another each run.
     """
 
