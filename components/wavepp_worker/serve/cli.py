@@ -91,7 +91,11 @@ def serve(
         Path | None, typer.Option("-f", "--file", help="YAML: a section per service, and Common.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Short for --Common.model: a Hugging Face directory.")
+        str | None,
+        typer.Option(
+            help="Short for --Common.model: a Hugging Face directory; without, the default model, which is made once "
+            "and takes the extra demo."
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Address HTTP is served on (default: 127.0.0.1).", show_default=False)
