@@ -124,6 +124,9 @@ def test_killed_prefill_workers_and_a_killed_server_fail_no_request(
     def back() -> bool:
         return all(entry["ready"] for entry in graph.running.state()["processes"])
 
+    noted = (graph.running.run_dir / "deaths.json").read_text()
+    assert "PrefillWorker:0" in noted
+    assert "NatsServer" not in noted, "no request fails of it"
     graph.running.wait_for(back, 90)
     with queue:
         answers = [queue.submit(prompt) for prompt in asked[:10]]

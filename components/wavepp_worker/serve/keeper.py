@@ -170,7 +170,8 @@ class Keeper:
         watcher = asyncio.create_task(self._watch(child, began))
         try:
             code = await child.ended()
-            if not self._stopping.is_set():
+            # No request fails of a queue's server, so clients are not told of it.
+            if not self._stopping.is_set() and self.process.kind != "server":
                 self._deaths.note(
                     Death(label, exit_reason(code, killed_before) + self._cause, time.monotonic())
                 )
