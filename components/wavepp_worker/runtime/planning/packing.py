@@ -59,8 +59,10 @@ class PackingPlanner(Planner):
 
     def _pack(self, lanes: Sequence[Lane], budget: WaveBudget) -> tuple[Span, ...]:
         """A wave from the open lanes: overdue ones, then first come first served but for fragments."""
-        waited = {request_id for request_id, times in self._passed.items() if times >= self._deadline}
-        overdue = [lane for lane in lanes if lane.request_id in waited] if waited else []
+        # First come first served: those that wait were put down so, while the lanes given may be in any order.
+        waited = [request_id for request_id, times in self._passed.items() if times >= self._deadline]
+        names = {lane.request_id: lane for lane in lanes} if waited else {}
+        overdue = [names[request_id] for request_id in waited if request_id in names]
         spans = []
         for lane in overdue:
             if length := budget.chunk(lane):
