@@ -89,7 +89,7 @@ class PrefillEngine:
         return self._state.link.processes.pids if self._state.link is not None else []
 
     def start(self) -> None:
-        """Spawn the ranks and wait until all have loaded their layers and connected.
+        """Spawn the ranks and wait until all have loaded their layers and connected; idempotent.
 
         Raises:
             ConfigError: the partition, the device or the hand-off cannot work.

@@ -34,18 +34,23 @@ class EngineState:
         self.death: EngineDead | ConfigError | None = None
         self.link: RankLink | None = None
         self._on_death = on_death
+        self._begun = False
         self._closed = False
 
     def connect(self, make: Callable[[], RankLink]) -> None:
-        """Let ``make`` spawn the ranks; if the engine is closed, none are left.
+        """Let ``make`` spawn the ranks, the first time; if the engine is closed, none are left.
 
         Raises:
             ConfigError: as of ``make``.
             EngineDead: the engine is closed.
         """
         closed = EngineDead("the engine was closed before it had started; make a new one")
-        if self._closed:
-            raise closed
+        with self.lock:
+            if self._closed:
+                raise closed
+            if self._begun:
+                return
+            self._begun = True
         link = make()
         with self.lock:
             if not self._closed:
