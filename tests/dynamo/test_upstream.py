@@ -79,6 +79,21 @@ def test_the_reason_is_told_as_long_as_a_worker_is_missed(
     asyncio.run(scenario())
 
 
+def test_a_frontend_whose_workers_are_all_gone_does_not_say_that_it_never_had_any(
+    die: Callable[[], None], tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            DeathNotes(tmp_path / "deaths.json").note(
+                Death("PrefillWorker:1", "was ended by SIGKILL", time.monotonic() - 3600.0)
+            )
+            frontend.script = [404]
+            status, text = await client.ask()
+            assert (status, json.loads(text)["message"]) == (503, f"{KILLED}; ask again")
+
+    asyncio.run(scenario())
+
+
 def test_who_is_back_is_not_blamed_for_another(die: Callable[[], None], tmp_path: Path) -> None:
     async def scenario() -> None:
         async with proxied() as (frontend, _, client):

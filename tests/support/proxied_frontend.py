@@ -31,6 +31,8 @@ class Frontend:
         if isinstance(step, int):
             if step == 200:
                 return web.json_response({"text": "right"})
+            if step == 404:
+                return web.Response(status=404)
             return web.json_response(FAILED if step == 500 else {"message": NOT_READY}, status=step)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

@@ -176,14 +176,21 @@ class Upstream:
                 return await self._relay(request, answer, b"", began)
             first = await answer.content.readany()
             no_path = answer.status == 404 and not first
+            missed = (
+                missed_since(os.environ, began - LEASE_SECONDS) if no_path or answer.status == 503 else []
+            )
             if (answer.status == 500 or no_path) and (sentence := complaint()) is not None:
                 return sentence
             if answer.status == 500:
                 raise _Died(_message(first + await answer.content.read()))
             if no_path:
-                # A frontend that has just started has no such path until it has found a worker.
-                raise Unanswered("the frontend has not found a worker yet; try again shortly")
-            if answer.status == 503 and (missed := missed_since(os.environ, began - LEASE_SECONDS)):
+                # A frontend that has just started has no such path until it has found a worker, or if all are gone.
+                raise Unanswered(
+                    f"{_told(missed)}; ask again"
+                    if missed
+                    else "the frontend has not found a worker yet; try again shortly"
+                )
+            if answer.status == 503 and missed:
                 text = _message(first + await answer.content.read())
                 raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
             failure = _failure(first)
