@@ -117,7 +117,8 @@ def test_killed_prefill_workers_and_a_killed_server_fail_no_request(
             pool.map(lambda prompt: graph.complete(prompt, max_tokens=4)["choices"][0]["text"], asked)
         )
     killer.join()
-    assert sent(graph) >= before + 20
+    # How many depends on how long the server was away: meanwhile the decode worker prefills by itself.
+    assert sent(graph) > before
     for prompt, text in list(zip(asked, texts, strict=True))[::10]:
         assert text == reference.text(prompt, 4)
 
