@@ -78,8 +78,9 @@ def paged_attention(
     wave = current_wave()
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     wave.windows[layer] = sliding_window
-    if wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]:
-        wave.as_answered |= {layer} if softcap is None and s_aux is None else set()
+    untouched = wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]
+    if untouched and softcap is None and s_aux is None:
+        wave.as_answered.add(layer)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if wave.pools is not None:
         return attend_in_place(query, *wave.pools, wave.spans, wave.block_size, scale, sliding_window), None

@@ -10,9 +10,16 @@ from itertools import accumulate
 
 import torch
 
-from wavepp_worker.model.native_library import computes_on, library
+from wavepp_worker.model.native_library import computes_on, kernel
 
 _LANES = 16
+_ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (
+    *(_ADDRESS, _NUMBER, _NUMBER),
+    *(_ADDRESS,) * 6,
+    *(_NUMBER,) * 6,
+    *(ctypes.c_double, _NUMBER, _ADDRESS, _NUMBER),
+)
 
 
 @dataclass(frozen=True)
@@ -96,15 +103,4 @@ def attend_in_place(
 
 @cache
 def _kernel() -> ctypes._FuncPointer:
-    loaded = library()
-    assert loaded is not None, "reads_in_place() was not asked"
-    kernel = loaded.wavepp_paged_attention
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    kernel.restype = None
-    kernel.argtypes = [
-        *(address, number, number),
-        *(address,) * 6,
-        *(number,) * 6,
-        *(ctypes.c_double, number, address, number),
-    ]
-    return kernel
+    return kernel("wavepp_paged_attention", *_ARGUMENTS)

@@ -34,3 +34,15 @@ def library() -> ctypes.CDLL | None:
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
     loaded = ctypes.CDLL(built.origin)
     return loaded if loaded.wavepp_kernels_run_here() else None
+
+
+def kernel(
+    name: str, *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double]
+) -> ctypes._FuncPointer:
+    """A function of the library that returns nothing; only where ``computes_on()`` holds."""
+    loaded = library()
+    assert loaded is not None, "computes_on() was not asked"
+    found: ctypes._FuncPointer = getattr(loaded, name)
+    found.restype = None
+    found.argtypes = list(arguments)
+    return found

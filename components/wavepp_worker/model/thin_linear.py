@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wavepp_worker.model.native_library import computes_on, library
+from wavepp_worker.model.native_library import computes_on, kernel
 
 MOST_TOKENS = 8
 """From more tokens on torch's matrix products are faster."""
 _OUTPUTS = 4
+_ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS = (*(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, _NUMBER)
 
 
 class ThinLinear(nn.Linear):
@@ -50,10 +52,4 @@ def make_thin(model: nn.Module) -> None:
 
 @cache
 def _kernel() -> ctypes._FuncPointer:
-    loaded = library()
-    assert loaded is not None, "computes_on() was not asked"
-    kernel = loaded.wavepp_thin_linear
-    address, number = ctypes.c_void_p, ctypes.c_int64
-    kernel.restype = None
-    kernel.argtypes = [address, address, address, number, number, number, address, number]
-    return kernel
+    return kernel("wavepp_thin_linear", *_ARGUMENTS)
