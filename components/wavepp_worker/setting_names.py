@@ -17,12 +17,18 @@ def flag_of(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean X?)`` to put behind an unknown word, or nothing where no known one is like it."""
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like a word; None if none is like it."""
     plain = {name.replace("-", "_").casefold(): name for name in known}
     asked = word.replace("-", "_").casefold()
     near = difflib.get_close_matches(asked, plain, n=1, cutoff=LEAST_LIKENESS)
-    return f" (did you mean {plain[near[0]]}?)" if near else ""
+    return plain[near[0]] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean X?)`` to put behind an unknown word, or nothing where no known one is like it."""
+    near = nearest(word, known)
+    return f" (did you mean {near}?)" if near else ""
 
 
 def keys_as_flags(message: str, keys: Iterable[str], spell: Callable[[str], str] = flag_of) -> str:

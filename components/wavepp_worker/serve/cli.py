@@ -20,7 +20,7 @@ from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
 from wavepp_worker.serve.run_dir import check_run_dir
 from wavepp_worker.serve.written_keys import WrittenKeys
-from wavepp_worker.setting_names import did_you_mean
+from wavepp_worker.setting_names import nearest
 from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -52,8 +52,8 @@ class _WithOverrides(TyperCommand):
             key = match["key"] or match["bare"]
             value = match["value"] or match["of_bare"] or "VALUE"
             # One that is like an option is typer's to complain of.
-            if not word.startswith("--") or (key not in options and not did_you_mean(key, options)):
-                key = did_you_mean(key, _usual_keys()).removeprefix(" (did you mean ")[:-2] or key
+            if not word.startswith("--") or (key not in options and not nearest(key, options)):
+                key = nearest(key, _usual_keys()) or key
                 _fail(
                     f"{word.partition('=')[0]}: no such option; a setting of a service is written "
                     f"--Service.{key}={value}, such as --PrefillWorker.{key}={value}, or --Common.{key}={value} for "
