@@ -59,9 +59,6 @@ class JobRunner:
         """Do what there is to do for a job that was delivered. What fails is delivered again."""
         try:
             await self._run(taken)
-        except Overtaken:
-            # Another replica has it now, or had its answer first. Its message is that one's to acknowledge.
-            self._counts.ended("overtaken")
         except QueueError as error:
             logger.warning("job %s is delivered again: %s", taken.token, error)
             self._counts.ended("undelivered")
@@ -72,6 +69,7 @@ class JobRunner:
             other = superseded(found, taken.number)
             there = other is not None and await self._streams.is_message_there(other)
             decision = decide(found, other_is_there=there, most_attempts=self._attempts)
+            # If another replica has it now, or had its answer first, that is what is decided on next.
             with suppress(Overtaken):
                 match decision:
                     case Drop():
