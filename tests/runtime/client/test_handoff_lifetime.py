@@ -17,7 +17,7 @@ from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from tests.support.handoff_sides import room_of
 
@@ -42,6 +42,14 @@ def engine(tiny_llama: Path) -> Iterator[PrefillEngine]:
 
 def request(name: str, tokens: int) -> PrefillRequest:
     return PrefillRequest.of(name, [(index * 7) % 256 for index in range(tokens)], handoff=True)
+
+
+async def admitted(engine: PrefillEngine, wanted: PrefillRequest) -> asyncio.Future[PrefillResult]:
+    """Submit, and wait until all ranks know the request's secret: who pulls earlier may be refused."""
+    event = threading.Event()
+    future = engine.submit(wanted, event.set)
+    assert await asyncio.to_thread(event.wait, 30)
+    return asyncio.wrap_future(future)
 
 
 def test_finished_kv_stays_held_until_its_time_limit(engine: PrefillEngine) -> None:
@@ -88,7 +96,7 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
 
         async def receive() -> Received:
             receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
-            future = engine.submit(request("taken", 1900))
+            future = await admitted(engine, request("taken", 1900))
             server.register(7, engine.offer("taken"))
 
             async def allocate(offer: Offer) -> torch.Tensor:
@@ -96,7 +104,7 @@ def test_every_layer_arrives_while_later_chunks_are_computed(engine: PrefillEngi
                 return torch.arange(190)
 
             pulling = asyncio.ensure_future(receiver.receive(room_of(server, 7), allocate, 30.0))
-            result = await asyncio.wrap_future(future)
+            result = await future
             server.finish(7, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
             return await pulling
 
@@ -144,14 +152,12 @@ def test_who_reads_what_another_is_computing_hands_off_what_is_written(
 
     async def pull(number: int, prompt: list[int]) -> None:
         name, kv, table = f"reader-{number}-{given_up}", stage.make_kv(60, 10), torch.arange(54)
-        admitted = threading.Event()
-        future = engine.submit(PrefillRequest.of(name, prompt, handoff=True), admitted.set)
+        future = await admitted(engine, PrefillRequest.of(name, prompt, handoff=True))
         server.register(number, engine.offer(name))
         if given_up and number == 0:
-            assert await asyncio.to_thread(admitted.wait, 30)
             engine.abort(name)
             with pytest.raises(RequestAborted):
-                await asyncio.wrap_future(future)
+                await future
             return
 
         async def allocate(offer: Offer) -> torch.Tensor:
@@ -159,7 +165,7 @@ def test_who_reads_what_another_is_computing_hands_off_what_is_written(
 
         receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
         pulling = asyncio.ensure_future(receiver.receive(room_of(server, number), allocate, 30.0))
-        result = await asyncio.wrap_future(future)
+        result = await future
         server.finish(number, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
         await pulling
         received[number] = kv.export_tokens(table, 0, 540)
@@ -218,14 +224,14 @@ def test_who_waits_in_a_lane_is_not_timed_out_under_a_receiver_that_asks(tiny_ll
         async def one(room: int) -> float:
             began = time.monotonic()
             prompt = [(index * 7 + room) % 256 for index in range(tokens)]
-            future = engine.submit(PrefillRequest.of(f"r{room}", prompt, handoff=True))
+            future = await admitted(engine, PrefillRequest.of(f"r{room}", prompt, handoff=True))
             server.register(room, engine.offer(f"r{room}"))
 
             async def allocate(offer: Offer) -> torch.Tensor:
                 return torch.arange(room * 60, room * 60 + 60)
 
             pulling = asyncio.ensure_future(receiver.receive(room_of(server, room), allocate, 90.0))
-            result = await asyncio.wrap_future(future)
+            result = await future
             server.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
             assert (await pulling).bytes_received == tokens * kv.bytes_per_token
             return time.monotonic() - began
