@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import Settings, check_names, former_name, present_name
+from wavepp_worker.setting_bounds import AtLeast
 from wavepp_worker.setting_errors import PER_RANK, WHOLE_NUMBER
 from wavepp_worker.setting_names import SEE_HELP, did_you_mean, flag_of
 
@@ -183,6 +184,7 @@ def _literals(annotation: Any) -> list[str]:
 def _help(field: FieldInfo, former: str | None, default: Any) -> str:
     text = (field.description or "").replace("``", "").replace("\n", " ").strip()
     notes = [f"at least {bound.ge}" for bound in field.metadata if isinstance(bound, Ge)]
+    notes += [f"at least {bound.least}" for bound in field.metadata if isinstance(bound, AtLeast)]
     notes += [f"above {bound.gt}" for bound in field.metadata if isinstance(bound, Gt)]
     if default is PydanticUndefined:
         notes.append("required")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
 from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -37,7 +39,10 @@ class _WithOverrides(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = tuple(args)
-        rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        try:
+            rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        except ConfigError as error:
+            _fail(str(error), CONFIG_EXIT_CODE)
         options = {option.lstrip("-") for each in self.get_params(ctx) for option in each.opts}
         valued = {
             option
@@ -135,8 +140,14 @@ def serve(
         typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
     ] = False,
     stop_timeout: Annotated[
-        int, typer.Option(min=0, help="Seconds that requests have to end once a process is told to stop.")
-    ] = KeepLimits.stop_seconds,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Seconds that requests have to end once a process is told to stop (default: 25, as Dynamo's workers "
+            f"have; where {WORKER_VARIABLE} is set, {CLOSING_SECONDS} less than that).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start every service of GRAPH, say when it is ready, and stop all of it on Ctrl-C.
 
@@ -152,10 +163,15 @@ def serve(
     except ConfigError as error:
         _fail(str(error), CONFIG_EXIT_CODE)
     try:
+        if model is not None and "model" in context.meta[_OVERRIDES].get(COMMON, {}):
+            raise ConfigError(
+                f"--model: is short for --{COMMON}.model, which is given as well; keep one of the two"
+            )
         short = {COMMON: {"model": model}} if model is not None else {}
         config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
-        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_timeout)
+        stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
+        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
         if run_dir is not None:
             check_run_dir(run_dir)
         if dry_run:
