@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.longest_request import longest_request
-from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
+from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
+from wavepp_worker.dynamo.foreign_flags import FOREIGN
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
+from wavepp_worker.dynamo.worker_settings import WorkerSettings
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.former_names import overlay, present_name
+from wavepp_worker.former_names import Settings, overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
@@ -34,11 +36,29 @@ _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
 
 
+_OF_PREFILL = "is a setting of workers that prefill; a decode worker runs the whole model on one device"
+_OF_AGG = "is a setting of workers that prefill and decode, --disaggregation-mode agg"
 _TEMPLATE = "custom_jinja_template"
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Args:
-    """What the three kinds of worker share in parsing."""
+    """What the three kinds of worker share in parsing.
+
+    Attributes:
+        written: how settings were given that were, as which flag or in which variable.
+    """
+
+    written: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        """Every name that a setting of this worker may be given by, but for those of Dynamo's own group."""
+        raise NotImplementedError
+
+    def spell(self, key: str) -> str:
+        """How a setting was written; as a flag, if it was not given."""
+        return self.written.get(key, flag_of(key))
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
@@ -86,7 +106,7 @@ class _Args:
         """As ``parse`` and ``check``, but print the complaint and leave with code 2."""
         try:
             args = cls.parse(argv)
-            with _as_flags():
+            with _as_flags(args.spell):
                 shape = check_served_model(args.model)
             args.check(shape)
             return args
@@ -107,12 +127,12 @@ class _EngineArgs(_Args):
         return self.engine.model
 
     def check(self, shape: ModelShape) -> None:
-        with _as_flags():
+        with _as_flags(self.spell):
             check_start(self.engine, shape)
             _check_template(self.model, self.runtime)
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        with _as_flags():
+        with _as_flags(self.spell):
             use = disk_use(self.engine, shape)
             if use is not None:
                 check_room([*others, use])
@@ -126,20 +146,26 @@ class PrefillArgs(_EngineArgs):
     intake: IntakeConfig
 
     @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        return _names(EngineConfig, IntakeConfig, WorkerSettings)
+
+    @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
         add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
         add_fields(parser, IntakeConfig, "Jobs from a queue")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
-        engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
-        intake = build(IntakeConfig, take(given, IntakeConfig))
-        return cls(engine, take_runtime(given, "prefill", engine.model.name), intake)
+        given = _given(parser, argv, cls)
+        own, queue = take(given, EngineConfig), take(given, IntakeConfig)
+        engine = build(EngineConfig, _with_handoff(own), own.spell)
+        intake = build(IntakeConfig, queue, queue.spell)
+        runtime = take_runtime(given, "prefill", engine.model.name)
+        return cls(engine, runtime, intake, written=_written(own, queue))
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.intake.takes_jobs:
-            with _as_flags():
+            with _as_flags(self.spell):
                 servers(self.intake.nats_server)
 
 
@@ -151,20 +177,25 @@ class DecodeArgs(_Args):
     runtime: RuntimeArgs
 
     @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        return _names(DecodeConfig, WorkerSettings)
+
+    @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
         add_fields(parser, DecodeConfig, "Decode")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
-        decode = build(DecodeConfig, take(given, DecodeConfig))
-        return cls(decode, take_runtime(given, "backend", decode.model.name))
+        given = _given(parser, argv, cls)
+        own = take(given, DecodeConfig)
+        decode = build(DecodeConfig, own, own.spell)
+        return cls(decode, take_runtime(given, "decode", decode.model.name), written=_written(own))
 
     @property
     def model(self) -> Path:
         return self.decode.model
 
     def check(self, shape: ModelShape) -> None:
-        with _as_flags():
+        with _as_flags(self.spell):
             _check_decode(self.decode, shape)
             _check_template(self.model, self.runtime)
 
@@ -174,16 +205,21 @@ class AggArgs(_EngineArgs):
     """The command line of a worker that does both."""
 
     decode: DecodeConfig
-    decodes_own: frozenset[str]
-    """Settings of decode that were given as ``--decode-x``."""
+    decodes_own: Mapping[str, str]
+    """Settings of decode that were given as ``--decode-x``, and how they were written."""
     remote: RemotePrefillConfig
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        decodes = (f"decode_{name}" for name in all_names(DecodeConfig))
+        return (*_names(EngineConfig, RemotePrefillConfig, WorkerSettings), *decodes)
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.remote.remote_prefill == "nats":
-            with _as_flags():
+            with _as_flags(self.spell):
                 servers(self.remote.nats_server)
-        with _as_flags(lambda key: flag_of(f"decode_{key}" if key in self.decodes_own else key)):
+        with _as_flags(lambda key: self.decodes_own.get(key, self.spell(key))):
             _check_decode(self.decode, shape)
 
     @classmethod
@@ -201,26 +237,50 @@ class AggArgs(_EngineArgs):
         add_fields(parser, DecodeConfig, "Decode alone", prefix="decode_", defaults=shared)
         add_fields(parser, RemotePrefillConfig, "Prefill through a queue")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
+        given = _given(parser, argv, cls)
         own = take(given, DecodeConfig, prefix="decode_")
-        remote = build(RemotePrefillConfig, take(given, RemotePrefillConfig))
+        queue = take(given, RemotePrefillConfig)
+        remote = build(RemotePrefillConfig, queue, queue.spell)
         both = take(given, EngineConfig)
-        engine = build(EngineConfig, _with_handoff(both))
+        engine = build(EngineConfig, _with_handoff(both), both.spell)
         common = {key: value for key, value in both.items() if present_name(key) in DecodeConfig.model_fields}
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
-        decode = build(
-            DecodeConfig,
-            overlay(common, own),
-            lambda key: flag_of(f"decode_{key}" if key in own else key),
+        spell = Taken({}, {**both.written, **own.written}).spell
+        decode = build(DecodeConfig, overlay(common, own), spell)
+        return cls(
+            engine,
+            take_runtime(given, "agg", engine.model.name),
+            decode,
+            _written(own),
+            remote,
+            written=_written(both, queue),
         )
-        runtime = take_runtime(given, "backend", engine.model.name)
-        return cls(engine, runtime, decode, frozenset(map(present_name, own)), remote)
+
+
+def _names(*models: type[Settings]) -> tuple[str, ...]:
+    return tuple(name for model in models for name in all_names(model))
+
+
+def _given(parser: Parser, argv: Sequence[str] | None, kind: type[_Args]) -> dict[str, Any]:
+    """What a command line says, by name; variables that no worker knows are refused."""
+    known = {name for each in (PrefillArgs, DecodeArgs, AggArgs) for name in each.settings()}
+    prefills = set(PrefillArgs.settings())
+    parser.others = {
+        flag_of(name): _OF_PREFILL if name in prefills else _OF_AGG for name in known - set(kind.settings())
+    }
+    given = vars(parser.parse_args(argv))
+    check_variables(known | FOREIGN.keys())
+    return given
+
+
+def _written(*taken: Taken) -> dict[str, str]:
+    return {present_name(name): how for each in taken for name, how in each.written.items()}
 
 
 @contextlib.contextmanager
-def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
+def _as_flags(spell: Callable[[str], str]) -> Iterator[None]:
     """Complaints about keys become complaints about flags."""
     try:
         yield
@@ -245,16 +305,20 @@ def _check_template(model: Path, runtime: RuntimeArgs) -> None:
 
 def _parser(program: str, description: str) -> Parser:
     parser = Parser(
-        prog=program, description=description, allow_abbrev=False, usage=f"{program} --model DIR [FLAG ...]"
+        prog=program,
+        description=f"{description} A flag may be given as a variable instead, --kv-tokens as DYN_WAVEPP_KV_TOKENS; "
+        "the flag wins. Most flags of Dynamo's workers for TensorRT-LLM and vLLM are taken as well.",
+        allow_abbrev=False,
+        usage=f"{program} --model DIR [FLAG ...]",
     )
     parser.add_argument("--version", action="version", version=versions(), help="print versions and leave")
     return parser
 
 
-def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
+def _with_handoff(engine: Taken) -> dict[str, Any]:
     if {**_WORKERS_OWN, **engine}["handoff"] == "none":
         raise ConfigError(
-            f"{flag_of('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
+            f"{engine.spell('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
             "choose auto, socket or nixl"
         )
     return {**_WORKERS_OWN, **engine}

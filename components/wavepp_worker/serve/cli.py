@@ -14,13 +14,14 @@ from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
-from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
+from wavepp_worker.serve.config_sources import deep_merge, merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
 from wavepp_worker.serve.run_dir import check_run_dir
+from wavepp_worker.serve.setting_variables import variable_settings
 from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.setting_names import nearest
 from wavepp_worker.versions import print_versions
@@ -29,6 +30,7 @@ app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, p
 
 _OVERRIDES = "overrides"
 _WORDS = "words"
+_VARIABLES = "variables"
 _SETTING = re.compile(
     r"--(?P<key>[^=]+)(?:=(?P<value>.*))?|(?P<bare>[A-Za-z_][\w-]*)=(?P<of_bare>.*)", re.DOTALL
 )
@@ -168,7 +170,9 @@ def serve(
                 f"--model: is short for --{COMMON}.model, which is given as well; keep one of the two"
             )
         short = {COMMON: {"model": model}} if model is not None else {}
-        config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
+        given = deep_merge(context.meta[_OVERRIDES], short)
+        variables, context.meta[_VARIABLES] = variable_settings(chosen, given)
+        config = merge(chosen, read_file(file) if file else {}, variables, given)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
         stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
         limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
@@ -210,6 +214,7 @@ def _as_written(
     error: ConfigError, graph: Graph, context: typer.Context, file: Path | None, model: str | None
 ) -> str:
     short = {f"{COMMON}.model": "--model"} if model is not None else {}
+    short |= context.meta.get(_VARIABLES, {})
     try:
         return WrittenKeys(graph, context.meta[_WORDS], file, short).rewrite(str(error))
     except (ConfigError, yaml.YAMLError):

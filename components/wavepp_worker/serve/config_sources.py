@@ -43,7 +43,7 @@ def merge(graph: Graph, *sources: Mapping[str, Any]) -> dict[str, Any]:
         sources: a section per service and ``Common`` each; the later ones win.
 
     Raises:
-        ConfigError: a source gives a key under its former and its present name.
+        ConfigError: a source gives a key under two of its names.
     """
     former = {service.name: service.former for service in graph.services}
     former[COMMON] = {old: new for names in former.values() for old, new in names.items()}

@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.serve.graph import Service
-from wavepp_worker.setting_names import SEE_HELP
+from wavepp_worker.setting_names import SEE_HELP, VARIABLES
+
+_NOT_TAKEN = re.compile(r"--([a-z][a-z0-9-]*): (?:unknown|is a setting of workers)")
+"""How a parser says that it has no such flag."""
 
 
 def check_module(service: Service) -> None:
@@ -63,7 +66,7 @@ def check_flags(
             disks += [use] if use is not None else []
     except ConfigError as error:
         message = _as_keys(service, str(error))
-        if (unknown := re.match(r"--([a-z][a-z0-9-]*): unknown", str(error))) is not None:
+        if (unknown := _NOT_TAKEN.match(str(error))) is not None:
             owners = [each.name for each in others if each is not service and _takes(each, unknown[1])]
             if owners:
                 key = unknown[1].replace("-", "_")
@@ -81,7 +84,8 @@ def _takes(service: Service, flag: str) -> bool:
     except ImportError:
         return False
     except ConfigError as error:
-        return f"--{flag}: unknown" not in str(error)
+        refused = _NOT_TAKEN.match(str(error))
+        return refused is None or refused[1] != flag
     return True
 
 
@@ -94,4 +98,6 @@ def _as_keys(service: Service, message: str) -> str:
     )
     if ": unknown" in message:
         message += f"; python -m {service.module} --help lists the keys, as flags"
+    if message.startswith(VARIABLES):
+        return message
     return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"
