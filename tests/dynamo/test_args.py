@@ -278,7 +278,7 @@ def test_what_an_engine_would_refuse_is_refused_by_the_flag_that_was_given(
         (DecodeArgs, "--kv-tokens 100", "--kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--kv-tokens 65536 --decode-kv-tokens 100", "--decode-kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--device gpu", "--device: 'gpu' is none"),
-        (AggArgs, "--model org/some-7B", "--model: there is no directory org/some-7B here"),
+        (AggArgs, "--model a/b/c", "--model: a/b/c does not exist"),
     ]:
         with pytest.raises(SystemExit) as left:
             args.parse_or_exit(["--model", str(tiny_llama), *flags.split()])

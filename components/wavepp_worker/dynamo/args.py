@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
 from wavepp_worker.dynamo.foreign_flags import FOREIGN
+from wavepp_worker.dynamo.handoff_host import REQUESTS_VARIABLE, HandoffHost, handoff_host, routable_address
+from wavepp_worker.dynamo.model_fetch import model_name
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
+from wavepp_worker.dynamo.worker_args import WorkerArgs, as_flags
 from wavepp_worker.dynamo.worker_settings import WorkerSettings
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import Settings, overlay, present_name
@@ -25,11 +28,11 @@ from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.device import check_device
-from wavepp_worker.model.model_shape import ModelShape, check_served_model
+from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.setting_names import flag_of, keys_as_flags
+from wavepp_worker.setting_names import flag_of
 from wavepp_worker.versions import versions
 
 _WORKERS_OWN = {"handoff": "auto"}
@@ -42,104 +45,36 @@ _TEMPLATE = "custom_jinja_template"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Args:
-    """What the three kinds of worker share in parsing.
-
-    Attributes:
-        written: how settings were given that were, as which flag or in which variable.
-    """
-
-    written: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def settings(cls) -> tuple[str, ...]:
-        """Every name that a setting of this worker may be given by, but for those of Dynamo's own group."""
-        raise NotImplementedError
-
-    def spell(self, key: str) -> str:
-        """How a setting was written; as a flag, if it was not given."""
-        return self.written.get(key, flag_of(key))
-
-    @classmethod
-    def parse(cls, argv: Sequence[str] | None = None) -> Self:
-        """Parse a command line; touches neither the model nor the network.
-
-        Args:
-            argv: flags, by default those of this process.
-
-        Raises:
-            ConfigError: an unknown flag or a bad value; the message names it.
-        """
-        raise NotImplementedError
-
-    @property
-    def model(self) -> Path:
-        """The model directory."""
-        raise NotImplementedError
-
-    def check(self, shape: ModelShape) -> None:
-        """Refuse what the worker would refuse while it starts; reads no weights, and takes milliseconds.
-
-        Args:
-            shape: of the model.
-
-        Raises:
-            ConfigError: it cannot work; the message names the flag.
-        """
-        raise NotImplementedError
-
-    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        """What the worker's disk tier takes, if it has one.
-
-        Args:
-            shape: of the model.
-            others: what other workers on this machine will take.
-
-        Raises:
-            ConfigError: there is no room for it beside the others; the message names the flag.
-        """
-        del shape, others
-        return None
-
-    @classmethod
-    def parse_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
-        """As ``parse`` and ``check``, but print the complaint and leave with code 2."""
-        try:
-            args = cls.parse(argv)
-            with _as_flags(args.spell):
-                shape = check_served_model(args.model)
-            args.check(shape)
-            return args
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from error
-
-
-@dataclass(frozen=True)
-class _EngineArgs(_Args):
+class _EngineArgs(WorkerArgs):
     """What workers with an engine of ranks share."""
 
     engine: EngineConfig
-    runtime: RuntimeArgs
 
     @property
     def model(self) -> Path:
         return self.engine.model
 
+    def changed(self, **settings: Any) -> Self:
+        return dataclasses.replace(self, engine=self.engine.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        return _host(self, self.engine.host)
+
     def check(self, shape: ModelShape) -> None:
-        with _as_flags(self.spell):
+        with as_flags(self.spell):
             check_start(self.engine, shape)
             _check_template(self.model, self.runtime)
+        self.host()
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        with _as_flags(self.spell):
+        with as_flags(self.spell):
             use = disk_use(self.engine, shape)
             if use is not None:
                 check_room([*others, use])
             return use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrefillArgs(_EngineArgs):
     """A prefill worker's command line."""
 
@@ -159,22 +94,21 @@ class PrefillArgs(_EngineArgs):
         own, queue = take(given, EngineConfig), take(given, IntakeConfig)
         engine = build(EngineConfig, _with_handoff(own), own.spell)
         intake = build(IntakeConfig, queue, queue.spell)
-        runtime = take_runtime(given, "prefill", engine.model.name)
-        return cls(engine, runtime, intake, written=_written(own, queue))
+        runtime = take_runtime(given, "prefill", model_name(engine.model))
+        return cls(runtime=runtime, engine=engine, intake=intake, written=_written(own, queue))
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.intake.takes_jobs:
-            with _as_flags(self.spell):
+            with as_flags(self.spell):
                 servers(self.intake.nats_server)
 
 
-@dataclass(frozen=True)
-class DecodeArgs(_Args):
+@dataclass(frozen=True, kw_only=True)
+class DecodeArgs(WorkerArgs):
     """A decode worker's command line."""
 
     decode: DecodeConfig
-    runtime: RuntimeArgs
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
@@ -188,19 +122,27 @@ class DecodeArgs(_Args):
         given = _given(parser, argv, cls)
         own = take(given, DecodeConfig)
         decode = build(DecodeConfig, own, own.spell)
-        return cls(decode, take_runtime(given, "decode", decode.model.name), written=_written(own))
+        runtime = take_runtime(given, "decode", model_name(decode.model))
+        return cls(runtime=runtime, decode=decode, written=_written(own))
 
     @property
     def model(self) -> Path:
         return self.decode.model
 
+    def changed(self, **settings: Any) -> Self:
+        return dataclasses.replace(self, decode=self.decode.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        return _host(self, self.decode.host)
+
     def check(self, shape: ModelShape) -> None:
-        with _as_flags(self.spell):
+        self.host()
+        with as_flags(self.spell):
             _check_decode(self.decode, shape)
             _check_template(self.model, self.runtime)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AggArgs(_EngineArgs):
     """The command line of a worker that does both."""
 
@@ -214,12 +156,22 @@ class AggArgs(_EngineArgs):
         decodes = (f"decode_{name}" for name in all_names(DecodeConfig))
         return (*_names(EngineConfig, RemotePrefillConfig, WorkerSettings), *decodes)
 
+    def changed(self, **settings: Any) -> Self:
+        own = super().changed(**settings)
+        return dataclasses.replace(own, decode=self.decode.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        # What it prefills itself never leaves this machine.
+        if self.remote.remote_prefill == "none":
+            return HandoffHost(self.engine.host)
+        return super().host()
+
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.remote.remote_prefill == "nats":
-            with _as_flags(self.spell):
+            with as_flags(self.spell):
                 servers(self.remote.nats_server)
-        with _as_flags(lambda key: self.decodes_own.get(key, self.spell(key))):
+        with as_flags(lambda key: self.decodes_own.get(key, self.spell(key))):
             _check_decode(self.decode, shape)
 
     @classmethod
@@ -250,12 +202,23 @@ class AggArgs(_EngineArgs):
         spell = Taken({}, {**both.written, **own.written}).spell
         decode = build(DecodeConfig, overlay(common, own), spell)
         return cls(
-            engine,
-            take_runtime(given, "agg", engine.model.name),
-            decode,
-            _written(own),
-            remote,
+            runtime=take_runtime(given, "agg", model_name(engine.model)),
+            engine=engine,
+            decode=decode,
+            decodes_own=_written(own),
+            remote=remote,
             written=_written(both, queue),
+        )
+
+
+def _host(args: WorkerArgs, host: str) -> HandoffHost:
+    with as_flags(args.spell):
+        return handoff_host(
+            host,
+            given="host" in args.written,
+            discovery=str(args.runtime.options.discovery_backend),
+            requests_at=os.environ.get(REQUESTS_VARIABLE),
+            routable=routable_address,
         )
 
 
@@ -263,7 +226,7 @@ def _names(*models: type[Settings]) -> tuple[str, ...]:
     return tuple(name for model in models for name in all_names(model))
 
 
-def _given(parser: Parser, argv: Sequence[str] | None, kind: type[_Args]) -> dict[str, Any]:
+def _given(parser: Parser, argv: Sequence[str] | None, kind: type[WorkerArgs]) -> dict[str, Any]:
     """What a command line says, by name; variables that no worker knows are refused."""
     known = {name for each in (PrefillArgs, DecodeArgs, AggArgs) for name in each.settings()}
     prefills = set(PrefillArgs.settings())
@@ -277,17 +240,6 @@ def _given(parser: Parser, argv: Sequence[str] | None, kind: type[_Args]) -> dic
 
 def _written(*taken: Taken) -> dict[str, str]:
     return {present_name(name): how for each in taken for name, how in each.written.items()}
-
-
-@contextlib.contextmanager
-def _as_flags(spell: Callable[[str], str]) -> Iterator[None]:
-    """Complaints about keys become complaints about flags."""
-    try:
-        yield
-    except ConfigError as error:
-        models = (EngineConfig, DecodeConfig, IntakeConfig, RemotePrefillConfig)
-        keys = {_TEMPLATE, *(key for each in models for key in each.model_fields)}
-        raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
 
 
 def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:

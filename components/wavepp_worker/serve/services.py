@@ -54,7 +54,7 @@ WORKER_COMMON = (
 """Keys of the ``Common`` section that prefill and decode workers both have."""
 
 _OF_A_REPLICA: Mapping[str, Literal["file", "directory", "port"]] = MappingProxyType(
-    {"disk_path": "directory", "timeline": "file", "bootstrap_port": "port"}
+    {"disk_path": "directory", "timeline": "file", "dump_config_to": "file", "bootstrap_port": "port"}
 )
 
 DECODE_WORKER = Service(
@@ -63,6 +63,7 @@ DECODE_WORKER = Service(
     arguments="wavepp_worker.dynamo.args:DecodeArgs",
     common=WORKER_COMMON,
     former=NAMES,
+    unshared=_OF_A_REPLICA,
     needs_model=True,
 )
 """Generates from KV that prefill workers hand over."""

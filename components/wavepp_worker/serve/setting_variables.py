@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import COMMON, Graph, Service
+from wavepp_worker.serve.parsers import parser_of
 from wavepp_worker.setting_names import variable_of
 
 
@@ -38,11 +37,5 @@ def variable_settings(
 
 def _settings(service: Service) -> tuple[str, ...]:
     """Every name that a setting of the service may be given by, if its parser says so."""
-    if service.arguments is None:
-        return ()
-    module, _, name = service.arguments.partition(":")
-    try:
-        parser = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{service.name}: {module} cannot be imported: {error}") from error
+    parser = parser_of(service)
     return parser.settings() if hasattr(parser, "settings") else ()
