@@ -5,6 +5,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import (
     MOST_SALT_BYTES,
+    check_allowed,
     check_banned,
     check_prompt,
     check_salt,
@@ -49,3 +50,19 @@ def test_what_is_kept_beside_every_block_is_short() -> None:
         check_salt("x" + "ä" * (MOST_SALT_BYTES // 2))
     with pytest.raises(InvalidRequest, match="salt has"):
         check_salt("\ud800" * MOST_SALT_BYTES, "salt")
+
+
+def test_a_mask_is_of_the_whole_vocabulary_and_leaves_a_token() -> None:
+    check_allowed(b"", range(100), 100)
+    check_allowed(b"\xff" * 13, range(99), 100)
+    check_allowed(b"\0" * 12 + b"\x08", [*range(99), 100, -1], 100)
+    with pytest.raises(InvalidRequest, match="bits for 96 tokens, but the vocabulary has 100"):
+        check_allowed(b"\xff" * 12, (), 100)
+    for mask, banned in (
+        (b"\x01" + b"\0" * 12, [0]),
+        (b"\0" * 13, []),
+        (b"\0" * 12 + b"\xf0", []),
+        (b"\xff" * 13, range(100)),
+    ):
+        with pytest.raises(InvalidRequest, match="no token is left to begin an answer with"):
+            check_allowed(mask, banned, 100)

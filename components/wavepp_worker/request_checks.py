@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import cast
 
+import numpy as np
+
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
 
@@ -72,6 +74,32 @@ def check_banned(banned: Collection[int], vocab_size: int) -> None:
         raise InvalidRequest(
             f"all {vocab_size} tokens of the vocabulary are banned, which leaves none to generate; ask for "
             "min_tokens=0 or fewer stop tokens"
+        )
+
+
+def check_allowed(allowed: bytes, banned: Collection[int], vocab_size: int) -> None:
+    """Refuse a mask that is of another vocabulary, or leaves no token to begin with.
+
+    Args:
+        allowed: a bit for each token that may be chosen, that of token 0 lowest; empty for all.
+        banned: token ids that must not be chosen all the same.
+        vocab_size: token ids are below it.
+
+    Raises:
+        InvalidRequest: it has bits for fewer tokens, or of none that is not banned.
+    """
+    if not allowed:
+        return
+    if 8 * len(allowed) < vocab_size:
+        raise InvalidRequest(
+            f"allowed has bits for {8 * len(allowed)} tokens, but the vocabulary has {vocab_size}; give one for each"
+        )
+    bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=vocab_size, bitorder="little")
+    bits[[token for token in banned if 0 <= token < vocab_size]] = 0
+    if not bits.any():
+        raise InvalidRequest(
+            "no token is left to begin an answer with: those that what it must match begins with are all banned; ask "
+            "for min_tokens=0, fewer stop tokens or a wider schema"
         )
 
 

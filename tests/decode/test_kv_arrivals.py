@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.decode.receiver import Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.liveness.watchdog import Watched
+from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SampledToken
 
 from tests.support.decode_bench import Collector
@@ -26,6 +28,30 @@ from tests.support.waiting import WAIT_SECONDS, wait_until
 
 VOCABULARY = 50
 BLOCK_SIZE = 4
+
+
+class NamedGuide:
+    """Takes the tokens that it is named after, and is complete after the last."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.left = [int(each) for each in grammar.text.split()]
+
+    def accept(self, token: int) -> bool:
+        if self.left.pop(0) != token:
+            raise WaveppError("the grammar cannot be followed")
+        return not self.left
+
+
+class NamedGuides:
+    """Refuses grammars whose text is no numbers."""
+
+    def guide(self, grammar: Grammar) -> Future[NamedGuide]:
+        made: Future[NamedGuide] = Future()
+        try:
+            made.set_result(NamedGuide(grammar))
+        except ValueError:
+            made.set_exception(InvalidRequest("unclosed group"))
+        return made
 
 
 class Receiver:
@@ -66,9 +92,11 @@ class Side:
         self.receiver = Receiver()
         self.scheduler = Scheduler(Batch(blocks, 8))
         self.failures: list[BaseException] = []
+        self.guides = NamedGuides()
         self.arrivals = KvArrivals(
             self.receiver,  # type: ignore[arg-type]
             self.scheduler,
+            self.guides,  # type: ignore[arg-type]
             block_size=BLOCK_SIZE,
             vocab_size=VOCABULARY,
             timeout=WAIT_SECONDS,
@@ -194,3 +222,23 @@ def test_closing_cancels_what_is_arriving(side: Any) -> None:
     assert collector.reason == "cancelled"
     late, _ = decoding("late")
     s.arrivals.submit(late)
+
+
+def test_a_first_token_begins_what_the_answer_must_match(side: Any) -> None:
+    s = side()
+    request, _ = s.submit("a", grammar=Grammar("regex", "7 8"))
+    assert s.scheduler.next_step() == [request]
+    assert request.sequence.guide.left == [8]
+    _, complete = s.submit("b", grammar=Grammar("regex", "7"))
+    assert (complete.reason, complete.ids) == ("stop", [7]), "complete with its first token"
+    _, wrong = s.submit("c", grammar=Grammar("regex", "8"))
+    assert (wrong.reason, wrong.last.error_kind) == ("error", "RequestFailed")
+    assert "request c could not be continued from its first token: the grammar" in wrong.last.error
+
+
+def test_nobody_is_asked_for_the_kv_of_a_grammar_that_is_refused(side: Any) -> None:
+    s = side()
+    _, collector = s.submit(grammar=Grammar("regex", "(a"))
+    assert (collector.last.error_kind, collector.last.error) == ("InvalidRequest", "unclosed group")
+    assert s.receiver.tables == []
+    s.scheduler.check_at_rest(WAIT_SECONDS)

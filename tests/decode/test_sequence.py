@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
+from wavepp_worker.decode.guide import Guide
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
+
+from tests.support.guided import SlowMatcher
 
 
 def sequence(**values: object) -> Sequence:
@@ -57,3 +62,18 @@ def test_prompt_tokens_would_be_counted() -> None:
     for start, length, expected in [(0, 5, 5), (3, 4, 2), (4, 1, 1), (5, 1, 0)]:
         chunk = seq.next_chunk(torch.tensor([0]))
         assert seq.prompt_tokens_in(type(chunk)(start, length, chunk.block_table, True)) == expected
+
+
+class Complete(SlowMatcher):
+    def accept(self, token: int) -> bool:
+        return token == 9
+
+
+def test_an_answer_that_nothing_can_follow_stops_however_short() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        seq = sequence(min_tokens=4, max_tokens=4)
+        seq.guide = Guide(Complete(b""), threads)
+        assert accepted(seq, [8, 9]) == [None, "stop"]
+        seq = sequence(max_tokens=2)
+        seq.guide = Guide(Complete(b""), threads)
+        assert accepted(seq, [8, 9]) == [None, "stop"], "rather than length"

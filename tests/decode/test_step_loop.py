@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from wavepp_worker.decode.batch import Batch, blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.guide import Guide
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import EngineDead, WaveppError
@@ -19,6 +22,8 @@ from wavepp_worker.model.stage import Chunk, StageOutput
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
+from tests.support.guided import SlowMatcher
+from tests.support.waiting import WAIT_SECONDS
 
 VOCABULARY = 50
 
@@ -119,3 +124,54 @@ def test_a_model_without_logits_ends_the_loop() -> None:
     loop.stage.blind = True
     with pytest.raises(WaveppError, match="needs all of its layers"):
         loop.loop.run()
+
+
+def mask(*tokens: int) -> bytes:
+    bits = sum(1 << token for token in tokens)
+    return bits.to_bytes(-(-VOCABULARY // 8), "little")
+
+
+def test_an_answer_is_of_what_its_guide_allows() -> None:
+    loop = Loop()
+    with ThreadPoolExecutor(1) as threads:
+        guided, collector = loop.running("a", max_tokens=4)
+        matcher = SlowMatcher(mask(20, 30))
+        matcher.go.set()
+        guided.sequence.guide = Guide(matcher, threads)
+        _, free = loop.running("b", max_tokens=4)
+        loop.loop.run()
+    assert set(collector.ids) <= {20, 30}
+    assert matcher.accepted == collector.ids
+    assert (len(collector.ids), collector.reason) == (3, "length")
+    assert free.ids == [11, 12, 13]
+
+
+def test_who_does_not_know_yet_what_may_come_next_keeps_nobody_waiting() -> None:
+    loop = Loop()
+    matcher = SlowMatcher(mask(20))
+    with ThreadPoolExecutor(1) as threads:
+        guided, slow = loop.running("a", max_tokens=3)
+        guided.sequence.guide = Guide(matcher, threads)
+        _, free = loop.running("b", max_tokens=20)
+        # Its guide answers only when the other one has ended.
+        threading.Thread(target=lambda: (free.done.wait(WAIT_SECONDS), matcher.go.set())).start()
+        loop.loop.run()
+    assert free.ids == list(range(11, 30))
+    assert slow.ids == [20, 20]
+    waves = [len(wave) for wave in loop.stage.waves]
+    assert waves == [2, *[1] * 18, 1], "its token has run once"
+
+
+def test_an_answer_that_its_guide_does_not_know_how_to_continue_fails_alone() -> None:
+    class Lost(SlowMatcher):
+        def allowed(self) -> bytes:
+            raise WaveppError("no text at all goes on to match the grammar")
+
+    loop = Loop()
+    with ThreadPoolExecutor(1) as threads:
+        guided, lost = loop.running("a", max_tokens=4)
+        guided.sequence.guide = Guide(Lost(b""), threads)
+        _, other = loop.running("b", max_tokens=4)
+        loop.loop.run()
+    assert (lost.last.error_kind, other.reason) == ("RequestFailed", "length")
+    assert "no text at all goes on" in (lost.last.error or "")

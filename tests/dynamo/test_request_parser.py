@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from wavepp_worker import token_ids
 from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
@@ -123,7 +124,7 @@ def test_packed_token_ids_are_understood() -> None:
         ({"token_ids": ["x"]}, "integers"),
         ({"sampling_options": {"n": 2}}, "n=2"),
         ({"sampling_options": {"best_of": 3}}, "best_of=3"),
-        ({"sampling_options": {"guided_decoding": {"regex": "a"}}}, "constrained output"),
+        ({"sampling_options": {"guided_decoding": {"regex": "a", "json": {}}}}, "constrained by one of them"),
         ({"sampling_options": {"use_beam_search": True}}, "beam search"),
         ({"sampling_options": {"length_penalty": 2.0}}, "length_penalty"),
         ({"sampling_options": {"logit_bias": {"1": 2}}}, "logit_bias"),
@@ -267,3 +268,11 @@ def test_whatever_is_sent_is_understood_or_refused(data: st.DataObject, tokens: 
                 banned=parsed.banned_first,
             )
         )
+
+
+def test_what_an_answer_must_match_is_passed_on() -> None:
+    assert read().grammar is None
+    nothing = {"json": None, "regex": None, "choice": None}
+    assert read(sampling_options={"guided_decoding": nothing}).grammar is None
+    parsed = read(sampling_options={"guided_decoding": {**nothing, "regex": "a"}})
+    assert parsed.grammar == Grammar("regex", "a")

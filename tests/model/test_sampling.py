@@ -260,3 +260,31 @@ def test_extremes_are_accepted() -> None:
     )
     for params in ({"top_p": 1e-9}, {"top_k": 10**9}, {"min_p": 1.0}):
         assert 0 <= draws(logits(1), 1, **params)[0] < 50
+
+
+def mask(*tokens: int, size: int = 50) -> bytes:
+    bits = np.zeros(size, np.uint8)
+    bits[list(tokens)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def test_only_what_a_mask_allows_is_chosen() -> None:
+    scores = logits(3)
+    order = torch.argsort(scores, descending=True).tolist()
+    allowed = mask(*order[5:])
+    assert sample(scores, SamplingParams(), 0, NOTHING, [], allowed=allowed).token == order[5]
+    banned = (order[5], order[7])
+    assert sample(scores, SamplingParams(), 0, NOTHING, [], banned=banned, allowed=allowed).token == order[6]
+    seeded = SamplingParams(temperature=1.0, top_k=3, seed=1)
+    drawn = {sample(scores, seeded, step, NOTHING, [], allowed=allowed).token for step in range(100)}
+    assert drawn == set(order[5:8]), "the best three of those that are allowed"
+    reported = sample(scores, SamplingParams(logprobs=1), 0, NOTHING, [], allowed=allowed)
+    assert reported.top[0][0] == order[0], "logprobs are of what the model says"
+
+
+def test_a_mask_may_be_longer_than_the_vocabulary_and_not_shorter() -> None:
+    assert sample(logits(3), SamplingParams(), 0, NOTHING, [], allowed=mask(7, 60, size=64)).token == 7
+    with pytest.raises(WaveppError, match="bits for 48 tokens, and the model 50"):
+        sample(logits(3), SamplingParams(), 0, NOTHING, [], allowed=mask(7, size=48))
+    with pytest.raises(WaveppError, match="does not go on to what the answer must match"):
+        sample(logits(3), SamplingParams(), 0, NOTHING, [], banned=(7,), allowed=mask(7))

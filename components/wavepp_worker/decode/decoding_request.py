@@ -29,6 +29,7 @@ class DecodingRequest:
         table: int64 ``[blocks]``, its physical blocks, once it has them.
         reused_tokens: as ``DecodeOutput`` tells.
         aborted: nobody wants it any more; its owner finishes it as soon as it can.
+        logits: float32 ``[vocabulary]`` of its newest token, while it is not known what may come next.
     """
 
     def __init__(self, request: DecodeRequest, on_output: OnOutput, deadline: float) -> None:
@@ -38,6 +39,7 @@ class DecodingRequest:
         self.table: torch.Tensor | None = None
         self.reused_tokens = 0
         self.aborted = False
+        self.logits: torch.Tensor | None = None
         self._on_output = on_output
         self._ended = False
         # Re-entrant, as a callback may well abort its own request.

@@ -15,6 +15,7 @@ from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.decoding_request import DecodingRequest, OnOutput
 from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats
+from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.decode.scheduler import Scheduler
@@ -23,6 +24,8 @@ from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog
+from wavepp_worker.model.grammar_compiler import GrammarCompiler
+from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
@@ -58,6 +61,10 @@ class DecodeEngine:
         self.total_blocks = config.kv_tokens // config.block_size
         self._on_death = on_death
         self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
+        self._guides = Guides(
+            GrammarJudge(config.model, self.info.vocab_size),
+            GrammarCompiler(config.model, self.info.vocab_size),
+        )
         self._lock = threading.Lock()
         self._closing = False
         self._started = False
@@ -111,6 +118,7 @@ class DecodeEngine:
             self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
                 self._scheduler,
+                self._guides,
                 block_size=self.config.block_size,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
@@ -139,6 +147,7 @@ class DecodeEngine:
         self._scheduler.close(EngineDead("the engine was closed while the request was in flight"))
         if self._arrivals is not None:
             self._arrivals.close(CLOSE_SECONDS)
+        self._guides.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 

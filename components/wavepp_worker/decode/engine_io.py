@@ -8,6 +8,7 @@ import msgspec
 
 from wavepp_worker import token_ids
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -23,6 +24,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         max_tokens: most tokens to generate, the first one included; cut to what the context leaves.
         min_tokens: no stop token is chosen before this many others are generated.
         stop_token_ids: tokens that end the generation, the model's own end tokens included unless unwanted.
+        grammar: what the answer must match; None for anything. The first token was chosen by it.
         handoff: where the KV and the first token come from.
     """
 
@@ -32,6 +34,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
     handoff: BootstrapAddress
 
     @property

@@ -11,6 +11,7 @@ import torch
 
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError, error_text
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
@@ -29,6 +30,7 @@ class KvArrivals:
     Args:
         receiver: what transfers KV.
         scheduler: of the engine.
+        guides: of the engine.
         block_size: tokens per block.
         vocab_size: first tokens must be below it.
         timeout: seconds a request may take until its KV and first token are here.
@@ -41,6 +43,7 @@ class KvArrivals:
         self,
         receiver: KVReceiver,
         scheduler: Scheduler,
+        guides: Guides,
         *,
         block_size: int,
         vocab_size: int,
@@ -51,6 +54,7 @@ class KvArrivals:
     ) -> None:
         self._receiver = receiver
         self._scheduler = scheduler
+        self._guides = guides
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._timeout = timeout
@@ -109,6 +113,10 @@ class KvArrivals:
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
 
+        if request.grammar is None:
+            return await self._receiver.receive(request.handoff, allocate, self._timeout)
+        # First, as nobody needs the KV for a grammar that is refused.
+        decoding.sequence.guide = await asyncio.wrap_future(self._guides.guide(request.grammar))
         return await self._receiver.receive(request.handoff, allocate, self._timeout)
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:

@@ -1,4 +1,4 @@
-"""How far one request has generated, and whether it is finished. Pure."""
+"""How far one request has generated, and whether it is finished."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
+from wavepp_worker.decode.guide import Guide
 from wavepp_worker.model.stage import Chunk
 
 
@@ -17,19 +18,27 @@ class Sequence:
     Attributes:
         prompt: uint32 ``[prompt tokens]``.
         generated: token ids, the prefill worker's first token included.
+        guide: of an answer that must match a grammar, once that is compiled.
     """
 
     def __init__(self, request: DecodeRequest) -> None:
         self.request = request
         self.prompt = token_ids.unpack(request.tokens)
         self.generated: list[int] = []
+        self.guide: Guide | None = None
         self._stops = frozenset(request.stop_token_ids)
 
     def accept(self, token: int) -> Literal["stop", "length"] | None:
-        """Append a token; answers why the generation ends with it, if it does."""
+        """Append a token; answers why the generation ends with it, if it does.
+
+        Raises:
+            WaveppError: it does not go on to what the answer must match.
+        """
         may_stop = not self.stops_banned
         self.generated.append(token)
         if may_stop and token in self._stops:
+            return "stop"
+        if self.guide is not None and self.guide.accept(token):
             return "stop"
         return "length" if len(self.generated) >= self.request.max_tokens else None
 

@@ -15,6 +15,10 @@ from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
 
+GUIDE_SECONDS = 0.005
+"""That a step waits for who does not know yet what may come next; nearly all do before the model has computed."""
+ALONE_SECONDS = 0.05
+"""The same where nobody else has anything to compute."""
 _STEP_SIZE = 1.0
 """All steps cost much the same."""
 
@@ -73,6 +77,18 @@ class StepLoop:
     def _step(self, running: list[DecodingRequest]) -> None:
         if not running:
             return
+        for decoding in running:
+            if decoding.sequence.guide is not None:
+                decoding.sequence.guide.begin()
+        # The others have run already, and wait to know what may come next.
+        behind = [decoding for decoding in running if decoding.logits is None]
+        if behind:
+            self._run_newest(behind)
+        deadline = time.monotonic() + (GUIDE_SECONDS if behind else ALONE_SECONDS)
+        for decoding in running:
+            self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
+
+    def _run_newest(self, running: list[DecodingRequest]) -> None:
         newest = torch.tensor([decoding.sequence.generated[-1] for decoding in running], dtype=torch.int64)
         chunks = [self._chunk(decoding) for decoding in running]
         logits = self._stage.forward(newest, chunks, self._kv).logits
@@ -80,7 +96,7 @@ class StepLoop:
             raise WaveppError("the model gave no logits; a decode worker needs all of its layers")
         self.steps += 1
         for decoding, row in zip(running, logits.cpu(), strict=True):
-            self._sample_next(decoding, row)
+            decoding.logits = row
 
     def _chunk(self, decoding: DecodingRequest) -> Chunk:
         assert decoding.table is not None
@@ -97,9 +113,15 @@ class StepLoop:
             decoding, RequestFailed(f"request {name} failed while decoding: {error_text(error)}")
         )
 
-    def _sample_next(self, decoding: DecodingRequest, logits: torch.Tensor) -> None:
+    def _sample_next(self, decoding: DecodingRequest, patience: float) -> None:
+        """Choose the next token, unless what it may be is not known within ``patience`` seconds."""
         sequence, params = decoding.sequence, decoding.request.sampling
         try:
+            allowed = b"" if sequence.guide is None else sequence.guide.allowed(patience)
+            if allowed is None:
+                return
+            assert decoding.logits is not None
+            logits, decoding.logits = decoding.logits, None
             chosen = sample(
                 logits,
                 params,
@@ -107,6 +129,7 @@ class StepLoop:
                 sequence.prompt,
                 sequence.generated,
                 banned=sequence.banned,
+                allowed=allowed,
             )
             reason = sequence.accept(chosen.token)
         except Exception as error:

@@ -25,7 +25,7 @@ from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
 from wavepp_worker.dynamo.intake_metrics import RemoteMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
-from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
@@ -183,7 +183,7 @@ class AggWorker(WaveppWorker):
         self, remote: RemotePrefill, request_id: str, parsed: ParsedRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The answer of a prompt that a prefill worker takes from the queue, and again another, if one dies."""
-        job = remote.send(prefill_request(request_id, parsed, handoff=True))
+        job = remote.send(await self._prefill.request(request_id, parsed))
         done = False
         try:
             while True:
@@ -207,11 +207,8 @@ class AggWorker(WaveppWorker):
         self, request_id: str, parsed: ParsedRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         address = self._prefill.address(fresh_bootstrap_room())
-        prefill = asyncio.create_task(
-            self._prefill.prefill(
-                prefill_request(request_id, parsed, handoff=True), address.room, context.is_stopped
-            )
-        )
+        request = await self._prefill.request(request_id, parsed)
+        prefill = asyncio.create_task(self._prefill.prefill(request, address.room, context.is_stopped))
         prefill.add_done_callback(_seen)
         try:
             stream = self._decode.stream(request_id, parsed, address, context.is_stopped)

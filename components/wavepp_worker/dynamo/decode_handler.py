@@ -108,6 +108,7 @@ class DecodeHandler:
             max_tokens=parsed.max_tokens,
             min_tokens=parsed.min_tokens,
             stop_token_ids=(*parsed.stop_hidden, *parsed.stop_visible),
+            grammar=parsed.grammar,
             handoff=address,
         )
         outcome, submitted = "cancelled", False

@@ -14,16 +14,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
-from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import answer_seconds
 from wavepp_worker.model.model_shape import has_chat_template
+
+if TYPE_CHECKING:
+    from wavepp_worker.model.grammar_judge import GrammarJudge
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,6 @@ class FrontendArgs:
     port: int
     model: Path | None
     rest: tuple[str, ...]
-
-    @staticmethod
-    def fetch(model: Path) -> Path:
-        """As of a worker, whose model it is."""
-        return fetched_model(model)
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> FrontendArgs:
@@ -96,6 +93,13 @@ def vocabulary(model: Path | None) -> int | None:
     return int(size) if size is not None else None
 
 
+def _judge(model: Path | None) -> GrammarJudge | None:
+    from wavepp_worker.model.grammar_judge import GrammarJudge
+
+    size = vocabulary(model)
+    return None if model is None or size is None else GrammarJudge(model, size)
+
+
 async def _serve(args: FrontendArgs) -> None:
     from dynamo.frontend.main import async_main
 
@@ -111,6 +115,7 @@ async def _serve(args: FrontendArgs) -> None:
         vocabulary(args.model),
         template,
         chats=args.model is None or has_chat_template(args.model),
+        judge=_judge(args.model),
     )
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]

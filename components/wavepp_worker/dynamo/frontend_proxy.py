@@ -12,6 +12,7 @@ import gc
 import json
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,13 +20,15 @@ from aiohttp import web
 
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.chat_template import ChatTemplate
+from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
 from wavepp_worker.dynamo.upstream import Unanswered, Upstream
 from wavepp_worker.dynamo.worker_choice import refused_header
-from wavepp_worker.errors import ConfigError, InvalidRequest
+from wavepp_worker.errors import ConfigError, InvalidRequest, RequestFailed
+from wavepp_worker.model.grammar_judge import GrammarJudge
 
 CLIENT_LEFT = 499
 """What proxies call this; nobody sees it."""
@@ -54,6 +57,7 @@ class FrontendProxy:
         template: ChatTemplate | None = None,
         *,
         chats: bool = True,
+        judge: GrammarJudge | None = None,
     ) -> None:
         """Prepare a proxy; it does not listen yet.
 
@@ -62,9 +66,11 @@ class FrontendProxy:
             vocab_size: token ids are below it; None if unknown.
             template: of the model; None if unknown.
             chats: whether the model has a template at all; without, the frontend may have no path for chats.
+            judge: of what answers are to match, closed with the proxy; None if the model is unknown.
         """
         self._template = template
         self._chats = chats
+        self._grammars = judge
         self.upstream = Upstream(upstream)
         self._vocab_size = vocab_size
         self._metrics = HttpMetrics()
@@ -104,6 +110,8 @@ class FrontendProxy:
         if self._runner is not None:
             await self._runner.cleanup()
         await self.upstream.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         status = CLIENT_LEFT
@@ -123,7 +131,7 @@ class FrontendProxy:
             return _refused(400, "Bad Request", sentence)
         try:
             async with self._bodies.body(request) as body:
-                await self._judge(request, body)
+                await self._judge_grammars(await self._judge(request, body))
                 if request.path in CLOSED_PATHS:
                     sentence = f"{request.path} is not for clients; set it where Dynamo starts"
                     return _refused(403, "Forbidden", sentence)
@@ -166,35 +174,50 @@ class FrontendProxy:
             return nullcontext()
         return self._live.entered(str(chosen), lambda: False)
 
-    async def _judge(self, request: web.BaseRequest, body: bytes) -> None:
-        """``_check`` a body; raises as that.
+    async def _judge_grammars(self, body: Any) -> None:
+        grammars = wanted_grammars(body) if isinstance(body, Mapping) else []
+        if self._grammars is None:
+            return
+        try:
+            for grammar in grammars:
+                await asyncio.wrap_future(self._grammars.judge(grammar))
+        except RequestFailed as error:
+            raise Unanswered(str(error)) from error
+
+    async def _judge(self, request: web.BaseRequest, body: bytes) -> Any:
+        """``_check`` a body; raises and returns as that.
 
         Large ones, which take up to half a second, are judged one at a time, with pauses as long: whoever else asks,
         such as the launcher for a sign of life, comes in between.
         """
         if len(body) < LARGE_BODY_BYTES:
-            self._check(request, body)
-            return
+            return self._check(request, body)
         async with self._judging:
             begun = time.monotonic()
             try:
-                self._check(request, body)
+                return self._check(request, body)
             finally:
                 await asyncio.sleep(time.monotonic() - begun)
 
-    def _check(self, request: web.BaseRequest, body: bytes) -> None:
-        """Raise ``InvalidRequest`` if something speaks against the request."""
+    def _check(self, request: web.BaseRequest, body: bytes) -> Any:
+        """The decoded body, where workers answer it, else None.
+
+        Raises:
+            InvalidRequest: something speaks against the request.
+        """
         if not request.raw_path.startswith("/"):
             raise InvalidRequest(f"{request.raw_path!r} is no path; ask for one that begins with /")
         if request.path not in CHECKED_PATHS:
-            return
+            return None
         if request.raw_path.partition("?")[0] != request.path:
             raise InvalidRequest(f"write the path as it is: {request.path}")
         if request.method != "POST":
-            return
-        sentence = refused_header(request.headers) or refusal(request.path, _decoded(body), self._vocab_size)
+            return None
+        decoded = _decoded(body)
+        sentence = refused_header(request.headers) or refusal(request.path, decoded, self._vocab_size)
         if sentence is not None:
             raise InvalidRequest(sentence)
+        return decoded
 
 
 def _refused(status: int, kind: str, sentence: str) -> web.Response:

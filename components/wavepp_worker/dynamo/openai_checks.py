@@ -50,7 +50,6 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
     checks = (
         _choices,
         _unsupported,
-        _constrained,
         _prompt(vocab_size),
         _messages,
         _salt,
@@ -77,19 +76,6 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
     if body.get("previous_response_id") is not None:
         return "previous_response_id is not supported; send the whole conversation as input"
     return None
-
-
-def _constrained(body: Mapping[str, Any]) -> str | None:
-    wanted = [key for key in body if key.startswith("guided_") and body[key] is not None]
-    form = body.get("response_format")
-    if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
-        wanted.append("response_format")
-    choice = body.get("tool_choice")
-    if choice == "required" or isinstance(choice, Mapping):
-        wanted.append("tool_choice")
-    if not wanted:
-        return None
-    return f"{wanted[0]} asks for constrained output, which is not supported; leave it out"
 
 
 def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:

@@ -10,7 +10,8 @@ from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS
 from wavepp_worker.errors import InvalidRequest
 
 _HONOURED = {
-    "sampling_options": SAMPLING_KEYS | {"n", "best_of", "length_penalty", "include_stop_str_in_output"},
+    "sampling_options": SAMPLING_KEYS
+    | {"n", "best_of", "length_penalty", "include_stop_str_in_output", "guided_decoding"},
     "stop_conditions": frozenset(
         {
             "max_tokens",
@@ -92,7 +93,6 @@ def _said(request: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _unsupported(key: str) -> str:
     names = {
-        "guided_decoding": "constrained output (response_format, guided decoding, a required tool call)",
         "prompt_logprobs": "prompt_logprobs (and echo)",
         "use_beam_search": "beam search",
     }

@@ -25,12 +25,12 @@ from wavepp_worker.dynamo.bootstrap_info import (
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
-from wavepp_worker.dynamo.prefill_handler import PrefillHandler, prefill_request
+from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import InvalidRequest, RequestAborted, WaveppError
+from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.worker_description import EngineDescription
@@ -132,7 +132,8 @@ class PrefillWorker(WaveppWorker):
             bootstrap_room = chosen_bootstrap_room(request)
             parsed = parse_request(request, self._handler.limits, self._defaults, first_only=True)
             self._live.check_free(request_id)
-        except InvalidRequest as error:
+            prefill = await self._handler.request(request_id, parsed)
+        except (InvalidRequest, RequestFailed) as error:
             self._handler.refused(bootstrap_room, error)
             raise self.exception(error) from error
         try:
@@ -140,7 +141,6 @@ class PrefillWorker(WaveppWorker):
                 yield await self._handler.probe(parsed)
                 return
             with self._live.entered(request_id, context.is_stopped):
-                prefill = prefill_request(request_id, parsed, handoff=True)
                 if bootstrap_room is None:
                     bootstrap_room = fresh_bootstrap_room()
                 params = disaggregated_params(self._handler.address(bootstrap_room))

@@ -20,6 +20,8 @@ from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
+from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult
@@ -61,6 +63,7 @@ class PrefillHandler:
         self._bootstrap_rooms: set[int] = set()
         self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
         self._canary = Canary(self.engine)
+        self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
         self.limits = RequestLimits(
             self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs
@@ -123,6 +126,20 @@ class PrefillHandler:
         """What the frontend is to tell decode workers, for the rooms it chooses itself."""
         assert self.bootstrap is not None
         return advertised_host(self._config.host, self.bootstrap.key)
+
+    async def request(self, request_id: str, parsed: ParsedRequest) -> PrefillRequest:
+        """What to submit for a parsed request, to be handed off.
+
+        Raises:
+            InvalidRequest: what its answer must match is wrong or too complex, or leaves nothing to begin with.
+            RequestFailed: that cannot be found out.
+        """
+        request = prefill_request(request_id, parsed, handoff=True)
+        if parsed.grammar is None:
+            return request
+        allowed = await asyncio.wrap_future(self._judge.judge(parsed.grammar))
+        check_allowed(allowed, request.banned, self.limits.vocab_size)
+        return msgspec.structs.replace(request, allowed=allowed)
 
     async def prefill(
         self,
@@ -238,6 +255,7 @@ class PrefillHandler:
         """Stop both; idempotent, also if never started."""
         if self.bootstrap is not None:
             self.bootstrap.close()
+        self._judge.close()
         self.engine.close()
 
     async def _wait(
@@ -258,7 +276,7 @@ class PrefillHandler:
 
 
 def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) -> PrefillRequest:
-    """What to submit for a parsed request; ``handoff`` unless it is a probe."""
+    """What to submit for a parsed request that has no grammar; ``handoff`` unless it is a probe."""
     return PrefillRequest(
         request_id=request_id,
         tokens=parsed.tokens,

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wavepp_worker import token_ids
+from wavepp_worker.dynamo.guided_options import read_guided_decoding
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
 from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
 
@@ -48,6 +50,7 @@ class ParsedRequest:
         stop_strings: texts that end the answer.
         keep_stop_string: whether the stop text itself is shown.
         skip_special: whether special tokens are left out of the text.
+        grammar: what the answer must match; None for anything. Nobody has looked into it yet.
     """
 
     tokens: bytes
@@ -61,6 +64,7 @@ class ParsedRequest:
     stop_strings: tuple[str, ...]
     keep_stop_string: bool
     skip_special: bool
+    grammar: Grammar | None
 
     @property
     def banned_first(self) -> tuple[int, ...]:
@@ -121,6 +125,7 @@ def parse_request(
         stop_strings=_stop_strings(stop),
         keep_stop_string=bool(groups.sampling.get("include_stop_str_in_output")),
         skip_special=groups.output.get("skip_special_tokens") is not False,
+        grammar=read_guided_decoding(groups.sampling.get("guided_decoding")),
     )
 
 

@@ -38,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
         deadline_seconds: after which, counted from when it was sent, nobody wants the answer.
         handoff: whether a decode worker will come for the KV; where to, is in the states.
         banned: token ids that the first token must not be.
+        allowed: a bit for each token that it may be, that of token 0 lowest; empty for all.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -50,6 +51,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     deadline_seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] | None = None
     handoff: bool = False
     banned: tuple[int, ...] = ()
+    allowed: bytes = b""
 
     @property
     def token(self) -> str:

@@ -198,6 +198,7 @@ class RemotePrefill:
             salt=request.salt,
             priority=request.priority,
             banned=request.banned,
+            allowed=request.allowed,
             handoff=True,
             replica=place.replica if place is not None and worthwhile else None,
         )

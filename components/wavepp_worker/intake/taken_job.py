@@ -74,7 +74,7 @@ def engine_request(job: Job, token_ids: tuple[int, ...] | list[int]) -> PrefillR
         handoff=job.handoff,
         banned=job.banned,
     )
-    return msgspec.structs.replace(request, priority=job.priority)
+    return msgspec.structs.replace(request, priority=job.priority, allowed=job.allowed)
 
 
 def handoff_address(address: BootstrapAddress) -> HandoffAddress:

@@ -84,6 +84,7 @@ def sample(
     prompt: np.ndarray | torch.Tensor,
     generated: list[int],
     banned: tuple[int, ...] = (),
+    allowed: bytes = b"",
 ) -> SampledToken:
     """Choose the next token.
 
@@ -94,6 +95,7 @@ def sample(
         prompt: the prompt's token ids, for the repetition penalty.
         generated: the token ids generated so far, for all penalties.
         banned: token ids not to choose; ids outside the vocabulary are ignored.
+        allowed: a bit for each token that may be chosen, that of token 0 lowest; empty for all.
 
     Raises:
         WaveppError: the logits are not numbers, no token may be chosen, or a seed is lacking.
@@ -106,11 +108,13 @@ def sample(
     if banned:
         scores = scores.clone()
         scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
+    if allowed:
+        scores = scores.masked_fill(_forbidden(allowed, len(scores)), -math.inf)
     best = int(torch.argmax(scores))
     if float(scores[best]) == -math.inf:
         raise WaveppError(
-            "no token is left to choose: every one is banned, or has no probability under the model; ask for "
-            "a lower min_tokens or fewer stop tokens"
+            "no token is left to choose: every one is banned, or has no probability under the model, or does not go on "
+            "to what the answer must match; ask for a lower min_tokens, fewer stop tokens or a wider schema"
         )
     greedy = params.temperature < _COLDEST
     token = best if greedy else _draw(_warped(scores, float(scores[best]), params), params, step)
@@ -138,6 +142,15 @@ def _penalised(
         return logits
     # A penalty may overflow, but neither forbids a token nor allows one that the model forbids.
     return torch.where(given == -math.inf, given, logits.clamp(-_LARGEST, _LARGEST))
+
+
+def _forbidden(allowed: bytes, count: int) -> torch.Tensor:
+    if 8 * len(allowed) < count:
+        raise WaveppError(
+            f"the mask has bits for {8 * len(allowed)} tokens, and the model {count}; this is a defect"
+        )
+    bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=count, bitorder="little")
+    return torch.from_numpy(bits) == 0
 
 
 def _warped(scores: torch.Tensor, best: float, params: SamplingParams) -> torch.Tensor:

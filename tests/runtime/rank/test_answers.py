@@ -130,11 +130,12 @@ def test_each_request_is_sampled_by_its_own_parameters(bench: Bench) -> None:
         WaveEnding(SamplingParams(), banned=(5,)),
         WaveEnding(SamplingParams(logprobs=2)),
         WaveEnding(SamplingParams(repetition_penalty=10.0), seen=token_ids.pack([1, 2, 3])),
+        WaveEnding(SamplingParams(), allowed=(1 << 8).to_bytes(16, "little")),
     )
-    requests = (request("stop"), request("asked"), request("penalised"))
-    bench.answers.take(wave(0, *requests, logits=best(5, 5, 3), endings=endings))
+    requests = (request("stop"), request("asked"), request("penalised"), request("constrained"))
+    bench.answers.take(wave(0, *requests, logits=best(5, 5, 3, 5), endings=endings))
     firsts = [each.first for each in bench.told if isinstance(each, Finished)]
-    assert [first.token for first in firsts] == [6, 5, 4], "3 is in the prompt"
+    assert [first.token for first in firsts] == [6, 5, 4, 8], "3 is in the prompt"
     assert [token for token, _ in firsts[1].top] == [5, 6]
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from wavepp_worker import token_ids
@@ -134,12 +135,13 @@ def test_rank_0_tells_the_last_rank_what_to_choose_a_first_token_by() -> None:
     penalised = SamplingParams(repetition_penalty=1.5, logprobs=0)
     drawn = SamplingParams(temperature=0.5, logprobs=0)
     for name, sampling in (("a", penalised), ("b", drawn), ("c", penalised)):
-        bench.books.admit_request(PrefillRequest.of(name, [7, 3, 7, 7], sampling=sampling, banned=(9,)))
+        request = PrefillRequest.of(name, [7, 3, 7, 7], sampling=sampling, banned=(9,))
+        bench.books.admit_request(msgspec.structs.replace(request, allowed=b"\x07" if name == "b" else b""))
     bench.execute(0, Span("a", 0, 4, True), Span("b", 0, 4, True), Span("c", 0, 2, False))
     ((header, _, _),) = bench.sent
     assert header.endings == (
         WaveEnding(penalised, (9,), token_ids.pack([3, 7])),
-        WaveEnding(drawn, (9,)),
+        WaveEnding(drawn, (9,), allowed=b"\x07"),
     )
 
 

@@ -12,7 +12,7 @@ from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.text_tokenizer import TextTokenizer
-from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
+from wavepp_worker.request_checks import check_allowed, check_banned, check_prompt, check_salt
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
@@ -64,6 +64,7 @@ class RequestMaker:
         check_salt(request.lora, "lora")
         check_sampling(request.sampling, self._config.top_logprobs)
         check_banned(request.banned, self._vocab_size)
+        check_allowed(request.allowed, request.banned, self._vocab_size)
         if request.handoff and self._config.handoff == "none":
             raise InvalidRequest(
                 f"request {request.request_id} asks for a hand-off, but this engine hands nothing off "

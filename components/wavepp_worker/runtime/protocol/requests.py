@@ -28,6 +28,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         secret: what a decode worker must know to get the KV; the engine chooses it.
         probe: nobody asked for it: it is in no statistics, and nothing is learned from it.
         priority: who has a higher one is admitted first.
+        allowed: a bit for each token that the first one may be, that of token 0 lowest; empty for all.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     secret: Secret | None = None
     probe: bool = False
     priority: int = 0
+    allowed: bytes = b""
 
     @classmethod
     def of(

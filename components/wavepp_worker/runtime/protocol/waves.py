@@ -31,11 +31,13 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         banned: tokens it must not be.
         seen: packed ids of the prompt's tokens, each once; empty unless they count for a repetition penalty.
+        allowed: a bit for each token that it may be, that of token 0 lowest; empty for all.
     """
 
     sampling: SamplingParams
     banned: tuple[int, ...] = ()
     seen: bytes = b""
+    allowed: bytes = b""
 
 
 class WaveHeader(Message, frozen=True):

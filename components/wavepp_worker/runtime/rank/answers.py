@@ -132,7 +132,9 @@ class Answers:
             request_id = local.request.request_id
             try:
                 seen = token_ids.unpack(ending.seen)
-                first = sample(row, ending.sampling, 0, seen, [], banned=ending.banned)
+                first = sample(
+                    row, ending.sampling, 0, seen, [], banned=ending.banned, allowed=ending.allowed
+                )
             except Exception as error:
                 # Nobody else's fault: the other prompts of the wave are answered.
                 self._reports.failed(request_id, error)

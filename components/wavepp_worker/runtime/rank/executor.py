@@ -137,6 +137,7 @@ def _endings(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> tuple[En
             request.sampling,
             request.banned,
             token_ids.distinct(request.tokens) if request.sampling.repetition_penalty != 1.0 else b"",
+            request.allowed,
         )
         for request in requests
     )

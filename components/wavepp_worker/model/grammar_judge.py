@@ -1,0 +1,161 @@
+"""Says of grammars that strangers send whether they can be honoured, without being hurt by them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from wavepp_worker.errors import InvalidRequest, RequestFailed
+from wavepp_worker.model.grammar import Grammar, check_size
+from wavepp_worker.model.grammar_judge_process import READY, Verdict, read_message, write_message
+
+JUDGE_SECONDS = 3
+"""That a grammar may take to compile."""
+START_SECONDS = 60.0
+"""That the process may take to be there: a large tokenizer takes seconds to read on a busy machine."""
+WAIT_SECONDS = 60.0
+"""That a grammar may wait for others to be judged; one at a time is, most of them in a few milliseconds."""
+MOST_VERDICTS = 256
+"""That are remembered; each takes up to an eighth of the vocabulary in bytes."""
+
+_TOO_COMPLEX = (
+    f"what the answer must match takes more than {JUDGE_SECONDS} s or too much memory to compile; simplify it"
+)
+
+logger = logging.getLogger(__name__)
+
+
+class GrammarJudge:
+    """Compiles grammars in a process of its own, which is started for the first one and again if it died of one.
+
+    Thread-safe.
+    """
+
+    def __init__(self, model: Path, vocab_size: int) -> None:
+        """Nothing is started yet; arguments as of ``GrammarCompiler``."""
+        self._command = [
+            *(sys.executable, "-m", "wavepp_worker.model.grammar_judge_process"),
+            *(str(model), str(vocab_size), str(JUDGE_SECONDS)),
+        ]
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._closed = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = ThreadPoolExecutor(1, "grammar judge")
+
+    def judge(self, grammar: Grammar) -> Future[bytes]:
+        """Tokens that an answer can begin with, as of ``GrammarMatcher.allowed``.
+
+        The future fails with InvalidRequest, which says what is wrong with the grammar, or with RequestFailed where it
+        cannot be judged.
+
+        Raises:
+            InvalidRequest: the grammar is too long.
+            RequestFailed: the judge is closed.
+        """
+        check_size(grammar)
+        key = hashlib.sha256(msgspec.msgpack.encode(grammar)).digest()
+        with self._lock:
+            if key in self._verdicts:
+                self._verdicts.move_to_end(key)
+                known: Future[bytes] = Future()
+                _settle(known, self._verdicts[key])
+                return known
+            self._check_open()
+            return self._thread.submit(self._first, key, grammar, time.monotonic() + WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Stop; idempotent, also if nothing was judged."""
+        with self._lock:
+            self._closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._end()
+
+    def _first(self, key: bytes, grammar: Grammar, deadline: float) -> bytes:
+        with self._lock:
+            verdict = self._verdicts.get(key)
+        if verdict is None:
+            if time.monotonic() > deadline:
+                raise RequestFailed(
+                    f"schemas and grammars of others took {WAIT_SECONDS:.0f} s to compile; ask again"
+                )
+            verdict = self._ask(grammar)
+            with self._lock:
+                self._verdicts[key] = verdict
+                while len(self._verdicts) > MOST_VERDICTS:
+                    self._verdicts.popitem(last=False)
+        future: Future[bytes] = Future()
+        _settle(future, verdict)
+        return future.result()
+
+    def _ask(self, grammar: Grammar) -> Verdict:
+        process = self._running()
+        try:
+            assert process.stdin is not None
+            write_message(process.stdin, msgspec.msgpack.encode(grammar))
+            data = _answer(process, JUDGE_SECONDS)
+        except BrokenPipeError:
+            data = None
+        if data is not None:
+            return msgspec.msgpack.decode(data, type=Verdict)
+        self._end()
+        self._check_open()
+        logger.warning("a grammar of %d characters was too complex to be judged", len(grammar.text))
+        return Verdict(_TOO_COMPLEX)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            self._check_open()
+            if self._process is not None:
+                return self._process
+            process = self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        if _answer(process, START_SECONDS) != READY:
+            self._end()
+            raise RequestFailed("the process that compiles schemas and grammars does not start; ask again")
+        return process
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestFailed("the worker stops; ask again")
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+
+def _answer(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+    """Its next message; None if it dies first, and it does if that takes longer."""
+    late = threading.Timer(seconds, process.kill)
+    late.start()
+    try:
+        assert process.stdout is not None
+        return read_message(process.stdout)
+    finally:
+        late.cancel()
+
+
+def _settle(future: Future[bytes], verdict: Verdict) -> None:
+    if verdict.error:
+        future.set_exception(InvalidRequest(verdict.error))
+    else:
+        future.set_result(verdict.allowed)

@@ -1,0 +1,116 @@
+"""Guides of answers that must match a grammar, on a tiny model's tokenizer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from wavepp_worker.decode import guide as guides_module
+from wavepp_worker.decode.guide import Guide, Guides
+from wavepp_worker.errors import InvalidRequest, WaveppError
+from wavepp_worker.model.grammar import Grammar
+from wavepp_worker.model.grammar_compiler import GrammarCompiler
+from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.model.grammar_matcher import GrammarMatcher
+
+from tests.support.guided import SlowMatcher, Tokens
+from tests.support.tiny_models import VOCABULARY
+from tests.support.waiting import WAIT_SECONDS
+
+pytest.importorskip("llguidance")
+
+
+@pytest.fixture
+def guides(tiny_llama: Path) -> Iterator[Guides]:
+    guides = Guides(GrammarJudge(tiny_llama, VOCABULARY), GrammarCompiler(tiny_llama, VOCABULARY))
+    yield guides
+    guides.close()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
+
+
+def test_two_answers_to_one_grammar_go_their_own_ways(
+    guides: Guides, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(tiny_llama)
+    grammar = Grammar("regex", "a(b|cd)")
+    one = guides.guide(grammar).result(WAIT_SECONDS)
+    monkeypatch.setattr(guides._compiler, "compile", lambda grammar: pytest.fail("compiled again"))
+    two = guides.guide(grammar).result(WAIT_SECONDS)
+
+    def left(guide: Guide) -> set[str]:
+        guide.begin()
+        mask = guide.allowed(WAIT_SECONDS)
+        assert mask is not None
+        return tokens.left(mask)
+
+    (a,), (b,), (c,) = map(tokens.ids, "abc")
+    assert (left(one), left(two)) == ({"a"}, {"a"})
+    assert not one.accept(a)
+    assert (left(one), left(two)) == ({"b", "c"}, {"a"})
+    assert not two.accept(a)
+    assert not two.accept(c)
+    assert one.accept(b), "complete"
+    assert left(two) == {"d"}
+
+
+def test_a_grammar_that_is_refused_is_not_compiled_here(
+    guides: Guides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guides._compiler, "compile", lambda grammar: pytest.fail("compiled"))
+    with pytest.raises(InvalidRequest, match="unclosed group"):
+        guides.guide(Grammar("regex", "(a")).result(WAIT_SECONDS)
+
+
+def test_only_so_many_grammars_are_kept(guides: Guides, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guides_module, "MOST_COMPILED", 2)
+    for text in "abcab":
+        guides.guide(Grammar("regex", text)).result(WAIT_SECONDS)
+    assert [grammar.text for grammar in guides._compiled] == ["a", "b"]
+
+
+def test_what_may_come_next_is_found_out_once_and_waited_for_in_time(threads: ThreadPoolExecutor) -> None:
+    matcher = SlowMatcher(b"\x01")
+    guide = Guide(matcher, threads)
+    guide.begin()
+    guide.begin()
+    assert guide.allowed(0) is None
+    matcher.go.set()
+    assert guide.allowed(WAIT_SECONDS) == b"\x01"
+    assert guide.allowed(0) == b"\x01"
+    assert matcher.asked == 1
+    guide.accept(0)
+    guide.begin()
+    assert guide.allowed(WAIT_SECONDS) == b"\x01"
+    assert matcher.asked == 2
+
+
+def test_a_grammar_that_takes_too_long_for_a_token_fails_its_answer(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = SlowMatcher(b"\x01")
+    guide = Guide(matcher, threads)
+    guide.begin()
+    monkeypatch.setattr(guides_module, "MASK_SECONDS", 0.0)
+    with pytest.raises(WaveppError, match="too complex: its next token took more than"):
+        guide.allowed(0)
+    matcher.go.set()
+
+
+def test_stacks_are_deeper_than_where_a_grammar_is_judged(guides: Guides) -> None:
+    before = threading.stack_size()
+    guides.guide(Grammar("regex", "a")).result(WAIT_SECONDS)
+    assert threading.stack_size() == before, "nobody else's"
+
+    def depth(left: int) -> int:
+        return 0 if not left else depth(left - 1)
+
+    assert guides._own_threads().submit(depth, 500).result(WAIT_SECONDS) == 0
+    assert isinstance(guides._compiled[Grammar("regex", "a")], GrammarMatcher)

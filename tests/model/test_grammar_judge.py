@@ -1,0 +1,134 @@
+"""Grammars that take too long, too much memory, or a process with them, and those of others meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import InvalidRequest, RequestFailed
+from wavepp_worker.model import grammar_judge
+from wavepp_worker.model.grammar import MOST_GRAMMAR_BYTES, Grammar
+from wavepp_worker.model.grammar_judge import GrammarJudge
+
+from tests.support.guided import Tokens
+from tests.support.tiny_models import VOCABULARY
+from tests.support.waiting import WAIT_SECONDS, wait_until
+
+pytest.importorskip("llguidance")
+
+SIMPLE = Grammar("regex", "ab*")
+
+
+@pytest.fixture
+def judge(tiny_llama: Path) -> Iterator[GrammarJudge]:
+    judge = GrammarJudge(tiny_llama, VOCABULARY)
+    yield judge
+    judge.close()
+
+
+def chain(count: int, link: Callable[[str], Any]) -> Grammar:
+    """Definitions of which each refers to the next: compiling them is recursive."""
+    defs = {f"n{each}": link(f"#/$defs/n{each + 1}") for each in range(count)}
+    return Grammar("json", json.dumps({"$ref": "#/$defs/n0", "$defs": {**defs, f"n{count}": {}}}))
+
+
+HOSTILE = {
+    "a chain of references": chain(1800, lambda ref: {"$ref": ref}),
+    "a chain of properties": chain(1100, lambda ref: {"properties": {"a": {"$ref": ref}}}),
+    "brackets in brackets": Grammar("json", "[" * MOST_GRAMMAR_BYTES),
+    "rules in a row": Grammar("rules", "start: r0\n" + "".join(f"r{n}: r{n + 1}\n" for n in range(4000)) + "r4000: X"),
+    "what may be there or not": Grammar("regex", "(a?b?c?){200}" * 5000),
+    "repetitions of repetitions": Grammar("regex", "((((a{0,50}b){0,50}c){0,50}d){0,50}e){0,50}"),
+    "all of many": Grammar("json", json.dumps({"allOf": [{"pattern": f"^(.*{c}.*)$"} for c in "abcdefghijklm"]})),
+    "a large enum": Grammar("json", json.dumps({"enum": [f"value {n}" for n in range(4500)]})),
+    "many properties": Grammar("json", json.dumps({"properties": {f"p{n}": {"type": "integer"} for n in range(1700)}})),
+    "no text at all": Grammar("json", '{"$ref": "#/$defs/n", "$defs": {"n": {"$ref": "#/$defs/n"}}}'),
+}  # fmt: skip
+
+
+def test_hostile_grammars_are_refused_or_compiled_and_hurt_nobody(
+    judge: GrammarJudge, tiny_llama: Path
+) -> None:
+    refused = []
+    for name, grammar in HOSTILE.items():
+        try:
+            judge.judge(grammar).result(WAIT_SECONDS)
+        except InvalidRequest:
+            refused.append(name)
+    first = judge.judge(SIMPLE).result(WAIT_SECONDS)
+    assert Tokens(tiny_llama).left(first) == {"a"}, "it judges on"
+    assert {"a chain of references", "brackets in brackets", "no text at all"} <= set(refused)
+
+
+def test_a_grammar_whose_process_dies_is_refused_and_not_tried_again(
+    judge: GrammarJudge, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with pytest.raises(InvalidRequest, match="takes more than 3 s or too much memory to compile"):
+            judge.judge(HOSTILE["a chain of references"]).result(WAIT_SECONDS)
+    assert len(caplog.records) == 1
+
+
+def test_a_grammar_that_takes_too_long_is_refused(
+    judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge.judge(SIMPLE).result(WAIT_SECONDS)
+    monkeypatch.setattr(grammar_judge, "JUDGE_SECONDS", 0.0)
+    with pytest.raises(InvalidRequest, match="takes more than"):
+        judge.judge(HOSTILE["what may be there or not"]).result(WAIT_SECONDS)
+    monkeypatch.undo()
+    assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
+
+
+def test_what_is_wrong_is_said_each_time_and_compiled_once(
+    judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidRequest, match="unclosed group"):
+        judge.judge(Grammar("regex", "(a")).result(WAIT_SECONDS)
+    judge.judge(SIMPLE).result(WAIT_SECONDS)
+    monkeypatch.setattr(judge, "_ask", lambda grammar: pytest.fail("asked again"))
+    with pytest.raises(InvalidRequest, match="unclosed group"):
+        judge.judge(Grammar("regex", "(a")).result(0)
+    assert judge.judge(SIMPLE).result(0)
+    with pytest.raises(InvalidRequest, match="at most 65536"):
+        judge.judge(Grammar("regex", "a" * (MOST_GRAMMAR_BYTES + 1)))
+
+
+def test_nobody_waits_for_ever(judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    ask = judge._ask
+    monkeypatch.setattr(judge, "_ask", lambda grammar: go.wait(WAIT_SECONDS) and ask(grammar))
+    running = judge.judge(SIMPLE)
+    monkeypatch.setattr(grammar_judge, "WAIT_SECONDS", -1.0)
+    late = judge.judge(Grammar("regex", "b"))
+    go.set()
+    with pytest.raises(RequestFailed, match="schemas and grammars of others took"):
+        late.result(WAIT_SECONDS)
+    assert running.result(WAIT_SECONDS)
+    monkeypatch.setattr(grammar_judge, "WAIT_SECONDS", 60.0)
+    assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS), "it is not held against the grammar"
+
+
+def test_a_model_whose_tokenizer_cannot_be_guided_is_said_to_be_the_cause(tmp_path: Path) -> None:
+    judge = GrammarJudge(tmp_path, VOCABULARY)
+    try:
+        with pytest.raises(InvalidRequest, match="its tokenizer is of a kind that cannot be guided"):
+            judge.judge(SIMPLE).result(WAIT_SECONDS)
+    finally:
+        judge.close()
+
+
+def test_it_leaves_no_process(tiny_llama: Path) -> None:
+    judge = GrammarJudge(tiny_llama, VOCABULARY)
+    judge.judge(SIMPLE).result(WAIT_SECONDS)
+    process = judge._process
+    assert process is not None
+    judge.close()
+    judge.close()
+    wait_until(lambda: process.poll() is not None)
+    with pytest.raises(RequestFailed):
+        judge.judge(Grammar("regex", "b"))
