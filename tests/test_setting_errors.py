@@ -18,7 +18,7 @@ from wavepp_worker.runtime.protocol.engine_config import EngineConfig
         ),
         ({"model": "/m", "zzz": 3}, "zzz: unknown"),
         ({"modle": "/m"}, "model: is required; modle: unknown (did you mean model?)"),
-        ({"model": "/m", "threads": 0}, "threads: should be greater than or equal to 1, not 0"),
+        ({"model": "/m", "threads": 0}, "threads: should be at least 1, not 0"),
         (
             {"model": "/m", "threads": "two", "dtype": "float8"},
             "dtype: should be 'auto', 'float32' or 'bfloat16', not 'float8'; "

@@ -1,4 +1,5 @@
-"""Settings that had another name once: the old ones keep working, and are told the new one, once a process."""
+"""Settings that have more than one name: those they had once, of which users are told the present one, and those that
+Dynamo's other workers have for them."""
 
 from __future__ import annotations
 
@@ -25,6 +26,20 @@ FORMER_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Former name to present name."""
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "model_path": "model",
+        "pipeline_parallel_size": "pp",
+        "kv_block_size": "block_size",
+        "max_num_tokens": "max_num_batched_tokens",
+        "max_batch_size": "max_num_seqs",
+        "max_seq_len": "max_model_len",
+        "max_logprobs": "top_logprobs",
+    }
+)
+"""What Dynamo's workers for TensorRT-LLM and vLLM call a setting, to our name of it."""
+NAMES: Mapping[str, str] = MappingProxyType({**FORMER_NAMES, **OTHER_NAMES})
+"""Every further name of a setting to the one that it has here."""
 LONGEST_SECONDS = 1e6
 """The most that a limit of time can be set to, eleven days: sockets count twice as many milliseconds in 31 bits."""
 
@@ -36,9 +51,14 @@ def former_name(key: str) -> str | None:
     return next((former for former, present in FORMER_NAMES.items() if present == key), None)
 
 
+def further_names(key: str) -> tuple[str, ...]:
+    """What ``key`` may be called as well."""
+    return tuple(other for other, present in NAMES.items() if present == key)
+
+
 def present_name(key: str) -> str:
-    """What ``key`` is called now."""
-    return FORMER_NAMES.get(key, key)
+    """What ``key`` is called here and now."""
+    return NAMES.get(key, key)
 
 
 def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,41 +68,50 @@ def overlay(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_names(
-    keys: Iterable[str], spell: Callable[[str], str] = str, names: Mapping[str, str] = FORMER_NAMES
+    keys: Iterable[str], spell: Callable[[str], str] = str, names: Mapping[str, str] = NAMES
 ) -> None:
     """Tell whoever used a former name the present one.
 
     Args:
         keys: names of settings that were given together.
         spell: how they are written where they were given, such as ``--key``.
-        names: former name to present name.
+        names: further name to present name.
 
     Raises:
-        ValueError: a setting was given under both of its names.
+        ValueError: a setting was given under two of its names.
     """
     given = set(keys)
-    for former, present in names.items():
-        if former not in given:
-            continue
-        if present in given:
+    first: dict[str, str] = {}
+    for name in (*sorted(given - names.keys()), *filter(given.__contains__, names)):
+        present = names.get(name, name)
+        before = first.setdefault(present, name)
+        former = name in names and not _is_others(name)
+        if before == present != name and former:
             raise ValueError(
-                f"{spell(former)} and {spell(present)} are the former and the present name of one setting; "
+                f"{spell(name)} and {spell(present)} are the former and the present name of one setting; "
                 f"give {spell(present)} alone"
             )
-        if former not in _told:
-            _told.add(former)
-            logger.warning(
-                "%s is now called %s; the former name keeps working", spell(former), spell(present)
+        if before != name:
+            raise ValueError(
+                f"{spell(name)} and {spell(before)} are two names of one setting; give one of them"
             )
+        if former and name not in _told:
+            _told.add(name)
+            logger.warning("%s is now called %s; the former name keeps working", spell(name), spell(present))
 
 
-def _either_name(field: str) -> str | AliasChoices:
-    former = former_name(field)
-    return field if former is None else AliasChoices(field, former)
+def _is_others(name: str) -> bool:
+    """Whether a name is one that other workers have for a setting, of either half of a worker that does both."""
+    return name.removeprefix("decode_") in OTHER_NAMES
+
+
+def _any_name(field: str) -> str | AliasChoices:
+    further = further_names(field)
+    return AliasChoices(field, *further) if further else field
 
 
 class Settings(BaseModel):
-    """Base of a configuration: frozen, without unknown keys, and taking fields under their former names too.
+    """Base of a configuration: frozen, without unknown keys, and taking fields under their further names too.
 
     Errors name a field as it was given.
     """
@@ -91,7 +120,7 @@ class Settings(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
-        alias_generator=AliasGenerator(validation_alias=_either_name),
+        alias_generator=AliasGenerator(validation_alias=_any_name),
     )
 
     def __init__(self, **given: Any) -> None:

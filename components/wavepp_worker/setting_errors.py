@@ -11,6 +11,19 @@ from wavepp_worker.setting_names import did_you_mean
 WHOLE_NUMBER, PER_RANK = "a whole number", ", or one per rank such as 32768,24576"
 _NO_WHOLE_NUMBER = ("int_parsing", "int_type", "int_from_float")
 
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
+"""pydantic's names of bounds: the words for one, and where its limit stands."""
+
+
+def plain(number: float) -> str:
+    """A limit as people write it: ``1`` rather than ``1.0``, ``1000000`` rather than ``1e+06``."""
+    return str(int(number)) if number == int(number) else str(number)
+
 
 def explain(error: ValidationError, known: Collection[str], spell: Callable[[str], str] = str) -> str:
     """The sentence.
@@ -36,6 +49,9 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
                 said.append(str(problem["ctx"]["error"]))
             case "extra_forbidden":
                 said.append("unknown" + did_you_mean(spell(name), map(spell, known)))
+            case kind if kind in _BOUNDS:
+                words, limit = _BOUNDS[kind]
+                said.append(f"should be {words} {plain(problem['ctx'][limit])}, not {problem['input']}")
             case "tuple_type" if problem["loc"][0] in whole:
                 pass
             case kind if kind in _NO_WHOLE_NUMBER:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 
 SEE_HELP = " (see --help)"
 """Ends what is said about a command line."""
+VARIABLES = "DYN_WAVEPP_"
+"""What the environment variables of settings begin with."""
 LEAST_LIKENESS = 0.6
 """Of two words, by ``difflib``'s ratio, for one to be taken for the other misspelt."""
 
@@ -15,6 +17,11 @@ LEAST_LIKENESS = 0.6
 def flag_of(key: str) -> str:
     """``kv_tokens`` -> ``--kv-tokens``."""
     return "--" + key.replace("_", "-")
+
+
+def variable_of(key: str) -> str:
+    """``kv_tokens`` -> ``DYN_WAVEPP_KV_TOKENS``."""
+    return VARIABLES + key.upper()
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -128,6 +128,92 @@ def test_a_misspelt_flag_is_told_what_was_probably_meant(flag: str, meant: str) 
         PrefillArgs.parse(["--model", "/m", "--zzzz"])
 
 
+def test_the_environment_has_defaults_of_every_setting_and_a_flag_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "MODEL_PATH": "/m",
+        "PP": "3",
+        "PARTITION": "1,2,3",
+        "INTAKE_AHEAD": "4",
+        "SERVED_MODEL_NAME": "s",
+        "DECODE_BLOCK_SIZE": "8",
+        "TIMELINE": "",
+    }.items():
+        monkeypatch.setenv(f"DYN_WAVEPP_{name}", value)
+    args = PrefillArgs.parse([])
+    assert (str(args.engine.model), args.engine.pp, args.engine.partition) == ("/m", 3, (1, 2, 3))
+    assert (args.intake.intake_ahead, args.runtime.served_model_name, args.engine.timeline) == (4, "s", None)
+    assert PrefillArgs.parse(["--pipeline-parallel-size", "2"]).engine.pp == 2
+    assert str(PrefillArgs.parse(["--model", "/n"]).engine.model) == "/n"
+    agg = AggArgs.parse(["--block-size", "32"])
+    assert (agg.engine.block_size, agg.decode.block_size) == (32, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PP", "0", "DYN_WAVEPP_PP: should be at least 1, not 0"),
+        ("MAX_NUM_TOKENS", "x", "DYN_WAVEPP_MAX_NUM_TOKENS: should be a whole number, not 'x'"),
+        ("BOOTSTRAP_PORT", "-1", "DYN_WAVEPP_BOOTSTRAP_PORT: should be at least 0, not -1"),
+        ("HANDOFF", "none", "DYN_WAVEPP_HANDOFF: a worker behind Dynamo has to hand its KV to decode"),
+        (
+            "DISAGGREGATION_MODE",
+            "decode",
+            "DYN_WAVEPP_DISAGGREGATION_MODE: decode is not what this module runs",
+        ),
+        (
+            "KVTOKENS",
+            "1",
+            "DYN_WAVEPP_KVTOKENS: unknown (did you mean DYN_WAVEPP_KV_TOKENS?); no worker has such a",
+        ),
+    ],
+)
+def test_a_bad_value_names_the_variable(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"DYN_WAVEPP_{name}", value)
+    with pytest.raises(ConfigError) as caught:
+        PrefillArgs.parse(["--model", "/m"])
+    assert str(caught.value).startswith(said)
+
+
+def test_what_an_engine_would_refuse_names_the_variable_or_the_flag_that_was_used(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = read_model_shape(tiny_llama)
+    monkeypatch.setenv("DYN_WAVEPP_PIPELINE_PARALLEL_SIZE", "7")
+    with pytest.raises(ConfigError, match=r"^DYN_WAVEPP_PIPELINE_PARALLEL_SIZE: 7 stages"):
+        PrefillArgs.parse(["--model", str(tiny_llama)]).check(shape)
+    monkeypatch.setenv("DYN_WAVEPP_PIPELINE_PARALLEL_SIZE", "1")
+    monkeypatch.setenv("DYN_WAVEPP_DECODE_KV_TOKENS", "100")
+    with pytest.raises(ConfigError, match=r"^DYN_WAVEPP_DECODE_KV_TOKENS gives a pool of 96 tokens"):
+        AggArgs.parse(["--model", str(tiny_llama), "--kv-tokens", "65536"]).check(shape)
+
+
+def test_a_flag_of_another_role_is_told_whose_it_is() -> None:
+    for kind, flags, said in (
+        (
+            DecodeArgs,
+            "--pipeline-parallel-size 2",
+            "--pipeline-parallel-size: is a setting of workers that prefill; ",
+        ),
+        (
+            DecodeArgs,
+            "--max_num_batched_tokens=9",
+            "--max_num_batched_tokens: is a setting of workers that prefill; ",
+        ),
+        (
+            PrefillArgs,
+            "--decode-kv-tokens 64",
+            "--decode-kv-tokens: is a setting of workers that prefill and decode, ",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            kind.parse(["--model", "/m", *flags.split()])
+        assert str(caught.value).startswith(said)
+
+
 HELPS = {"prefill": PrefillArgs, "decode": DecodeArgs, "agg": AggArgs}
 
 
@@ -162,7 +248,10 @@ def test_the_help_has_our_flags_first_and_says_of_each_what_it_takes(
 def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(help_of(PrefillArgs, capsys).split())
     assert "--partition N,N,... Layers per rank" in shown
-    assert "--pp N Pipeline ranks; each is a process. (at least 1; default: 1)" in shown
+    assert (
+        "--pp N Pipeline ranks; each is a process. (at least 1; default: 1; also --pipeline-parallel-size)"
+        in shown
+    )
     assert "else the socket transport. (default: auto)" in shown
     assert "is silent. (above 0; default: 60.0)" in shown
     assert "--wave-cost SECONDS,SECONDS,SECONDS Seconds" in shown
@@ -189,7 +278,7 @@ def test_what_an_engine_would_refuse_is_refused_by_the_flag_that_was_given(
         (DecodeArgs, "--kv-tokens 100", "--kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--kv-tokens 65536 --decode-kv-tokens 100", "--decode-kv-tokens gives a pool of 96 tokens"),
         (AggArgs, "--device gpu", "--device: 'gpu' is none"),
-        (AggArgs, "--model org/some-7B", "--model: there is no directory org/some-7B here"),
+        (AggArgs, "--model a/b/c", "--model: a/b/c does not exist"),
     ]:
         with pytest.raises(SystemExit) as left:
             args.parse_or_exit(["--model", str(tiny_llama), *flags.split()])

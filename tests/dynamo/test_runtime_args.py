@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeConfig
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
 from wavepp_worker.errors import ConfigError
@@ -9,7 +10,7 @@ from wavepp_worker.errors import ConfigError
 def parsed(*words: str) -> RuntimeArgs:
     parser = Parser()
     add_runtime(parser)
-    return take_runtime(vars(parser.parse_args(words)), "backend", "smol")
+    return take_runtime(vars(parser.parse_args(words)), "agg", "smol")
 
 
 def test_what_is_not_given_follows_from_the_role_and_the_model() -> None:
@@ -32,8 +33,44 @@ def test_an_endpoint_address_sets_all_three() -> None:
         parsed("--endpoint", "a.b")
 
 
-@pytest.mark.parametrize("port", ["70000", "-1", "x"])
-def test_what_is_no_port_is_refused(port: str) -> None:
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [("70000", "at most 65535, not 70000"), ("-1", "at least 0, not -1"), ("x", "a whole number, not 'x'")],
+)
+def test_what_is_no_port_is_refused(port: str, said: str) -> None:
     assert parsed("--bootstrap-port", "65535").bootstrap_port == 65535
-    with pytest.raises(ConfigError, match=f"^--bootstrap-port: '{port}' is not a port number"):
+    with pytest.raises(ConfigError, match=f"^--bootstrap-port: should be {said}$"):
         parsed(f"--bootstrap-port={port}")
+
+
+def test_dynamos_own_checks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, said in (
+        (["--engine-request-limit", "0"], "^--engine-request-limit: should be at least 1, not 0$"),
+        (
+            ["--output-modalities", "smell"],
+            r"^--output-modalities \(or DYN_OUTPUT_MODALITIES\): should be text, not smell",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            parsed(*words)
+    monkeypatch.setattr(DynamoRuntimeConfig, "validate", complain)
+    with pytest.raises(ConfigError, match=r"^Dynamo minds$"):
+        parsed()
+
+
+def complain(config: DynamoRuntimeConfig) -> None:
+    raise ValueError("Dynamo minds")
+
+
+def test_a_bad_number_in_a_variable_of_dynamos_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYN_ENGINE_REQUEST_LIMIT", "many")
+    with pytest.raises(ConfigError, match=r"Dynamo's own variables, DYN_\.\.\., has a bad value: .*'many'"):
+        parsed()
+
+
+def test_another_role_is_told_what_runs_it() -> None:
+    assert parsed("--disaggregation-mode", "agg").component == parsed("--disaggregation-mode", "pd").component
+    with pytest.raises(
+        ConfigError, match=r"^--disaggregation-mode: prefill is not what this module runs, which is agg; "
+    ):
+        parsed("--disaggregation-mode", "prefill")

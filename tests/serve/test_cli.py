@@ -31,6 +31,21 @@ def test_dry_run_shows_the_merged_configuration_and_starts_nothing(tmp_path: Pat
     assert "DYN_TCP_RPC_HOST=127.0.0.1" in result.output
 
 
+def test_a_worker_has_the_time_to_stop_that_the_user_or_else_dynamo_gives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def given(*words: str) -> str:
+        result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:agg_wavepp", "--dry-run", *words])
+        assert result.exit_code == 0, result.output
+        return re.findall(r"^DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT=(\d+)$", result.output, re.M)[0]
+
+    monkeypatch.delenv("DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT", raising=False)
+    assert given() == "30"
+    assert given("--stop-timeout", "3") == "8"
+    monkeypatch.setenv("DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT", "60")
+    assert given() == "60"
+
+
 def test_without_a_graph_those_that_there_are_are_listed() -> None:
     result = typer.testing.CliRunner().invoke(app, ["serve"])
     assert result.exit_code == 0, result.output
@@ -108,7 +123,7 @@ def test_bad_key_ends_the_command_with_one_sentence() -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: --PrefillWorker.pp: should be greater than or equal to 1")
+    assert done.stderr.startswith("error: --PrefillWorker.pp: should be at least 1")
     assert done.stderr.count("\n") == 1
 
 

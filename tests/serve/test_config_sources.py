@@ -68,6 +68,24 @@ def test_overrides_are_taken_out_of_the_command_line() -> None:
     assert overrides == {"A": {"pp": 3, "kv_tokens": 64}, "B": {"verbose": True}}
 
 
+@pytest.mark.parametrize("number", ["-5", "-.5"])
+def test_a_negative_number_after_a_blank_is_a_value(number: str) -> None:
+    rest, overrides = split_overrides(["--A.kv_tokens", number, "--A.verbose", "-f", "c.yaml"])
+    assert rest == ["-f", "c.yaml"]
+    assert str(overrides["A"]["kv_tokens"]) == number
+    assert overrides["A"]["verbose"] is True
+
+
+def test_a_key_that_is_given_twice_is_refused_in_whichever_spellings() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--A\.kv-tokens: is given already, as --A\.kv_tokens; keep one of the two$"
+    ):
+        split_overrides(["--A.kv_tokens=1", "--A.kv-tokens", "2"])
+    with pytest.raises(ConfigError, match=r"^--A\.pp: is given already; keep one of the two$"):
+        split_overrides(["--A.pp=1", "--A.pp=1"])
+    split_overrides(["--A.pp=1", "--B.pp=1", "--A.ServiceArgs.envs.pp=1"])
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

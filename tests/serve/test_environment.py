@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from wavepp_worker.serve.environment import base_environment
+from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.serve.environment import CANARY, LOOPBACK, QUIET, base_environment
+
+from tests.support.graph_process import REPOSITORY
 
 CODE = """
 import resource
@@ -31,3 +34,15 @@ def test_what_a_log_asks_for_never_has_health_checks_nor_secrets_in_it(
     # Of two directives for one target, the last counts.
     assert asked[-2:] == ["trace", "dynamo_runtime=debug"]
     assert {"dynamo_runtime::health_check=warn", "dynamo_backend_common::worker=warn"} < set(asked)
+
+
+def test_all_that_the_launcher_sets_is_documented_and_gives_way_to_what_the_user_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (REPOSITORY / "docs/operate.md").read_text()
+    for name in {**LOOPBACK, **CANARY, **QUIET}:
+        assert f"`{name}`" in page
+        monkeypatch.setenv(name, "7")
+        assert base_environment()[name].endswith("7")
+    for name in stop_variables(25):
+        assert f"`{name}`" in page

@@ -56,6 +56,43 @@ def test_configuration_files_fit_their_graphs(name: str) -> None:
     assert plan.model == "SmolLM2-135M-Instruct"
 
 
+def test_a_model_given_by_its_id_is_fetched_and_served_under_it(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def fetch_model(name: str, ignore_weights: bool = False) -> str:
+        asked.append(name)
+        return str(tiny_llama)
+
+    monkeypatch.setattr("dynamo.llm.fetch_model", fetch_model)
+    plan = make_launch_plan(resolve("graphs:agg_wavepp"), {"Common": {"model": "org/tiny"}}, Options())
+    assert set(asked) == {"org/tiny"}
+    assert plan.model == "org/tiny"
+    [worker] = flags(plan, "Worker")
+    assert {f"--model={tiny_llama}", "--served-model-name=org/tiny"} < set(worker)
+    assert f"--model={tiny_llama}" in flags(plan, "Frontend")[0]
+
+
+def test_a_worker_is_checked_in_the_environment_that_it_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = resolve("graphs:disagg_wavepp")
+    bad = {"DecodeWorker": {"ServiceArgs": {"envs": {"DYN_ENGINE_REQUEST_LIMIT": "many"}}}}
+    with pytest.raises(ConfigError, match=r"^DecodeWorker: one of Dynamo's own variables"):
+        make_launch_plan(graph, bad, Options())
+    assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
+    # The launcher has all listen on loopback, so hand-offs may; not where requests come from elsewhere.
+    etcd = {"Common": {"discovery_backend": "etcd", "host": "127.0.0.1"}}
+    [note] = [each for each in make_launch_plan(graph, etcd, Options()).notes if "cannot reach them" in each]
+    assert note.startswith(
+        "workers of other hosts find these by discovery_backend=etcd, but cannot reach them, as "
+    )
+    monkeypatch.setenv("DYN_TCP_RPC_HOST", "198.51.100.7")
+    with pytest.raises(
+        ConfigError, match=r"^DecodeWorker\.host: 127\.0\.0\.1 reaches this machine alone, .*; give 198"
+    ):
+        make_launch_plan(graph, etcd, Options())
+
+
 def test_model_given_once_is_everybodys(tiny_llama: Path) -> None:
     config = {"PrefillWorker": {"model": str(tiny_llama), "served_model_name": "tiny"}}
     plan = make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())

@@ -21,11 +21,11 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("--PrefillWorker.pp=0", "--PrefillWorker.pp: should be greater than or equal to 1"),
+        ("--PrefillWorker.pp=0", "--PrefillWorker.pp: should be at least 1"),
         ("--PrefillWorker.kv-tokens=x", "--PrefillWorker.kv-tokens: "),
-        ("--PrefillWorker.chunk=0", "--PrefillWorker.chunk: should be greater"),
+        ("--PrefillWorker.chunk=0", "--PrefillWorker.chunk: should be at least"),
         ("--Common.dtype=int8", "--Common.dtype: should be 'auto', 'float32' or 'bfloat16', not 'int8'"),
-        ("--Common.block=0", "--Common.block: should be greater"),
+        ("--Common.block=0", "--Common.block: should be at least"),
         (
             "--PrefillWorker.ppp=3",
             "--PrefillWorker.ppp: unknown (did you mean PrefillWorker.pp?); python -m ",
@@ -44,7 +44,7 @@ def refused(*words: str) -> str:
         ),
         (
             "--PrefillWorker.ServiceArgs.workers=0",
-            "--PrefillWorker.ServiceArgs.workers: should be a whole number",
+            "--PrefillWorker.ServiceArgs.workers: should be at least 1, not 0",
         ),
         ("--PrefillWorker.pp", "--PrefillWorker.pp: needs a value, a whole number"),
         ("--PrefillWorker.request_plane=post", "--PrefillWorker.request_plane: invalid choice: 'post'"),
@@ -54,19 +54,43 @@ def test_on_the_command_line(word: str, sentence: str) -> None:
     assert refused(word).startswith(sentence)
 
 
+def test_one_bound_has_one_wording_whichever_way_the_value_came(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("PrefillWorker:\n  kv_tokens: -5\n")
+    for words in (["--PrefillWorker.kv_tokens", "-5"], ["--PrefillWorker.kv_tokens=-5"], ["-f", str(file)]):
+        key = words[0].partition("=")[0] if len(words[0]) > 2 else f"PrefillWorker.kv_tokens ({file}, line 2)"
+        assert refused(*words) == f"{key}: should be at least 1, not -5\n"
+    assert refused("--PrefillWorker.kv_tokens=-5,3").endswith(": should be at least 1, not -5\n")
+    assert refused("--PrefillWorker.host_kv_tokens", "-1").endswith(": should be at least 0, not -1\n")
+    assert refused("--PrefillWorker.wave_timeout=0.5").endswith(": should be at least 1, not 0.5\n")
+    assert refused("--PrefillWorker.wave_timeout=2e6").endswith(": should be at most 1000000, not 2e6\n")
+
+
+def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
+    assert refused("--Common.kv_tokens=64", "--Common.kv-tokens=65") == (
+        "--Common.kv-tokens: is given already, as --Common.kv_tokens; keep one of the two\n"
+    )
+    assert refused("--model", "/a", "--Common.model=/b").startswith(
+        "--model: is short for --Common.model, which "
+    )
+    file = tmp_path / "c.yaml"
+    file.write_text("PrefillWorker:\n  kv_tokens: 64\n  kv-tokens: 65\n")
+    assert refused("-f", str(file)).startswith(f"-f {file}, line 3: kv-tokens is in line 2 already; keep one")
+
+
 def test_in_a_file_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("Common:\n  block: 0\nPrefillWorker:\n  kv-tokens: 32768\n  chunk: 0\n")
     at = f"({file}, line 5)"
     assert refused("-f", str(file), "--Common.block=8").startswith(
-        f"PrefillWorker.chunk {at}: should be greater"
+        f"PrefillWorker.chunk {at}: should be at least"
     )
     # What counts is on the command line.
     assert refused("-f", str(file), "--PrefillWorker.pp=2", "--PrefillWorker.chunk=0").startswith(
-        f"Common.block ({file}, line 2): should be greater"
+        f"Common.block ({file}, line 2): should be at least"
     )
     words = ("-f", str(file), "--Common.block=8", "--PrefillWorker.chunk=-1")
-    assert refused(*words).startswith("--PrefillWorker.chunk: should be greater")
+    assert refused(*words).startswith("--PrefillWorker.chunk: should be at least")
     file.write_text("Common: {dtype: auto}\nCommon: {dtype: auto}\n")
     assert refused("-f", str(file)).startswith(f"-f {file}, line 2: Common is in line 1 already")
 

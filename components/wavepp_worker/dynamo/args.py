@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,117 +13,76 @@ from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.longest_request import longest_request
-from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
+from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
+from wavepp_worker.dynamo.foreign_flags import FOREIGN
+from wavepp_worker.dynamo.handoff_host import REQUESTS_VARIABLE, HandoffHost, handoff_host, routable_address
+from wavepp_worker.dynamo.model_fetch import model_name
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
+from wavepp_worker.dynamo.worker_args import WorkerArgs, as_flags
+from wavepp_worker.dynamo.worker_settings import WorkerSettings
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.former_names import overlay, present_name
+from wavepp_worker.former_names import Settings, overlay, present_name
 from wavepp_worker.handoff.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.device import check_device
-from wavepp_worker.model.model_shape import ModelShape, check_served_model
+from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.setting_names import flag_of, keys_as_flags
+from wavepp_worker.setting_names import flag_of
 from wavepp_worker.versions import versions
 
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
 
 
+_OF_PREFILL = "is a setting of workers that prefill; a decode worker runs the whole model on one device"
+_OF_AGG = "is a setting of workers that prefill and decode, --disaggregation-mode agg"
 _TEMPLATE = "custom_jinja_template"
 
 
-class _Args:
-    """What the three kinds of worker share in parsing."""
-
-    @classmethod
-    def parse(cls, argv: Sequence[str] | None = None) -> Self:
-        """Parse a command line; touches neither the model nor the network.
-
-        Args:
-            argv: flags, by default those of this process.
-
-        Raises:
-            ConfigError: an unknown flag or a bad value; the message names it.
-        """
-        raise NotImplementedError
-
-    @property
-    def model(self) -> Path:
-        """The model directory."""
-        raise NotImplementedError
-
-    def check(self, shape: ModelShape) -> None:
-        """Refuse what the worker would refuse while it starts; reads no weights, and takes milliseconds.
-
-        Args:
-            shape: of the model.
-
-        Raises:
-            ConfigError: it cannot work; the message names the flag.
-        """
-        raise NotImplementedError
-
-    def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        """What the worker's disk tier takes, if it has one.
-
-        Args:
-            shape: of the model.
-            others: what other workers on this machine will take.
-
-        Raises:
-            ConfigError: there is no room for it beside the others; the message names the flag.
-        """
-        del shape, others
-        return None
-
-    @classmethod
-    def parse_or_exit(cls, argv: Sequence[str] | None = None) -> Self:
-        """As ``parse`` and ``check``, but print the complaint and leave with code 2."""
-        try:
-            args = cls.parse(argv)
-            with _as_flags():
-                shape = check_served_model(args.model)
-            args.check(shape)
-            return args
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from error
-
-
-@dataclass(frozen=True)
-class _EngineArgs(_Args):
+@dataclass(frozen=True, kw_only=True)
+class _EngineArgs(WorkerArgs):
     """What workers with an engine of ranks share."""
 
     engine: EngineConfig
-    runtime: RuntimeArgs
 
     @property
     def model(self) -> Path:
         return self.engine.model
 
+    def changed(self, **settings: Any) -> Self:
+        return dataclasses.replace(self, engine=self.engine.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        return _host(self, self.engine.host)
+
     def check(self, shape: ModelShape) -> None:
-        with _as_flags():
+        with as_flags(self.spell):
             check_start(self.engine, shape)
             _check_template(self.model, self.runtime)
+        self.host()
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
-        with _as_flags():
+        with as_flags(self.spell):
             use = disk_use(self.engine, shape)
             if use is not None:
                 check_room([*others, use])
             return use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrefillArgs(_EngineArgs):
     """A prefill worker's command line."""
 
     intake: IntakeConfig
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        return _names(EngineConfig, IntakeConfig, WorkerSettings)
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
@@ -131,59 +90,88 @@ class PrefillArgs(_EngineArgs):
         add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
         add_fields(parser, IntakeConfig, "Jobs from a queue")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
-        engine = build(EngineConfig, _with_handoff(take(given, EngineConfig)))
-        intake = build(IntakeConfig, take(given, IntakeConfig))
-        return cls(engine, take_runtime(given, "prefill", engine.model.name), intake)
+        given = _given(parser, argv, cls)
+        own, queue = take(given, EngineConfig), take(given, IntakeConfig)
+        engine = build(EngineConfig, _with_handoff(own), own.spell)
+        intake = build(IntakeConfig, queue, queue.spell)
+        runtime = take_runtime(given, "prefill", model_name(engine.model))
+        return cls(runtime=runtime, engine=engine, intake=intake, written=_written(own, queue))
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.intake.takes_jobs:
-            with _as_flags():
+            with as_flags(self.spell):
                 servers(self.intake.nats_server)
 
 
-@dataclass(frozen=True)
-class DecodeArgs(_Args):
+@dataclass(frozen=True, kw_only=True)
+class DecodeArgs(WorkerArgs):
     """A decode worker's command line."""
 
     decode: DecodeConfig
-    runtime: RuntimeArgs
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        return _names(DecodeConfig, WorkerSettings)
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
         add_fields(parser, DecodeConfig, "Decode")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
-        decode = build(DecodeConfig, take(given, DecodeConfig))
-        return cls(decode, take_runtime(given, "backend", decode.model.name))
+        given = _given(parser, argv, cls)
+        own = take(given, DecodeConfig)
+        decode = build(DecodeConfig, own, own.spell)
+        runtime = take_runtime(given, "decode", model_name(decode.model))
+        return cls(runtime=runtime, decode=decode, written=_written(own))
 
     @property
     def model(self) -> Path:
         return self.decode.model
 
+    def changed(self, **settings: Any) -> Self:
+        return dataclasses.replace(self, decode=self.decode.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        return _host(self, self.decode.host)
+
     def check(self, shape: ModelShape) -> None:
-        with _as_flags():
+        self.host()
+        with as_flags(self.spell):
             _check_decode(self.decode, shape)
             _check_template(self.model, self.runtime)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AggArgs(_EngineArgs):
     """The command line of a worker that does both."""
 
     decode: DecodeConfig
-    decodes_own: frozenset[str]
-    """Settings of decode that were given as ``--decode-x``."""
+    decodes_own: Mapping[str, str]
+    """Settings of decode that were given as ``--decode-x``, and how they were written."""
     remote: RemotePrefillConfig
+
+    @classmethod
+    def settings(cls) -> tuple[str, ...]:
+        decodes = (f"decode_{name}" for name in all_names(DecodeConfig))
+        return (*_names(EngineConfig, RemotePrefillConfig, WorkerSettings), *decodes)
+
+    def changed(self, **settings: Any) -> Self:
+        own = super().changed(**settings)
+        return dataclasses.replace(own, decode=self.decode.model_copy(update=settings))
+
+    def host(self) -> HandoffHost:
+        # What it prefills itself never leaves this machine.
+        if self.remote.remote_prefill == "none":
+            return HandoffHost(self.engine.host)
+        return super().host()
 
     def check(self, shape: ModelShape) -> None:
         super().check(shape)
         if self.remote.remote_prefill == "nats":
-            with _as_flags():
+            with as_flags(self.spell):
                 servers(self.remote.nats_server)
-        with _as_flags(lambda key: flag_of(f"decode_{key}" if key in self.decodes_own else key)):
+        with as_flags(lambda key: self.decodes_own.get(key, self.spell(key))):
             _check_decode(self.decode, shape)
 
     @classmethod
@@ -201,33 +189,57 @@ class AggArgs(_EngineArgs):
         add_fields(parser, DecodeConfig, "Decode alone", prefix="decode_", defaults=shared)
         add_fields(parser, RemotePrefillConfig, "Prefill through a queue")
         add_runtime(parser)
-        given = vars(parser.parse_args(argv))
+        given = _given(parser, argv, cls)
         own = take(given, DecodeConfig, prefix="decode_")
-        remote = build(RemotePrefillConfig, take(given, RemotePrefillConfig))
+        queue = take(given, RemotePrefillConfig)
+        remote = build(RemotePrefillConfig, queue, queue.spell)
         both = take(given, EngineConfig)
-        engine = build(EngineConfig, _with_handoff(both))
+        engine = build(EngineConfig, _with_handoff(both), both.spell)
         common = {key: value for key, value in both.items() if present_name(key) in DecodeConfig.model_fields}
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
-        decode = build(
-            DecodeConfig,
-            overlay(common, own),
-            lambda key: flag_of(f"decode_{key}" if key in own else key),
+        spell = Taken({}, {**both.written, **own.written}).spell
+        decode = build(DecodeConfig, overlay(common, own), spell)
+        return cls(
+            runtime=take_runtime(given, "agg", model_name(engine.model)),
+            engine=engine,
+            decode=decode,
+            decodes_own=_written(own),
+            remote=remote,
+            written=_written(both, queue),
         )
-        runtime = take_runtime(given, "backend", engine.model.name)
-        return cls(engine, runtime, decode, frozenset(map(present_name, own)), remote)
 
 
-@contextlib.contextmanager
-def _as_flags(spell: Callable[[str], str] = flag_of) -> Iterator[None]:
-    """Complaints about keys become complaints about flags."""
-    try:
-        yield
-    except ConfigError as error:
-        models = (EngineConfig, DecodeConfig, IntakeConfig, RemotePrefillConfig)
-        keys = {_TEMPLATE, *(key for each in models for key in each.model_fields)}
-        raise ConfigError(keys_as_flags(str(error), keys, spell)) from error
+def _host(args: WorkerArgs, host: str) -> HandoffHost:
+    with as_flags(args.spell):
+        return handoff_host(
+            host,
+            given="host" in args.written,
+            discovery=str(args.runtime.options.discovery_backend),
+            requests_at=os.environ.get(REQUESTS_VARIABLE),
+            routable=routable_address,
+        )
+
+
+def _names(*models: type[Settings]) -> tuple[str, ...]:
+    return tuple(name for model in models for name in all_names(model))
+
+
+def _given(parser: Parser, argv: Sequence[str] | None, kind: type[WorkerArgs]) -> dict[str, Any]:
+    """What a command line says, by name; variables that no worker knows are refused."""
+    known = {name for each in (PrefillArgs, DecodeArgs, AggArgs) for name in each.settings()}
+    prefills = set(PrefillArgs.settings())
+    parser.others = {
+        flag_of(name): _OF_PREFILL if name in prefills else _OF_AGG for name in known - set(kind.settings())
+    }
+    given = vars(parser.parse_args(argv))
+    check_variables(known | FOREIGN.keys())
+    return given
+
+
+def _written(*taken: Taken) -> dict[str, str]:
+    return {present_name(name): how for each in taken for name, how in each.written.items()}
 
 
 def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
@@ -245,16 +257,20 @@ def _check_template(model: Path, runtime: RuntimeArgs) -> None:
 
 def _parser(program: str, description: str) -> Parser:
     parser = Parser(
-        prog=program, description=description, allow_abbrev=False, usage=f"{program} --model DIR [FLAG ...]"
+        prog=program,
+        description=f"{description} A flag may be given as a variable instead, --kv-tokens as DYN_WAVEPP_KV_TOKENS; "
+        "the flag wins. Most flags of Dynamo's workers for TensorRT-LLM and vLLM are taken as well.",
+        allow_abbrev=False,
+        usage=f"{program} --model DIR [FLAG ...]",
     )
     parser.add_argument("--version", action="version", version=versions(), help="print versions and leave")
     return parser
 
 
-def _with_handoff(engine: dict[str, Any]) -> dict[str, Any]:
+def _with_handoff(engine: Taken) -> dict[str, Any]:
     if {**_WORKERS_OWN, **engine}["handoff"] == "none":
         raise ConfigError(
-            f"{flag_of('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
+            f"{engine.spell('handoff')}: a worker behind Dynamo has to hand its KV to decode; "
             "choose auto, socket or nixl"
         )
     return {**_WORKERS_OWN, **engine}

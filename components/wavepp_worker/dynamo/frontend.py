@@ -20,6 +20,7 @@ import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
+from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import answer_seconds
 from wavepp_worker.model.model_shape import has_chat_template
@@ -36,6 +37,11 @@ class FrontendArgs:
     port: int
     model: Path | None
     rest: tuple[str, ...]
+
+    @staticmethod
+    def fetch(model: Path) -> Path:
+        """As of a worker, whose model it is."""
+        return fetched_model(model)
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> FrontendArgs:

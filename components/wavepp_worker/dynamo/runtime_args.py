@@ -6,7 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from wavepp_worker.dynamo.flags import Parser
+from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
+from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_runtimes
+from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
 from wavepp_worker.errors import ConfigError
 
 
@@ -35,33 +37,45 @@ def add_runtime(parser: Parser) -> None:
     """Add the flags; after all others, as Dynamo's own are many."""
     from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup
 
-    group = parser.add_argument_group("Worker")
-    group.add_argument("--component", help="Dynamo component (default: by the worker's role)")
-    group.add_argument("--served-model-name", help="name clients ask for (default: the model directory's)")
-    group.add_argument(
-        "--bootstrap-port",
-        metavar="N",
-        type=_port,
-        default=0,
-        help="port of the hand-off's bootstrap server, from 0 to 65535 (default: 0, a free one)",
-    )
-    DynamoRuntimeArgGroup().add_arguments(parser)
+    add_fields(parser, WorkerSettings, "Worker")
+    add_foreign(parser)
+    try:
+        DynamoRuntimeArgGroup().add_arguments(parser)
+    except ValueError as error:
+        # It reads numbers from its variables, and does not say from which.
+        raise ConfigError(f"one of Dynamo's own variables, DYN_..., has a bad value: {error}") from error
 
 
-def take_runtime(given: dict[str, Any], default_component: str, model_name: str) -> RuntimeArgs:
+def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeArgs:
     """Read what ``add_runtime`` added.
 
     Args:
         given: values of these flags and of no others, by name; changed.
-        default_component: where none is given.
+        role: of the worker.
         model_name: what clients ask for where no name is given.
 
     Raises:
-        ConfigError: ``--endpoint`` is an address of the wrong form.
+        ConfigError: a flag is wrong, asks for another role, or for what this worker would not do; names it.
     """
+    from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeConfig
     from dynamo.common.utils.namespace import get_worker_namespace
 
-    namespace, component, endpoint = given["namespace"], given["component"], given["endpoint"]
+    check_foreign(given)
+    taken = take(given, WorkerSettings)
+    own = build(WorkerSettings, taken, taken.spell)
+    if own.disaggregation_mode not in (None, role):
+        raise ConfigError(
+            f"{taken.spell('disaggregation_mode')}: {own.disaggregation_mode} is not what this module runs, which is "
+            f"{role}; start python -m wavepp_worker, which runs any"
+        )
+    options = DynamoRuntimeConfig.from_cli_args(argparse.Namespace(**given))
+    check_runtimes(options)
+    _check_limit(options.engine_request_limit)
+    try:
+        options.validate()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    namespace, component, endpoint = given["namespace"], own.component, given["endpoint"]
     if endpoint and "." in endpoint:
         parts = endpoint.removeprefix("dyn://").split(".")
         if len(parts) != 3 or not all(parts):
@@ -71,15 +85,14 @@ def take_runtime(given: dict[str, Any], default_component: str, model_name: str)
         namespace, component, endpoint = parts[0], component or parts[1], parts[2]
     return RuntimeArgs(
         namespace=get_worker_namespace(namespace),
-        component=component or default_component,
+        component=component or ("prefill" if role == "prefill" else "backend"),
         endpoint=endpoint or "generate",
-        served_model_name=given.pop("served_model_name") or model_name,
-        bootstrap_port=given.pop("bootstrap_port"),
-        options=argparse.Namespace(**given),
+        served_model_name=own.served_model_name or model_name,
+        bootstrap_port=own.bootstrap_port,
+        options=argparse.Namespace(**vars(options)),
     )
 
 
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port number between 0 and 65535")
-    return int(text)
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--engine-request-limit: should be at least 1, not {limit}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +13,15 @@ import yaml
 from typer.core import TyperCommand
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.serve.config_sources import merge, read_file, split_overrides
+from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
+from wavepp_worker.serve.config_sources import deep_merge, merge, read_file, split_overrides
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
 from wavepp_worker.serve.run_dir import check_run_dir
+from wavepp_worker.serve.setting_variables import variable_settings
 from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.setting_names import nearest
 from wavepp_worker.versions import print_versions
@@ -27,6 +30,7 @@ app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, p
 
 _OVERRIDES = "overrides"
 _WORDS = "words"
+_VARIABLES = "variables"
 _SETTING = re.compile(
     r"--(?P<key>[^=]+)(?:=(?P<value>.*))?|(?P<bare>[A-Za-z_][\w-]*)=(?P<of_bare>.*)", re.DOTALL
 )
@@ -37,7 +41,10 @@ class _WithOverrides(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[_WORDS] = tuple(args)
-        rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        try:
+            rest, ctx.meta[_OVERRIDES] = split_overrides(args)
+        except ConfigError as error:
+            _fail(str(error), CONFIG_EXIT_CODE)
         options = {option.lstrip("-") for each in self.get_params(ctx) for option in each.opts}
         valued = {
             option
@@ -135,8 +142,14 @@ def serve(
         typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
     ] = False,
     stop_timeout: Annotated[
-        int, typer.Option(min=0, help="Seconds that requests have to end once a process is told to stop.")
-    ] = KeepLimits.stop_seconds,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Seconds that requests have to end once a process is told to stop (default: 25, as Dynamo's workers "
+            f"have; where {WORKER_VARIABLE} is set, {CLOSING_SECONDS} less than that).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Start every service of GRAPH, say when it is ready, and stop all of it on Ctrl-C.
 
@@ -152,10 +165,17 @@ def serve(
     except ConfigError as error:
         _fail(str(error), CONFIG_EXIT_CODE)
     try:
+        if model is not None and "model" in context.meta[_OVERRIDES].get(COMMON, {}):
+            raise ConfigError(
+                f"--model: is short for --{COMMON}.model, which is given as well; keep one of the two"
+            )
         short = {COMMON: {"model": model}} if model is not None else {}
-        config = merge(chosen, read_file(file) if file else {}, context.meta[_OVERRIDES], short)
+        given = deep_merge(context.meta[_OVERRIDES], short)
+        variables, context.meta[_VARIABLES] = variable_settings(chosen, given)
+        config = merge(chosen, read_file(file) if file else {}, variables, given)
         plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
-        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_timeout)
+        stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
+        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
         if run_dir is not None:
             check_run_dir(run_dir)
         if dry_run:
@@ -194,6 +214,7 @@ def _as_written(
     error: ConfigError, graph: Graph, context: typer.Context, file: Path | None, model: str | None
 ) -> str:
     short = {f"{COMMON}.model": "--model"} if model is not None else {}
+    short |= context.meta.get(_VARIABLES, {})
     try:
         return WrittenKeys(graph, context.meta[_WORDS], file, short).rewrite(str(error))
     except (ConfigError, yaml.YAMLError):

@@ -22,6 +22,8 @@ CONFIGS = "configs"
 """The folder of the configurations that come with this package, as the command line names it."""
 
 _OVERRIDE = re.compile(r"--([A-Za-z_]\w*)((?:\.[A-Za-z_][\w-]*)+)(?:=(.*))?", re.DOTALL)
+_NEGATIVE = re.compile(r"-\.?\d")
+"""Begins a value that is a number, where an option could stand as well."""
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def merge(graph: Graph, *sources: Mapping[str, Any]) -> dict[str, Any]:
         sources: a section per service and ``Common`` each; the later ones win.
 
     Raises:
-        ConfigError: a source gives a key under its former and its present name.
+        ConfigError: a source gives a key under two of its names.
     """
     former = {service.name: service.former for service in graph.services}
     former[COMMON] = {old: new for names in former.values() for old, new in names.items()}
@@ -71,8 +73,12 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
 
     Returns:
         The rest of the command line, and the overrides as a configuration.
+
+    Raises:
+        ConfigError: a key is given twice, in one spelling or in two.
     """
     rest: list[str] = []
+    written: dict[tuple[str, ...], str] = {}
     overrides: dict[str, Any] = {}
     words = list(argv)
     while words:
@@ -83,8 +89,15 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             continue
         service, dotted, text = match.groups()
         if text is None:
-            text = words.pop(0) if words and not words[0].startswith("-") else "true"
+            is_value = words and (not words[0].startswith("-") or _NEGATIVE.match(words[0]))
+            text = words.pop(0) if is_value else "true"
         path = [service, *(underscored(part) for part in dotted[1:].split("."))]
+        given = f"--{service}{dotted}"
+        if tuple(path) in written:
+            before = written[tuple(path)]
+            also = "" if before == given else f", as {before}"
+            raise ConfigError(f"{given}: is given already{also}; keep one of the two")
+        written[tuple(path)] = given
         is_text = path[1:3] == [LAUNCHER, "envs"]
         value: Any = text if is_text else _value(text)
         for part in reversed(path):

@@ -47,6 +47,7 @@ QUIET = {
     "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
 }
 
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 PROBES = (
     "tower_http=off,dynamo_runtime::health_check=warn,dynamo_runtime::system_status_server=info,"
@@ -73,6 +74,22 @@ def allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def loopback_note(planes: Mapping[str, Any]) -> str | None:
+    """What to say of processes that others can find, but not reach; None if there is nothing to say.
+
+    Args:
+        planes: how the graph's processes find and hear each other.
+    """
+    requests_at = base_environment()["DYN_TCP_RPC_HOST"]
+    if planes["discovery_backend"] in ("file", "mem") or requests_at not in _LOOPBACK_HOSTS:
+        return None
+    return (
+        f"workers of other hosts find these by discovery_backend={planes['discovery_backend']}, but cannot reach them, "
+        f"as requests and KV are taken at {requests_at}: for several hosts set DYN_TCP_RPC_HOST to this machine's "
+        "address, and DYN_TCP_RESPONSE_STREAM_HOST to its interface"
+    )
+
+
 def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
     """Refuse to start a service alone that could not meet the others anywhere.
 
@@ -90,7 +107,7 @@ def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
             f"--service-name: the other services could not find this one; set {STORE_VARIABLE} to a directory that "
             "all of them share, or give each --Common.discovery_backend=etcd and ETCD_ENDPOINTS"
         )
-    elsewhere = os.environ.get("DYN_TCP_RPC_HOST", "127.0.0.1") not in ("127.0.0.1", "localhost", "::1")
+    elsewhere = os.environ.get("DYN_TCP_RPC_HOST", "127.0.0.1") not in _LOOPBACK_HOSTS
     if planes["event_plane"] == "zmq" and BROKER_VARIABLE not in os.environ and not elsewhere:
         raise ConfigError(
             f"--service-name: the services need one event broker; set {BROKER_VARIABLE} for all of them and run "

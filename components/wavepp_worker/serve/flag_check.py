@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import importlib.util
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.serve.graph import Service
-from wavepp_worker.setting_names import SEE_HELP
+from wavepp_worker.serve.parsers import parser_of
+from wavepp_worker.setting_names import SEE_HELP, VARIABLES
+
+_GPUS = "CUDA_VISIBLE_DEVICES"
+_NOT_TAKEN = re.compile(r"--([a-z][a-z0-9-]*): (?:unknown|is a setting of workers)")
+"""How a parser says that it has no such flag."""
 
 
 def check_module(service: Service) -> None:
@@ -36,10 +43,12 @@ def check_flags(
     shape: ModelShape | None,
     disks: list[object],
     others: Sequence[Service] = (),
+    env: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Refuse flags that the service would refuse.
 
     Args:
+        env: the environment that its process would have.
         others: the graph's services, of which another may have a key that this one has not.
         shape: of the model it is given, if it is given one.
         disks: what other processes take of disks; gains what this one takes.
@@ -47,23 +56,20 @@ def check_flags(
     Raises:
         ConfigError: names the key as the configuration spells it.
     """
-    if service.arguments is None:
+    parser = parser_of(service)
+    if parser is None:
         return
-    module, _, name = service.arguments.partition(":")
     try:
-        parser = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{service.name}: {module} cannot be imported: {error}") from error
-    try:
-        args = parser.parse(argv)
-        if shape is not None and hasattr(args, "check"):
-            args.check(shape)
-        if shape is not None and hasattr(args, "disk_use"):
-            use = args.disk_use(shape, disks)
-            disks += [use] if use is not None else []
+        with _as_environment(env):
+            args = parser.parse(argv)
+            if shape is not None and hasattr(args, "check"):
+                args.check(shape)
+            if shape is not None and hasattr(args, "disk_use"):
+                use = args.disk_use(shape, disks)
+                disks += [use] if use is not None else []
     except ConfigError as error:
         message = _as_keys(service, str(error))
-        if (unknown := re.match(r"--([a-z][a-z0-9-]*): unknown", str(error))) is not None:
+        if (unknown := _NOT_TAKEN.match(str(error))) is not None:
             owners = [each.name for each in others if each is not service and _takes(each, unknown[1])]
             if owners:
                 key = unknown[1].replace("-", "_")
@@ -71,17 +77,30 @@ def check_flags(
         raise ConfigError(message) from error
 
 
+@contextlib.contextmanager
+def _as_environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Have ``env`` in the place of this process's environment; GPUs stay those that were counted."""
+    before = dict(os.environ)
+    gpus = {name: value for name, value in before.items() if name == _GPUS}
+    os.environ.clear()
+    os.environ.update({name: value for name, value in (env or before).items() if name != _GPUS} | gpus)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _takes(service: Service, flag: str) -> bool:
     """Whether a service's parser knows ``--flag``."""
-    if service.arguments is None:
+    parser = parser_of(service)
+    if parser is None:
         return False
-    module, _, name = service.arguments.partition(":")
     try:
-        getattr(importlib.import_module(module), name).parse([f"--{flag}=0"])
-    except ImportError:
-        return False
+        parser.parse([f"--{flag}=0"])
     except ConfigError as error:
-        return f"--{flag}: unknown" not in str(error)
+        refused = _NOT_TAKEN.match(str(error))
+        return refused is None or refused[1] != flag
     return True
 
 
@@ -94,4 +113,6 @@ def _as_keys(service: Service, message: str) -> str:
     )
     if ": unknown" in message:
         message += f"; python -m {service.module} --help lists the keys, as flags"
+    if message.startswith(VARIABLES):
+        return message
     return message if message.startswith(f"{service.name}.") else f"{service.name}: {message}"

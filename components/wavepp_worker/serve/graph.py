@@ -38,12 +38,13 @@ class Service:
         module: what ``python -m`` runs.
         defaults: flags it gets unless configured otherwise, by key (``kv_tokens`` is ``--kv-tokens``).
         common: keys of the ``Common`` section it understands.
-        former: keys that are called otherwise now: former name to present name.
+        former: keys that have a further name: that to the one they have here.
         replicas: processes, unless ``ServiceArgs.workers`` says otherwise.
         kind: a frontend answers HTTP clients; a worker answers ``/health`` on ``DYN_SYSTEM_PORT``.
         arguments: ``module:Class`` whose ``parse(argv)`` raises ConfigError for flags the process would
             refuse; what it returns may have a ``check(shape)`` that does so for a ``ModelShape``, and a
-            ``disk_use(shape, others)`` that tells what it takes of disks. None leaves the flags unchecked.
+            ``disk_use(shape, others)`` that tells what it takes of disks. If the class has ``settings()``, the names
+            of flags, their variables ``DYN_WAVEPP_...`` count as well. None leaves the flags unchecked.
         unshared: keys whose values no two replicas can share, and what they name: each gets its own of a ``file``, a
             ``directory`` or a ``port``.
         needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what

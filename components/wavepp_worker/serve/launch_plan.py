@@ -17,7 +17,9 @@ from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
     STORE_VARIABLE,
     SYSTEM_HOST_VARIABLE,
+    base_environment,
     check_reach,
+    loopback_note,
 )
 from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
@@ -198,7 +200,6 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             of_this = replica_values(service, flags, replica, own.workers)
             check_flag_ports(service, of_this, held)
             argv = to_flags(of_this)
-            check_flags(service, argv, None if choice is None else choice.shape, disks, graph.services)
             env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
             if graph.folder is not None:
                 found = (str(graph.folder), os.environ.get("PYTHONPATH"))
@@ -206,13 +207,16 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             devices = gpus.take(own.gpus, f"{service.name}.ServiceArgs.resources.gpu")
             if devices:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+            env |= replica_values(service, own.envs, replica, own.workers)
+            shape = None if choice is None else choice.shape
+            check_flags(service, argv, shape, disks, graph.services, {**base_environment(), **env})
             processes.append(
                 Process(
                     service=service.name,
                     replica=replica,
                     kind=service.kind,
                     argv=(sys.executable, "-m", service.module, *argv),
-                    env={**env, **replica_values(service, own.envs, replica, own.workers)},
+                    env=env,
                     port=port,
                     url=base_url if service.kind == "frontend" and base_url else _worker_url(own, port),
                 )
@@ -243,6 +247,8 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             f"the model's chat template does not take one message of a user ({objection}), and such a chat is answered "
             "with 400: ask /v1/completions with a prompt, or give the workers another template as custom_jinja_template"
         )
+    if (note := loopback_note(planes)) is not None:
+        notes.append(note)
     own_store = planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ
     if base_url is None and own_store:
         notes.append(

@@ -12,6 +12,7 @@ from wavepp_worker.model.architecture_check import check_architecture
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Service
+from wavepp_worker.serve.parsers import parser_of
 from wavepp_worker.serve.settings import ServiceSettings
 
 DEMO_MODEL = "<default model>"
@@ -57,20 +58,33 @@ def add_model(
     if model is None:
         flags["model"], name, shape = DEMO_MODEL, DEMO_NAME, DEMO_SHAPE
     else:
-        directory = Path(str(model)).expanduser()
+        directory, name = Path(str(model)).expanduser(), None
         try:
+            fetched = fetched_model(service, directory)
+            if fetched != directory:
+                directory, name = fetched, str(model)
             shape = check_served_model(directory)
             # Another's worker may run what ours cannot.
             if service.kind == "worker" and service.arguments is not None:
                 check_architecture(directory)
         except ConfigError as error:
             raise ConfigError(f"{service.name}.{error}") from error
-        flags["model"], name = directory.resolve(), directory.resolve().name
+        flags["model"], name = directory.resolve(), name or directory.resolve().name
     if "served_model_name" not in service.common:
         return ModelChoice(None, shape)
     if flags.get("served_model_name") is None:
         flags["served_model_name"] = given("served_model_name") or name
     return ModelChoice(str(flags["served_model_name"]), shape)
+
+
+def fetched_model(service: Service, model: Path) -> Path:
+    """Where a model lies that may be given by an id: the service's parser fetches it, if it can.
+
+    Raises:
+        ConfigError: it could not be fetched; names ``model``.
+    """
+    parser = parser_of(service)
+    return parser.fetch(model) if hasattr(parser, "fetch") else model
 
 
 def takes_messages(service: Service, flags: Mapping[str, Any], shape: ModelShape) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from wavepp_worker.former_names import FORMER_NAMES
+from wavepp_worker.former_names import NAMES
 from wavepp_worker.serve.graph import PLANES, Service
 
 ROUTER = {
@@ -54,7 +54,7 @@ WORKER_COMMON = (
 """Keys of the ``Common`` section that prefill and decode workers both have."""
 
 _OF_A_REPLICA: Mapping[str, Literal["file", "directory", "port"]] = MappingProxyType(
-    {"disk_path": "directory", "timeline": "file", "bootstrap_port": "port"}
+    {"disk_path": "directory", "timeline": "file", "dump_config_to": "file", "bootstrap_port": "port"}
 )
 
 DECODE_WORKER = Service(
@@ -62,7 +62,8 @@ DECODE_WORKER = Service(
     module="wavepp_worker.dynamo.decode",
     arguments="wavepp_worker.dynamo.args:DecodeArgs",
     common=WORKER_COMMON,
-    former=FORMER_NAMES,
+    former=NAMES,
+    unshared=_OF_A_REPLICA,
     needs_model=True,
 )
 """Generates from KV that prefill workers hand over."""
@@ -73,7 +74,7 @@ PREFILL_WORKER = Service(
     arguments="wavepp_worker.dynamo.args:PrefillArgs",
     defaults={"pp": 2},
     common=WORKER_COMMON,
-    former=FORMER_NAMES,
+    former=NAMES,
     unshared=_OF_A_REPLICA,
     needs_model=True,
 )
@@ -86,9 +87,8 @@ WORKER = Service(
     defaults={"pp": 2},
     common=WORKER_COMMON,
     former={
-        **FORMER_NAMES,
-        "decode_block": "decode_block_size",
-        "decode_max_batch": "decode_max_num_seqs",
+        **NAMES,
+        **{f"decode_{other}": f"decode_{name}" for other, name in NAMES.items()},
     },
     unshared=_OF_A_REPLICA,
     needs_model=True,

@@ -10,7 +10,8 @@ from typing import Any
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import LAUNCHER, TAKEN, deep_merge, underscored
 from wavepp_worker.serve.graph import COMMON, Graph, Service
-from wavepp_worker.setting_names import did_you_mean
+from wavepp_worker.setting_errors import WHOLE_NUMBER
+from wavepp_worker.setting_names import VARIABLES, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ def _settle_one(
     _known(f"{where}.resources", resources, ("gpu", "cpu", "memory"))
     envs = launcher.get("envs") or {}
     _known(f"{where}.envs", envs, None)
+    for name in envs:
+        if str(name).startswith(VARIABLES):
+            key = str(name).removeprefix(VARIABLES).lower()
+            raise ConfigError(
+                f"{where}.envs.{name}: is a setting of the service; give it as {service.name}.{key}"
+            )
     return ServiceSettings(
         flags=deep_merge({**service.defaults, **agreed}, asked),
         asked=frozenset(asked),
@@ -129,6 +136,8 @@ def _known(where: str, section: Any, keys: Sequence[str] | None) -> None:
 
 def _count(where: str, value: Any, *, least: int) -> int:
     text = str(value).strip()
-    if isinstance(value, bool) or not text.isdecimal() or int(text) < least:
-        raise ConfigError(f"{where}: should be a whole number of at least {least}, not {value!r}")
+    if isinstance(value, bool) or not text.removeprefix("-").isdecimal():
+        raise ConfigError(f"{where}: should be {WHOLE_NUMBER}, not {value!r}")
+    if int(text) < least:
+        raise ConfigError(f"{where}: should be at least {least}, not {text}")
     return int(text)

@@ -22,7 +22,7 @@ class WrittenKeys:
         graph: whose services and former names count.
         words: the command line.
         file: the configuration file.
-        short: options that stand for a key: the key to the option.
+        short: options and variables that stand for a key: the key to the option or the variable.
     """
 
     def __init__(self, graph: Graph, words: Sequence[str], file: Path | None, short: dict[str, str]) -> None:

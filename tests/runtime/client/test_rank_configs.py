@@ -30,7 +30,7 @@ def test_pools_are_whole_blocks_of_each_rank() -> None:
         with pytest.raises(ConfigError, match=sentence):
             pool_blocks(config(**values))
     for values, sentence in (
-        ({"host_kv_tokens": -1}, "host_kv_tokens is -1 for some rank"),
+        ({"host_kv_tokens": -1}, "host_kv_tokens: should be at least 0, not -1"),
         ({"disk_kv_tokens": 64}, "disk_path is not set"),
     ):
         with pytest.raises(ConfigError, match=sentence):

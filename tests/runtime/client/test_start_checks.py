@@ -28,9 +28,9 @@ SHAPE = ModelShape(num_layers=6, context_length=1024, dtype="float32", has_chat_
             {"kv_tokens": 512},
             "kv_tokens gives rank 0 a pool of 512 tokens, too small for one request of 1024",
         ),
-        ({"kv_tokens": -1}, "kv_tokens gives rank 0 -1 tokens"),
+        ({"kv_tokens": -1}, "kv_tokens: should be at least 1, not -1"),
         ({"pp": 2, "kv_tokens": (2048,)}, "kv_tokens lists 1 pools for pp=2"),
-        ({"host_kv_tokens": -1}, "host_kv_tokens is -1 for some rank"),
+        ({"host_kv_tokens": -1}, "host_kv_tokens: should be at least 0, not -1"),
         ({"disk_kv_tokens": 64}, "disk_kv_tokens asks for a disk tier, but disk_path is not set"),
         ({"disk_path": "/cache"}, "disk_path is /cache, but disk_kv_tokens is less than one block"),
         (

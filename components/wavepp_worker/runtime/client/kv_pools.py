@@ -27,14 +27,12 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     """Blocks of each rank's host tier and disk tier.
 
     Raises:
-        ConfigError: the lists name another number of ranks, a tier is less than nothing, or there is a disk
-            tier and no place for it, or a place and no tier.
+        ConfigError: the lists name another number of ranks, or there is a disk tier and no place for it, or
+            a place and no tier.
     """
     tiers = []
     for key in ("host_kv_tokens", "disk_kv_tokens"):
         tokens = _per_rank(config, key)
-        if min(tokens) < 0:
-            raise ConfigError(f"{key} is {min(tokens)} for some rank; it is 0 or more")
         tiers.append([amount // config.block_size for amount in tokens])
     if any(tiers[1]) and config.disk_path is None:
         raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")

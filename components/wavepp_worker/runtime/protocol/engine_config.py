@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from wavepp_worker.former_names import LONGEST_SECONDS, Settings
+from wavepp_worker.setting_bounds import AtLeast
 
 
 class EngineConfig(Settings):
@@ -18,7 +19,7 @@ class EngineConfig(Settings):
 
     >>> EngineConfig(model="/models/llama", pp=2, threads=0)
     Traceback (most recent call last):
-    wavepp_worker.errors.ConfigError: threads: should be greater than or equal to 1, not 0
+    wavepp_worker.errors.ConfigError: threads: should be at least 1, not 0
     """
 
     model: Path
@@ -37,11 +38,11 @@ class EngineConfig(Settings):
     """M, the maximum number of tokens in a wave."""
     block_size: int = Field(default=16, ge=1)
     """B, tokens per KV block."""
-    kv_tokens: int | tuple[int, ...] = 32768
+    kv_tokens: Annotated[int | tuple[int, ...], AtLeast(1)] = 32768
     """Tokens of KV each rank can hold on its device (one number, or one per rank)."""
-    host_kv_tokens: int | tuple[int, ...] = 0
+    host_kv_tokens: Annotated[int | tuple[int, ...], AtLeast(0)] = 0
     """Tokens of KV each rank can keep in host memory beside that; what the device evicts goes there."""
-    disk_kv_tokens: int | tuple[int, ...] = 0
+    disk_kv_tokens: Annotated[int | tuple[int, ...], AtLeast(0)] = 0
     """Tokens of KV each rank can keep on disk under ``disk_path``; what the host evicts goes there."""
     disk_path: Path | None = None
     """Directory of the disk tier; its contents survive a restart. Each replica needs its own, which ``dynamo serve``
