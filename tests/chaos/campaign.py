@@ -21,6 +21,7 @@ from tests.chaos.explain import troubled
 from tests.chaos.faults import Fault, Injected, Kind
 from tests.chaos.injectors.disk import small_disk
 from tests.chaos.injectors.injector import Injector
+from tests.chaos.jobs_left import jobs_left
 from tests.chaos.leaks import Left
 from tests.chaos.load import Load
 from tests.chaos.monitor import files_of, monitored, ready_again, shared_memory
@@ -137,6 +138,8 @@ class Campaign:
         if len(files_of(graph)) > len(files):
             record.broken.append(f"the run's directory has {len(more)} new files: {', '.join(sorted(more))}")
         await asyncio.to_thread(self._audit, graph)
+        if (queued := await asyncio.to_thread(jobs_left, graph)) > 0:
+            record.broken.append(f"{queued} jobs are left in the queue, though nobody waits for them")
 
     async def _fault(self, injector: Injector, fault: Fault) -> Injected:
         await asyncio.sleep(max(0.0, fault.at - self._now()))

@@ -1,15 +1,25 @@
-"""Whether discovery still knows this worker.
+"""Whether discovery still knows this worker, and may.
 
 An entry in discovery lives for about ten seconds unless its owner renews it. A worker that was stopped for longer, or
 could not open files, is forgotten; Dynamo does not enter it again, and it would wait for requests in vain for ever,
 healthy by its own account.
+
+A worker that cannot open files for a moment loses requests of which it never hears (``dropped_requests``). It leaves
+discovery then, upon which frontends fail what nobody has begun to answer, and comes back once it can open files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 from collections.abc import Callable
 from typing import Any
+
+from wavepp_worker.dynamo.dropped_requests import DroppedRequests
+
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """Between two looks."""
@@ -20,6 +30,12 @@ They are counted and not timed, as a process that stands still does not look.
 """
 FIRST_LOOKS = 60
 """So many looks find no entry of a worker that was forgotten before its first, or could not be entered."""
+SHORTEST_AWAY_SECONDS = 1.0
+"""Out of discovery, so that every frontend sees it."""
+LONGEST_AWAY_SECONDS = 6.0
+"""Less than until discovery forgets what else it has of a worker that cannot open files."""
+SPARE_DESCRIPTORS = 16
+"""So many are free in a worker that can open files again."""
 
 
 class Presence:
@@ -50,16 +66,67 @@ class Presence:
         return None
 
 
-async def watch_presence(endpoint: Any, on_lost: Callable[[str], None]) -> None:
+async def watch_presence(
+    endpoint: Any, on_lost: Callable[[str], None], dropped: DroppedRequests | None = None
+) -> None:
     """Call ``on_lost`` with a sentence, once, when discovery does not have this worker for good; run until then.
 
     To be cancelled when the worker is told to stop: Dynamo takes it out of discovery first.
 
     Args:
         endpoint: Dynamo's endpoint, as this worker serves it.
+        dropped: tells when requests were dropped, for which the worker is out of discovery for a while; None if
+            nobody counts them.
     """
     client = await endpoint.client()
     presence = Presence()
-    while (reason := presence.lost(endpoint.connection_id() in client.instance_ids())) is None:
-        await asyncio.sleep(TICK_SECONDS)
+    try:
+        while True:
+            if dropped is not None and await dropped.more():
+                reason = await _stay_away(endpoint)
+            else:
+                reason = presence.lost(endpoint.connection_id() in client.instance_ids())
+            if reason is not None:
+                break
+            await asyncio.sleep(TICK_SECONDS)
+    finally:
+        if dropped is not None:
+            await dropped.close()
     on_lost(reason)
+
+
+async def _stay_away(endpoint: Any) -> str | None:
+    """Be out of discovery until files can be opened; a sentence if that takes so long that it is for good."""
+    logger.warning(
+        "no connection could be opened for the answer of some requests, as it happens when descriptors run out; this "
+        "worker leaves discovery until it can open files, so that whoever waits for these answers is told"
+    )
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + LONGEST_AWAY_SECONDS
+    with contextlib.suppress(Exception):
+        # If it fails, its entry ends with the worker, or with its lease.
+        await endpoint.unregister_endpoint_instance()
+        await asyncio.sleep(SHORTEST_AWAY_SECONDS)
+        while loop.time() < latest:
+            if _files_can_be_opened():
+                await endpoint.register_endpoint_instance()
+                logger.warning("this worker can open files again, and is back in discovery")
+                return None
+            await asyncio.sleep(SHORTEST_AWAY_SECONDS)
+    return (
+        "this worker could not open files, nor the connections for its answers; it has to be started anew. Raise its "
+        "limit of descriptors (ulimit -n), or keep idle connections away from its ports"
+    )
+
+
+def _files_can_be_opened() -> bool:
+    opened: list[int] = []
+    try:
+        for _ in range(SPARE_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return True

@@ -30,6 +30,8 @@ VAGUE = "is not ready to serve requests"
 """In what Dynamo says, at more length, where workers are missed."""
 PANICKED = "Failed to await"
 """In what Dynamo says of an answer that a panic of its own cut off, such as at half a character."""
+UNBEGUN = "Failed to generate"
+"""In what Dynamo says of a request that no worker has begun, as whoever it was sent to left discovery."""
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
@@ -135,7 +137,8 @@ class Upstream:
             try:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
-                if PANICKED not in str(error) and not await self._deaths(began):
+                harmless = PANICKED in str(error) or UNBEGUN in str(error)
+                if not harmless and not await self._deaths(began):
                     raise Unanswered(str(error), 500, "Internal Server Error") from error
             await asyncio.sleep(AGAIN_SECONDS)
             try:

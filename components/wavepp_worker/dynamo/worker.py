@@ -19,6 +19,7 @@ from dynamo.common.backend.metrics import register_engine_registry
 from dynamo.common.backend.publisher import ComponentSnapshot
 from prometheus_client import CollectorRegistry
 
+from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
@@ -130,7 +131,8 @@ class WaveppWorker(LLMEngine):
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
         if not self._stop_order.given:
-            self._presence = asyncio.create_task(watch_presence(endpoint, self.leave))
+            dropped = DroppedRequests(os.environ)
+            self._presence = asyncio.create_task(watch_presence(endpoint, self.leave, dropped))
 
     def told_to_stop(self) -> None:
         """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""

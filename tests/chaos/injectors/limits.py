@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.processes import PAGE_BYTES, descriptors
+from tests.chaos.processes import PAGE_BYTES
 
 SPARE_DESCRIPTORS = 2
 SPARE_BYTES = 4 << 20
@@ -25,9 +26,15 @@ def lowered(pid: int, which: int, limit: int) -> Iterator[None]:
             resource.prlimit(pid, which, (soft, hard))
 
 
-def few_descriptors(pid: int) -> contextlib.AbstractContextManager[None]:
-    """It can open ``SPARE_DESCRIPTORS`` more, then nothing."""
-    return lowered(pid, resource.RLIMIT_NOFILE, len(descriptors(pid)) + SPARE_DESCRIPTORS)
+def few_descriptors(pid: int, spare: int = SPARE_DESCRIPTORS) -> contextlib.AbstractContextManager[None]:
+    """It can open ``spare`` more, then nothing. ProcessLookupError if it is gone."""
+    try:
+        taken = {int(link.name) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except FileNotFoundError as error:
+        raise ProcessLookupError(pid) from error
+    # The limit is of the highest number, and numbers that were given back are taken again.
+    free = (number for number in itertools.count() if number not in taken)
+    return lowered(pid, resource.RLIMIT_NOFILE, next(itertools.islice(free, spare, None)))
 
 
 def little_memory(pid: int) -> contextlib.AbstractContextManager[None]:
