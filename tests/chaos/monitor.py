@@ -60,9 +60,16 @@ def files_of(graph: RunningGraph) -> set[str]:
 
 
 def shared_memory() -> list[str]:
-    """Names of shared memory that no process has mapped."""
+    """Names of shared memory that no process has mapped.
+
+    But not the semaphores of Python's ``multiprocessing``: nothing here uses it, and other programs on the machine do.
+    """
     mapped = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             mapped.update(line.split()[-1] for line in maps.read_text().splitlines() if "/dev/shm/" in line)
-    return sorted(str(path) for path in Path("/dev/shm").iterdir() if str(path) not in mapped)
+    return sorted(
+        str(path)
+        for path in Path("/dev/shm").iterdir()
+        if str(path) not in mapped and not path.name.startswith("sem.mp-")
+    )

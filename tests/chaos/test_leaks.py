@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 
 from tests.chaos.leaks import (
@@ -15,6 +18,7 @@ from tests.chaos.leaks import (
     left_over,
     rss_slopes,
 )
+from tests.chaos.monitor import shared_memory
 
 
 def held(descriptors: int = 20, threads: int = 5, role: str = "rank", pid: int = 1) -> Held:
@@ -44,3 +48,13 @@ def test_only_what_was_not_there_before_is_left_over() -> None:
     after = Left(shared_memory=["a", "b"], processes=[7])
     assert left_over(before, after) == ["shared memory b", "process 7"]
     assert left_over(after, before) == []
+
+
+def test_shared_memory_is_found_but_not_what_other_programs_put_beside_it() -> None:
+    paths = [Path("/dev/shm") / name for name in ("wavepp-test-left", "sem.mp-wavepptest")]
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            path.touch()
+            stack.callback(path.unlink)
+        found = shared_memory()
+    assert (str(paths[0]) in found, str(paths[1]) in found) == (True, False)

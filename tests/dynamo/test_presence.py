@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
 
 import pytest
 from wavepp_worker.dynamo import presence
+from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.presence import FIRST_LOOKS, LOOKS, Presence, watch_presence
+from wavepp_worker.dynamo.spare_descriptors import SPARE_DESCRIPTORS
+
+from tests.chaos.injectors import limits
 
 
 def looks_until_lost(*stretches: tuple[bool, int]) -> int | None:
@@ -72,3 +80,106 @@ def test_a_lost_worker_is_told_of_once(entered: int, sentence: str, monkeypatch:
     asyncio.run(asyncio.wait_for(watch_presence(Endpoint(), said.append), 10))
     (told,) = said
     assert told.startswith(sentence)
+
+
+class AwayEndpoint:
+    """Dynamo's; notes when this worker was entered and taken out."""
+
+    def __init__(self) -> None:
+        self.entered = True
+        self.said: list[str] = []
+
+    async def client(self) -> AwayEndpoint:
+        return self
+
+    def connection_id(self) -> int:
+        return 7
+
+    def instance_ids(self) -> list[int]:
+        return [7] if self.entered else []
+
+    async def unregister_endpoint_instance(self) -> None:
+        self.entered = False
+        self.said.append("out")
+
+    async def register_endpoint_instance(self) -> None:
+        self.entered = True
+        self.said.append("in")
+
+
+class Dropped(DroppedRequests):
+    """So many looks find that requests were dropped, one after the other."""
+
+    def __init__(self, dropped: int = 0) -> None:
+        super().__init__({})
+        self.looks, self._dropped = 0, dropped
+
+    async def more(self) -> bool:
+        self.looks += 1
+        return self.looks <= self._dropped
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
+    monkeypatch.setattr(presence, "SHORTEST_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(presence, "LONGEST_AWAY_SECONDS", 0.3)
+
+
+async def until(what: Callable[[], object]) -> None:
+    end = asyncio.get_running_loop().time() + 10
+    while not what():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_that_dropped_requests_is_out_of_discovery_for_a_moment() -> None:
+    endpoint, dropped, told = AwayEndpoint(), Dropped(2), list[str]()
+
+    async def scenario() -> None:
+        task = asyncio.create_task(watch_presence(endpoint, told.append, dropped))
+        await until(lambda: dropped.looks > 3)
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(scenario())
+    assert (endpoint.said, told) == (["out", "in"] * 2, [])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_is_out_of_discovery_while_it_can_open_nothing_and_gives_up_what_it_held() -> None:
+    endpoint, dropped, told = AwayEndpoint(), Dropped(), list[str]()
+    before = len(os.listdir("/proc/self/fd"))
+
+    async def scenario() -> None:
+        task = asyncio.create_task(watch_presence(endpoint, told.append, dropped))
+        await until(lambda: dropped.looks)
+        with limits.few_descriptors(os.getpid(), 0):
+            await until(lambda: endpoint.said)
+            with contextlib.closing(socket.socket()):
+                await asyncio.sleep(0.05)
+                assert endpoint.said == ["out"]
+        looks = dropped.looks
+        await until(lambda: dropped.looks > looks)
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(scenario())
+    assert (endpoint.said, told) == (["out", "in"], [])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_worker_that_can_open_nothing_for_long_is_lost() -> None:
+    endpoint, told = AwayEndpoint(), list[str]()
+
+    async def scenario() -> None:
+        # The client of discovery and the loop have theirs before.
+        task = asyncio.create_task(watch_presence(endpoint, told.append, Dropped()))
+        with limits.few_descriptors(os.getpid(), SPARE_DESCRIPTORS):
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(scenario())
+    assert endpoint.said == ["out"]
+    assert told[0].startswith("this worker could not open files")

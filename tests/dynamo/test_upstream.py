@@ -160,6 +160,24 @@ def test_an_answer_at_which_the_frontend_panicked_is_asked_for_once_more(
     asyncio.run(scenario())
 
 
+def test_what_no_worker_has_begun_is_asked_for_once_more(
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody died: the worker that it was sent to could open no connection for the answer, and left discovery."""
+    monkeypatch.setitem(FAILED, "message", "Failed to generate completions")
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            frontend.script = [500, 200, 500, 503, 500, 500]
+            assert await client.ask() == (200, '{"text": "right"}')
+            assert (await client.ask())[0] == 503
+            status, text = await client.ask()
+            assert (status, json.loads(text)["message"]) == (503, f"{FAILED['message']}; ask again")
+            assert frontend.asked == 6
+
+    asyncio.run(scenario())
+
+
 def test_without_a_launcher_nobody_waits_for_its_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NEWS_SECONDS", 600.0)
     monkeypatch.delenv(VARIABLE, raising=False)

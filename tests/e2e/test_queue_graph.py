@@ -12,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 
+from tests.chaos.injectors import limits
+from tests.chaos.jobs_left import jobs_left
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
@@ -32,6 +35,8 @@ def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
         "--Common.dtype=float32",
         "--PrefillWorker.pp=1",
         "--PrefillWorker.intake_silence=3",
+        # KV for a decode worker that is killed is let go after that.
+        "--PrefillWorker.handoff_timeout=10",
         f"--DecodeWorker.max_local_prefill_length={LOCAL}",
         "--DecodeWorker.max_prefill_queue_size=8",
     )
@@ -138,4 +143,64 @@ def test_killed_prefill_workers_and_a_killed_server_fail_no_request(
         assert streams.name == name
         graph.running.wait_for(lambda: queue._call(streams.jobs()) == 0)
         assert queue._call(streams.dead_jobs()) == 0
+    graph.audit()
+
+
+def answered_within(graph: ServedGraph, seconds: float) -> None:
+    """Wait until the graph answers again."""
+    graph.running.wait_for(
+        lambda: graph.post("/v1/completions", prompt=[1, 2, 3], max_tokens=2).status_code == 200, seconds
+    )
+
+
+def sentence(answer: httpx.Response) -> str:
+    assert answer.status_code in (500, 503), answer.text
+    return answer.json()["message"]
+
+
+def test_no_request_waits_for_a_decode_worker_that_had_no_descriptor_for_its_answer(
+    graph: ServedGraph, reference: Reference
+) -> None:
+    asked = [*prompts(6, 3, 20), *prompts(7, 1, 400)]
+    answered_within(graph, 20)
+    before, pid = len(graph.running.log()), decode(graph)["pid"]
+    with limits.few_descriptors(pid, 0), ThreadPoolExecutor(4) as pool:
+        answers = list(
+            pool.map(lambda prompt: graph.post("/v1/completions", prompt=prompt, max_tokens=3), asked)
+        )
+        assert all(map(sentence, answers))
+    assert "Too many open files" in graph.running.log()[before:]
+    answered_within(graph, 20)
+    assert decode(graph)["pid"] == pid, "a moment without descriptors is no reason to start it anew"
+    [prompt] = prompts(8, 1, 400)
+    assert graph.complete(prompt, max_tokens=3)["choices"][0]["text"] == reference.text(prompt, 3)
+    graph.audit()
+
+
+def test_a_killed_decode_worker_leaves_no_request_without_an_answer_and_no_job_in_the_queue(
+    graph: ServedGraph, reference: Reference
+) -> None:
+    asked = prompts(9, 24, 500)
+
+    def kill() -> None:
+        time.sleep(0.5)
+        os.kill(decode(graph)["pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(
+            pool.map(lambda prompt: graph.post("/v1/completions", prompt=prompt, max_tokens=4), asked)
+        )
+    killer.join()
+    failed = 0
+    for prompt, answer in zip(asked, answers, strict=True):
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["text"] == reference.text(prompt, 4)
+        else:
+            failed += 1
+            assert sentence(answer)
+    assert failed > 0
+    answered_within(graph, 90)
+    assert jobs_left(graph.running) == 0
     graph.audit()

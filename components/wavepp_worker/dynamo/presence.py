@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
+from wavepp_worker.dynamo.spare_descriptors import SpareDescriptors
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ SHORTEST_AWAY_SECONDS = 1.0
 """Out of discovery, so that every frontend sees it."""
 LONGEST_AWAY_SECONDS = 6.0
 """Less than until discovery forgets what else it has of a worker that cannot open files."""
-SPARE_DESCRIPTORS = 16
-"""So many are free in a worker that can open files again."""
 
 
 class Presence:
@@ -75,58 +73,48 @@ async def watch_presence(
 
     Args:
         endpoint: Dynamo's endpoint, as this worker serves it.
-        dropped: tells when requests were dropped, for which the worker is out of discovery for a while; None if
-            nobody counts them.
+        dropped: tells when requests were dropped; None if nobody counts them.
     """
     client = await endpoint.client()
-    presence = Presence()
+    presence, spare = Presence(), SpareDescriptors()
     try:
         while True:
-            if dropped is not None and await dropped.more():
-                reason = await _stay_away(endpoint)
+            if not spare.hold() or (dropped is not None and await dropped.more()):
+                reason = await _stay_away(endpoint, spare)
             else:
                 reason = presence.lost(endpoint.connection_id() in client.instance_ids())
             if reason is not None:
                 break
             await asyncio.sleep(TICK_SECONDS)
     finally:
+        spare.give_up()
         if dropped is not None:
             await dropped.close()
     on_lost(reason)
 
 
-async def _stay_away(endpoint: Any) -> str | None:
+async def _stay_away(endpoint: Any, spare: SpareDescriptors) -> str | None:
     """Be out of discovery until files can be opened; a sentence if that takes so long that it is for good."""
     logger.warning(
-        "no connection could be opened for the answer of some requests, as it happens when descriptors run out; this "
-        "worker leaves discovery until it can open files, so that whoever waits for these answers is told"
+        "files and connections cannot be opened, as it happens when descriptors run out; this worker leaves discovery "
+        "until they can, so that whoever waits for an answer that it could not begin is told"
     )
     loop = asyncio.get_running_loop()
     latest = loop.time() + LONGEST_AWAY_SECONDS
+    # Dynamo tries without a pause to accept a connection for which there is none.
+    spare.give_up()
     with contextlib.suppress(Exception):
         # If it fails, its entry ends with the worker, or with its lease.
         await endpoint.unregister_endpoint_instance()
         await asyncio.sleep(SHORTEST_AWAY_SECONDS)
         while loop.time() < latest:
-            if _files_can_be_opened():
+            if spare.hold():
                 await endpoint.register_endpoint_instance()
                 logger.warning("this worker can open files again, and is back in discovery")
                 return None
+            spare.give_up()
             await asyncio.sleep(SHORTEST_AWAY_SECONDS)
     return (
         "this worker could not open files, nor the connections for its answers; it has to be started anew. Raise its "
         "limit of descriptors (ulimit -n), or keep idle connections away from its ports"
     )
-
-
-def _files_can_be_opened() -> bool:
-    opened: list[int] = []
-    try:
-        for _ in range(SPARE_DESCRIPTORS):
-            opened.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        return False
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    return True

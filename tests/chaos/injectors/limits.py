@@ -29,9 +29,11 @@ def lowered(pid: int, which: int, limit: int) -> Iterator[None]:
 def few_descriptors(pid: int, spare: int = SPARE_DESCRIPTORS) -> contextlib.AbstractContextManager[None]:
     """It can open ``spare`` more, then nothing. ProcessLookupError if it is gone."""
     try:
-        taken = {int(link.name) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
     except FileNotFoundError as error:
         raise ProcessLookupError(pid) from error
+    # Whoever looks at itself has one more while it looks.
+    taken = {int(link.name) for link in links if link.is_symlink()}
     # The limit is of the highest number, and numbers that were given back are taken again.
     free = (number for number in itertools.count() if number not in taken)
     return lowered(pid, resource.RLIMIT_NOFILE, next(itertools.islice(free, spare, None)))

@@ -66,6 +66,22 @@ def test_limits_are_lowered_and_put_back(victim: subprocess.Popen[bytes]) -> Non
         assert resource.prlimit(victim.pid, which) == before
 
 
+def test_descriptors_run_out_to_the_last_one_whatever_numbers_were_given_back() -> None:
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    for each in held[::2]:
+        os.close(each)
+    opened: list[int] = []
+    try:
+        with limits.few_descriptors(os.getpid(), 3):
+            for _ in range(3):
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(OSError, match="Too many open files"):
+                os.open(os.devnull, os.O_RDONLY)
+    finally:
+        for each in (*held[1::2], *opened):
+            os.close(each)
+
+
 def test_a_flood_holds_silent_connections_and_lets_go() -> None:
     async def check() -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=2 * flood.CONNECTIONS) as server:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import ClaimRoom, check_room
-from wavepp_worker.handoff.connection.channel import FRAME_LIMIT_BYTES, Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import FRAME_LIMIT_BYTES, Channel, PeerLost, PeerSilent
 from wavepp_worker.handoff.connection.message import encode
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, TO_PULLER, KvPiece, Pull, check_request
 
@@ -147,6 +147,16 @@ def test_nobody_listens() -> None:
             port = server.getsockname()[1]
         with pytest.raises(PeerLost, match=f"cannot connect from {HOST} to {HOST}:{port}"):
             await Channel.connect(HOST, port, HOST, 1.0)
+
+    asyncio.run(run())
+
+
+def test_who_listens_and_does_not_accept_is_silent() -> None:
+    async def run() -> None:
+        with socket.create_server((HOST, 0), backlog=0) as server, socket.socket() as first:
+            first.connect(server.getsockname())
+            with pytest.raises(PeerSilent, match=r"no answer within 0\.2 s"):
+                await Channel.connect(HOST, server.getsockname()[1], HOST, 0.2)
 
     asyncio.run(run())
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.claim_messages import FROM_CLAIMANT, CancelClaim, ClaimRoom, Offered
-from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost, PeerSilent
 from wavepp_worker.handoff.connection.listener import Listener
+from wavepp_worker.handoff.decode.receiver import CLAIM_ATTEMPTS
 from wavepp_worker.handoff.offer import BootstrapAddress, Offer, RankAddress
 from wavepp_worker.handoff.prefill import bootstrap_server
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
@@ -142,6 +143,35 @@ def test_nobody_at_the_address(decode: Any) -> None:
     async def run() -> None:
         with pytest.raises(HandoffError, match=r"cannot connect from 127.0.0.1 to 127.0.0.1:1\b"):
             await target.receiver.receive(at, target.allocate, 5.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("silent", "arrives"), [(CLAIM_ATTEMPTS - 1, True), (CLAIM_ATTEMPTS, False)])
+def test_a_prefill_worker_that_does_not_answer_at_once_is_asked_again(
+    prefill: Any, decode: Any, monkeypatch: Any, silent: int, arrives: bool
+) -> None:
+    """As on a machine on which nobody ran for some seconds."""
+    worker, target = prefill("socket"), decode()
+    connect, left = Channel.connect, [None] * silent
+
+    async def connect_late(*words: Any) -> Channel:
+        if left:
+            left.pop()
+            raise PeerSilent("no answer within 5.0 s")
+        return await connect(*words)
+
+    monkeypatch.setattr(Channel, "connect", connect_late)
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        worker.compute("a", 0, 20)
+        worker.server.finish(1, FIRST)
+        if arrives:
+            assert (await target.receive(worker, 1)).first == FIRST
+        else:
+            with pytest.raises(PeerSilent, match="no answer within"):
+                await target.receive(worker, 1)
 
     asyncio.run(run())
 

@@ -39,6 +39,10 @@ class PeerLost(HandoffError):
     """The connection ended or broke; the same request may be tried again over a new one."""
 
 
+class PeerSilent(PeerLost):
+    """Nobody answered in time: the peer may be gone, or it or this process did not run for a while."""
+
+
 class Channel:
     """A connected socket. One task may send while another receives, messages without raw bytes also several.
 
@@ -66,7 +70,8 @@ class Channel:
         """Connect to ``host:port`` from ``local_host``.
 
         Raises:
-            PeerLost: nobody answered within ``timeout`` seconds, or the connection was refused.
+            PeerSilent: nobody answered within ``timeout`` seconds.
+            PeerLost: the connection was refused, or cannot be tried here.
         """
         peer = f"{host}:{port}"
         loop = asyncio.get_running_loop()
@@ -82,8 +87,10 @@ class Channel:
         except (OSError, asyncio.TimeoutError) as error:
             if sock is not None:
                 sock.close()
-            reason = str(error) or f"no answer within {timeout:.1f} s"
-            raise PeerLost(f"cannot connect from {local_host} to {peer}: {reason}") from error
+            text = f"cannot connect from {local_host} to {peer}"
+            if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
+                raise PeerSilent(f"{text}: no answer within {timeout:.1f} s") from error
+            raise PeerLost(f"{text}: {error}") from error
         except BaseException:
             if sock is not None:
                 sock.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 import torch
@@ -20,13 +21,15 @@ from wavepp_worker.handoff.claim_messages import (
     check_room,
 )
 from wavepp_worker.handoff.connection import deadline
-from wavepp_worker.handoff.connection.channel import Channel
+from wavepp_worker.handoff.connection.channel import Channel, PeerSilent
 from wavepp_worker.handoff.connection.tasks import results, stop_all
 from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
 from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
 
+CLAIM_ATTEMPTS = 3
+"""Connections tried for one claim while nobody answers."""
 REASON_SECONDS = 1.0
 """How long a rank's refusal waits for the prefill worker's own sentence, which says more."""
 
@@ -103,7 +106,7 @@ class KVReceiver:
         timeout: float,
     ) -> tuple[Offer, FirstToken, int]:
         latest, room = time.monotonic() + timeout, at.room
-        channel = await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
+        channel = await self._connect(at)
         unwanted = False
         try:
             await channel.send(ClaimRoom(room=room, secret=at.secret, wait=timeout))
@@ -132,6 +135,13 @@ class KVReceiver:
             if unwanted:
                 await channel.say_last(CancelClaim(room=room), CANCEL_SECONDS)
             channel.close()
+
+    async def _connect(self, at: BootstrapAddress) -> Channel:
+        """On a starved machine nobody may run for as long as a connection may take; that is not yet a lost peer."""
+        for _ in range(CLAIM_ATTEMPTS - 1):
+            with suppress(PeerSilent):
+                return await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
+        return await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
 
     async def _claimed(self, channel: Channel, room: int) -> Offered | Prefilled:
         message = await channel.receive(TO_CLAIMANT)
