@@ -37,7 +37,22 @@ from tests.support.page_commands import ROOT, Command, blocks, commands, pages
 PAGES = pages()
 COMMANDS = [command for page in PAGES for command in commands(page)]
 TOOLS = frozenset(
-    {"cd", "curl", "docker", "echo", "export", "git", "grep", "jq", "kill", "pip", "source", "systemctl", "."}
+    {
+        "cd",
+        "curl",
+        "docker",
+        "echo",
+        "etcdctl",
+        "export",
+        "git",
+        "grep",
+        "jq",
+        "kill",
+        "pip",
+        "source",
+        "systemctl",
+        ".",
+    }
 )
 """Programs of others, and what a shell knows itself."""
 OTHERS_FLAGS = frozenset(

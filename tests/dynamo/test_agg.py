@@ -6,6 +6,7 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
 from prometheus_client import generate_latest
+from wavepp_worker.dynamo.agg import AggWorker
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestFailed
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.model.sampling import SampledToken
@@ -114,3 +115,12 @@ def test_what_a_prefill_worker_refuses_is_refused(text_model: Path) -> None:
         assert worker._remote.sent == 0
 
     run(check())
+
+
+@pytest.mark.parametrize(("discovery", "followed"), [("etcd", True), ("file", False)])
+def test_limits_are_also_a_key_of_etcd_where_discovery_is_by_etcd(
+    discovery: str, followed: bool, text_model: Path
+) -> None:
+    flags = ["--model", str(text_model), "--remote-prefill", "nats", "--discovery-backend", discovery]
+    worker, _ = run(AggWorker.from_args(flags))
+    assert (worker._remote._etcd is not None) == followed

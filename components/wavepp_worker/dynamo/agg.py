@@ -75,7 +75,8 @@ class AggWorker(WaveppWorker):
         self._remote: RemotePrefill | None = None
         if args.remote.remote_prefill == "nats":
             name = QueueName(args.runtime.namespace, args.runtime.served_model_name)
-            self._remote = RemotePrefill(args.remote, name)
+            etcd = args.runtime.options.discovery_backend == "etcd"
+            self._remote = RemotePrefill(args.remote, name, etcd=etcd)
             self._prefill.metrics.show(RemoteMetrics(self._remote))
 
     @classmethod

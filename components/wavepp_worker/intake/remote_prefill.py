@@ -13,6 +13,8 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import QueueError, RequestAborted, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.intake.etcd_key import EtcdKey
+from wavepp_worker.intake.limits_key import LimitsKey, limits_key
 from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_limits import PrefillLimits
@@ -136,8 +138,15 @@ class RemotePrefill:
         returned: those of them that this worker had to prefill itself after all.
     """
 
-    def __init__(self, config: RemotePrefillConfig, name: QueueName) -> None:
-        """Nothing is connected yet."""
+    def __init__(self, config: RemotePrefillConfig, name: QueueName, *, etcd: bool = False) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            etcd: whether the limits are also what a key of etcd says.
+
+        Raises:
+            ConfigError: a certificate for etcd cannot be read.
+        """
         self.limits = PrefillLimits(
             max_local_prefill_length=config.max_local_prefill_length,
             max_prefill_queue_size=config.max_prefill_queue_size,
@@ -149,7 +158,8 @@ class RemotePrefill:
         self._queued = 0
         self._reached = False
         self._leaving: set[asyncio.Task[None]] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._etcd = EtcdKey(limits_key(name)) if etcd else None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Connect.
@@ -160,12 +170,14 @@ class RemotePrefill:
         """
         await self._client.open(CONNECT_SECONDS)
         self._reached = True
-        self._looking = asyncio.create_task(self._look())
+        self._tasks.append(asyncio.create_task(self._look()))
+        if self._etcd is not None:
+            self._tasks.append(asyncio.create_task(self._obey(self._etcd)))
 
     async def close(self) -> None:
         """Leave; idempotent, also if never opened."""
-        if self._looking is not None:
-            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=LAST_WORDS_SECONDS)
         for task in self._leaving:
@@ -207,6 +219,18 @@ class RemotePrefill:
             self._places.note(request.tokens, request.salt, answer.replica)
 
         return RemoteJob(self._client, job, note, self._leaving)
+
+    async def _obey(self, etcd: EtcdKey) -> None:
+        """Take over what the key says, whenever it changes."""
+        key = LimitsKey(self.limits)
+
+        def tell(value: bytes | None) -> None:
+            limits = key.limits(value) or self.limits
+            if limits != self.limits:
+                logger.warning("the limits of remote prefills are now %s, as etcd says", limits)
+            self.limits = limits
+
+        await etcd.follow(tell)
 
     async def _look(self) -> None:
         while True:
