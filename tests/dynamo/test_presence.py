@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
 
 import pytest
 from wavepp_worker.dynamo import presence
@@ -15,6 +14,7 @@ from wavepp_worker.dynamo.presence import FIRST_LOOKS, LOOKS, Presence, watch_pr
 from wavepp_worker.dynamo.spare_descriptors import SPARE_DESCRIPTORS
 
 from tests.chaos.injectors import limits
+from tests.support.waiting import until
 
 
 def looks_until_lost(*stretches: tuple[bool, int]) -> int | None:
@@ -124,13 +124,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "TICK_SECONDS", 0.001)
     monkeypatch.setattr(presence, "SHORTEST_AWAY_SECONDS", 0.01)
     monkeypatch.setattr(presence, "LONGEST_AWAY_SECONDS", 0.3)
-
-
-async def until(what: Callable[[], object]) -> None:
-    end = asyncio.get_running_loop().time() + 10
-    while not what():
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.usefixtures("quick")

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from wavepp_worker.intake import etcd_key
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 
+from tests.support import etcd_server
+from tests.support.etcd_server import EtcdServer
 from tests.support.fake_prefills import FakePrefills
 from tests.support.nats_servers import NatsServer
 
@@ -60,3 +63,14 @@ def make_intake(server: NatsServer, name: QueueName) -> Iterator[MakeIntake]:
     yield make
     for intake in made:
         intake.close()
+
+
+@pytest.fixture
+def etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EtcdServer]:
+    if etcd_server.BINARY is None:
+        pytest.skip("there is no etcd on this machine; install one (apt install etcd-server)")
+    server = EtcdServer(tmp_path)
+    server.start()
+    monkeypatch.setattr(etcd_key, "AGAIN_SECONDS", 0.05)
+    yield server
+    server.close()

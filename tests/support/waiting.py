@@ -1,7 +1,8 @@
-"""Waiting, for a limited time, for what other threads do."""
+"""Waiting, for a limited time, for what other threads or tasks do."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -13,3 +14,11 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.002)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """The same, in a task."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        await asyncio.sleep(0.01)
