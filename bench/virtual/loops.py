@@ -18,7 +18,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 )
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
+from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
 
 from bench.virtual.host import Effect, Events
 from bench.virtual.rank import VirtualRank, Wave
@@ -29,9 +29,9 @@ class TimedLanes(Lanes):
 
     planning: list[float]
 
-    def propose(self, admitting: int = 0, slack: float = 0.0) -> tuple[Span, ...]:
+    def propose(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> tuple[Span, ...]:
         begun = time.thread_time()
-        spans = super().propose(admitting, slack)
+        spans = super().propose(admitting, slack, held)
         if spans:
             self.planning.append(time.thread_time() - begun)
         return spans
@@ -104,13 +104,13 @@ class VirtualLoops:
             return lambda: self.on_progress(progress)
         messages, self._messages = self._messages, []
         left = rank.device.left()
-        effects = self.leader.turn(messages, left)
+        effects = self.leader.turn(messages, left, self._events.now)
         progress = (*progress, *effects.progress)
         wave = effects.wave
         if wave is not None:
             rank.execute(wave)
             return lambda: self._led(progress, wave)
-        due = next_launch(left)
+        due = self.leader.next_launch(left)
         if due is not None:
             # Past that moment by a microsecond: rounding must not make it seem to lie ahead still.
             self._wake_at(self._events.now + due + 1e-6)

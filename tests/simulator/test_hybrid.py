@@ -87,7 +87,8 @@ def brute_force(usable: list[tuple[WindowSpec, set[int]]], block: int, length: i
 def resumable(spec: WindowSpec, kept: set[int], end: int, block: int, length: int) -> bool:
     if spec.kind == "recurrent":
         assert spec.interval is not None
-        return end in kept and end * block % spec.interval == 0 and end * block < length
+        taken = end * block % spec.interval == 0 or end == length // block
+        return end in kept and taken and end * block < length
     nearest = end * block - spec.span if spec.kind == "sliding" else 0
     return all(at in kept for at in range(1, end + 1) if at * block > nearest)
 
@@ -161,6 +162,24 @@ def test_a_cold_burst_computes_what_is_shared_once_though_nobody_takes_a_snapsho
         world.run()
         computed = sum(len(prompt) - world.starts(f"r{at}")[0] for at, prompt in enumerate(prompts))
         assert computed == len(prefix) + len(middle) + sum(map(len, ends)), f"seed {seed}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_the_next_turn_of_a_conversation_resumes_where_the_prompt_before_it_ended(ranks: int) -> None:
+    for seed in range(10):
+        draw = random.Random(seed)
+        block = draw.choice((1, 2, 4))
+        prompt = [draw.randrange(50) for _ in range(draw.randrange(block, 40))]
+        turns, length = [(0.0, list(prompt))], [len(prompt)]
+        for turn in range(1, 4):
+            prompt += [50 + turn] * draw.randrange(1, 20)
+            turns.append((50.0 * turn, list(prompt)))
+            length.append(len(prompt))
+        windows = [[WindowSpec("recurrent", "recurrent", 40, interval=block * 100)] for _ in range(ranks)]
+        world = Told(turns, seed, ranks, windows=windows, block=block)
+        world.run()
+        starts = [world.starts(f"r{turn}")[0] for turn in range(4)]
+        assert starts == [0, *(each // block * block for each in length[:3])], f"seed {seed}"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -32,7 +32,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.rank.loop_turn import WAVES_ON_DEVICE, LeaderLoop, next_launch
+from wavepp_worker.runtime.rank.loop_turn import WAVES_ON_DEVICE, LeaderLoop
 from wavepp_worker.runtime.rank.wave_turn import LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
 
@@ -378,7 +378,7 @@ class World:
             return
         messages, self._to_loop = self._to_loop, []
         left = rank.device.left()
-        effects = self.loop.turn(messages, left)
+        effects = self.loop.turn(messages, left, self.now)
         self._tell(effects.progress)
         self._loop_due = effects.busy
         if effects.wave is not None:
@@ -387,7 +387,7 @@ class World:
             assert len(effects.wave.spans) <= self.setting.limit, f"{effects.wave} carries too many"
             self.launched[effects.wave.wave_id] = effects.wave.spans
             self._begin(rank, effects.wave, self.now)
-        elif (due := next_launch(left)) is not None:
+        elif (due := self.loop.next_launch(left)) is not None:
             self._wake_loop_at(self.now + due + 1e-6)
 
     def _wake_loop_at(self, when: float) -> None:

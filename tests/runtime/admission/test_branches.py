@@ -1,4 +1,4 @@
-"""Where others leave a prompt, in blocks of two tokens."""
+"""Where others will resume of a prompt, in blocks of two tokens."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def waiting(text: str) -> Waiting:
 @pytest.mark.parametrize(
     ("start", "others", "expected"),
     [
-        (0, ["abcx", "abcy", "abz", "q"], (3, 2)),
-        (0, ["abx", "aby", "abcdx"], (2, 4)),
+        (0, ["abcx", "abcy", "abz", "q"], (3, 2, 6)),
+        (0, ["abx", "aby", "abcdx"], (2, 4, 6)),
         (0, ["abcdefgh"], (6,)),
-        (0, ["abcdef"], (5,)),
-        (0, ["a", "x"], ()),
-        (2, ["abcx", "abx"], (3,)),
-        (0, [], ()),
+        (0, ["abcdef"], (5, 6)),
+        (0, ["a", "x"], (6,)),
+        (2, ["abcx", "abx"], (3, 6)),
+        (5, [], (6,)),
+        (6, [], ()),
     ],
 )
-def test_where_most_of_them_leave_comes_first_and_of_two_the_further(
+def test_where_most_of_them_leave_comes_first_and_of_two_the_further_and_the_prompts_end_last(
     start: int, others: list[str], expected: tuple[int, ...]
 ) -> None:
     assert branches(blocks("abcdef"), start, [waiting(text) for text in others]) == expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.mpu import Mpu
 from wavepp_worker.runtime.planning.mpu_paper import PaperMpu
-from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.planner import LONGEST_HOLD_SECONDS, Lane, PipelineView, Planner
 from wavepp_worker.runtime.planning.throttle import ThrottlePlanner
 from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
@@ -80,7 +80,7 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
     flight: list[tuple[Span, ...]] = []
     position: dict[str, int] = {}
     passed: dict[str, int] = {}
-    to_come, decisions = 25, 0
+    to_come, decisions, held = 25, 0, 0.0
     while to_come or waiting or flight:
         decisions += 1
         assert decisions < 20_000, "nothing moves"
@@ -94,12 +94,14 @@ def test_s14_any_traffic_is_scheduled_once_in_order_and_alike_for_equal_inputs(
             flight.pop(0)
         if rng.random() < 0.02 and waiting:
             waiting.remove(rng.choice(waiting))
-        view = PipelineView(tuple(waiting), tuple(flight), admitting=min(to_come, 1))
+        view = PipelineView(tuple(waiting), tuple(flight), admitting=min(to_come, 1), held=held)
         spans = planner.propose(view)
         assert spans == twin.propose(view), "same inputs, another plan"
         if not spans:
-            assert not waiting or flight, "waits although the pipeline is idle"
+            held = 0.0 if flight or not waiting else held + 0.001
+            assert held <= LONGEST_HOLD_SECONDS, "waits although the pipeline is idle"
             continue
+        held = 0.0
         if isinstance(planner, PaperMpu):
             assert planner.budget in planner.ladder
         if isinstance(planner, Mpu):

@@ -246,6 +246,31 @@ def test_a_burst_waits_for_those_who_are_being_admitted_as_long_as_that_costs_no
     assert proposes(mpu(5, 1024, cost), slack=1.0, admitting=3), "a steady load"
 
 
+def test_an_idle_pipeline_holds_a_burst_for_those_being_admitted_for_a_part_of_what_one_wave_more_would_cost() -> (
+    None
+):
+    def proposes(held: float, admitting: int = 3, a: float = 0.008, stages: int = 5) -> bool:
+        planner = fresh(stages, 1024, WaveCost(a=a, b=0.002, c=0.0))
+        return bool(planner.propose(PipelineView(lanes(1600), (), admitting, held=held)))
+
+    assert [proposes(held) for held in (0.0, 0.0019, 0.002)] == [False, False, True]
+    assert [proposes(held, a=8.0) for held in (0.0049, 0.005)] == [False, True], "no longer than planners may"
+    assert proposes(0.0, admitting=0)
+    assert proposes(0.0, stages=1), "who comes later joins the next wave, behind nobody"
+
+
+@pytest.mark.parametrize(("clients", "carried"), [(8, 2), (7, 1)])
+def test_a_wave_that_would_cut_a_request_takes_it_whole_if_enough_are_left_for_the_other_stages(
+    clients: int, carried: int
+) -> None:
+    """Requests for 1.75 a wave, as one of eight is missing: two a wave keep four stages busy, if there are eight."""
+    planner = mpu(4, 1024, WaveCost(16.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 96, True),) for i in range(4))
+    plan(planner, [Lane(name, 0, 96) for name in "uvwx"[: clients - 4]], flight)
+    spans = plan(planner, [Lane(name, 0, 96) for name in "abc"], flight)
+    assert len(spans) == carried
+
+
 def test_the_next_burst_is_sized_by_its_own_work() -> None:
     planner = fresh(5, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
     for before in ("a", "asks again"):

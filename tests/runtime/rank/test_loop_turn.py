@@ -20,7 +20,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
+from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
 from wavepp_worker.runtime.trace.timeline import OFF
 
 
@@ -59,7 +59,7 @@ class Leader:
     def turns(self, *messages: RequestsWaiting | LaneAdmitted | LaneAborted) -> None:
         busy, left = True, [0.0] * 0
         while busy:
-            effects = self.loop.turn(messages, left)
+            effects = self.loop.turn(messages, left, 0.0)
             messages, busy = (), effects.busy
             self.progress += effects.progress
             if effects.wave is not None:
@@ -94,11 +94,12 @@ def test_a_device_that_runs_behind_the_host_is_kept_one_wave_ahead() -> None:
     leader.wave_seconds = 60.0
     leader.turns(LaneAdmitted("long", 0, 100))
     assert len(leader.launched) == 2
-    assert leader.loop.turn((), [0.01, 60.0]).wave is None
-    assert leader.loop.turn((), [60.0]).wave is not None
+    assert leader.loop.turn((), [0.01, 60.0], 0.0).wave is None
+    assert leader.loop.turn((), [60.0], 0.0).wave is not None
 
 
 def test_when_rank_0_may_launch_without_a_message() -> None:
+    next_launch = Leader(ranks=1).loop.next_launch
     assert next_launch([]) is None, "nothing on the device: only a message brings work"
     assert next_launch([2.0, 5.0]) == 2.0, "the device has as many waves as it may have until the first ends"
     assert next_launch([2.0]) == pytest.approx(1.995), "a planner that waits for more is asked again in time"
@@ -115,9 +116,32 @@ def test_a_planner_that_waits_is_told_how_many_requests_may_still_come() -> None
             return ()
 
     loop = LeaderLoop(Lanes(Ring(2), Noting(8), 8), Leader(1).order, OFF)
-    loop.turn([RequestsWaiting(3), LaneAdmitted("a", 0, 4)], [0.25])
-    loop.turn([RequestsWaiting(0)], [0.25])
+    loop.turn([RequestsWaiting(3), LaneAdmitted("a", 0, 4)], [0.25], 0.0)
+    loop.turn([RequestsWaiting(0)], [0.25], 0.0)
     assert [(view.admitting, view.slack) for view in views] == [(3, 0.25), (0, 0.25)]
+
+
+def test_a_planner_that_holds_what_could_be_launched_is_asked_again_and_told_since_when() -> None:
+    """Nothing else would wake the thread: the ring is empty, and nobody may ever be admitted."""
+    held: list[float] = []
+
+    class Holding(GreedyPlanner):
+        def propose(self, view: PipelineView) -> tuple[Span, ...]:
+            held.append(view.held)
+            return () if view.held < 0.002 else super().propose(view)
+
+    loop = LeaderLoop(Lanes(Ring(2), Holding(8), 8), Leader(1).order, OFF)
+    loop.turn([RequestsWaiting(3)], [], 9.0)
+    assert loop.next_launch([]) is None, "there is nothing to hold"
+    loop.turn([LaneAdmitted("a", 0, 4)], [], 10.0)
+    assert loop.next_launch([]) == 0.001
+    loop.turn([LaneAdmitted("b", 0, 4)], [], 10.001)
+    assert loop.turn((), [], 10.002).wave is not None
+    assert loop.next_launch([]) is None
+    assert held == pytest.approx([0.0, 0.0, 0.001, 0.002])
+    loop.complete([WaveDone(wave_id=0)])
+    loop.turn([LaneAdmitted("c", 0, 4)], [], 11.0)
+    assert held[-1] == 0.0, "another one, held anew"
 
 
 def test_an_aborted_request_is_over_only_when_no_wave_carries_it() -> None:

@@ -1,4 +1,4 @@
-"""Where prompts that wait leave the prompt of a request that is about to run. Pure."""
+"""Where others will resume of the prompt of a request that is about to run. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from wavepp_worker.runtime.admission.in_the_making import common_blocks
 def branches(keys: BlockKeys, start: int, others: Iterable[Prompt]) -> tuple[int, ...]:
     """The endpoints (blocks) at which others would resume, if a request with these keys computes from ``start`` on.
 
-    Those that most of them want come first, the further one before the nearer.
+    Those that most of them want come first, the further one before the nearer; last comes where the prompt ends: a
+    conversation's next turn begins with it.
     """
     wanted: Counter[int] = Counter()
     # Cut out once and compared here: most of those that wait share nothing, and there may be many.
@@ -23,4 +24,6 @@ def branches(keys: BlockKeys, start: int, others: Iterable[Prompt]) -> tuple[int
         limit = min(len(keys), other.reusable)
         if other.keys.packed[part] == following and start < limit:
             wanted[common_blocks(keys, other.keys, start + 1, limit)] += 1
+    if start < len(keys):
+        wanted[len(keys)] += 0
     return tuple(sorted(wanted, key=lambda end: (-wanted[end], -end)))

@@ -78,16 +78,22 @@ class Lanes:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 
-    def propose(self, admitting: int = 0, slack: float = 0.0) -> tuple[Span, ...]:
+    def propose(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> tuple[Span, ...]:
         """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
 
         Args:
             admitting: requests that are not admitted yet.
             slack: seconds for which rank 0's device has work already.
+            held: seconds since this was first empty though ``startable``.
         """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view(admitting, slack))
+        return self._planner.propose(self._view(admitting, slack, held))
+
+    @property
+    def startable(self) -> bool:
+        """Whether the ring is empty and some lane could be launched."""
+        return not len(self.ring) and next(self._open(), None) is not None
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneProgress]]:
         """Put a proposed wave, or less of it, in flight; returns its id.
@@ -143,11 +149,11 @@ class Lanes:
         if any(not self.ring.carries(request_id) for request_id in self._aborted):
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
-    def _view(self, admitting: int = 0, slack: float = 0.0) -> PipelineView:
+    def _view(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> PipelineView:
         """What the planner may put into the next wave, and what is in flight."""
         lanes = tuple(self._open())
         behind = tuple(self._lanes[request_id] for request_id in self._after)
-        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack, behind=behind)
+        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack, held=held, behind=behind)
 
     def _open(self) -> Iterator[Lane]:
         """The lanes that have a place in the waves."""

@@ -3,7 +3,7 @@
 The paper's rules (section 4.6, ``mpu_paper.py``) ask how many waves of a token budget the work makes. Here the cost
 model says how many seconds a wave shall take. Where requests come without waiting for answers, that is what
 ``open_loop.py`` says. Under a *steady* load (``Demand``) who was just answered is about to ask again; until somebody
-has done so, several requests that came to an idle pipeline may be all there will be (``burst.py``). From then on, six
+has done so, several requests that came to an idle pipeline may be all there will be (``burst.py``). From then on, seven
 rules hold, each a method or an argument of that name. Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is what
 a wave costs by itself (``WaveCost``).
 
@@ -14,6 +14,8 @@ a wave costs by itself (``WaveCost``).
   that was supplied lately counts, as who was just answered is missing. A wave that takes all there is and could take
   more is launched when rank 0's device is about to run dry, whatever the load.
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
+* *whole*: nor is one cut at the end of a wave that others begin, if the wave is stretched little by taking it whole
+  and enough requests are left for the other stages: a wave more would cost each of them ``a``.
 * *turns*: clients that are answered together ask again together. A wave that took all it could leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
   left behind goes first and alone, unless all fit.
@@ -33,16 +35,23 @@ from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView
+from wavepp_worker.runtime.planning.planner import (
+    LAUNCH_MARGIN_SECONDS,
+    LONGEST_HOLD_SECONDS,
+    Lane,
+    PipelineView,
+)
 from wavepp_worker.runtime.planning.wave_budget import TimeBudget, whole_blocks
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
 MIN_TURN_SHARE = 0.2
 """Share of a wave's seconds: who was left behind shares waves with newcomers rather than go alone in less."""
+MAX_HOLD_SHARE = 0.25
+"""Of what a wave costs by itself, the most for which an idle pipeline's first wave is held."""
 MAX_STRETCH = 1.3
 """Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
-stages, or were within the window: one was just answered and is about to ask again."""
+stages, or were within the window: one was just answered and is about to ask again. Likewise where it carries several."""
 MAX_SHARE_WAITING_ONE_MORE_WAVE = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
 MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT = 0.0075
@@ -107,7 +116,7 @@ class Mpu(PackingPlanner):
             present = len(view.lanes) + len(view.behind)
             self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == present)
         burst = demand.steady and demand.burst
-        if burst and view.admitting and view.slack > LAUNCH_MARGIN_SECONDS:
+        if burst and view.admitting and (view.slack > LAUNCH_MARGIN_SECONDS or self._holds(view)):
             # How long waves should take follows from all there is, which is known in a moment.
             return ()
         if burst and (len(lanes) > 1 or view.behind):
@@ -121,6 +130,14 @@ class Mpu(PackingPlanner):
         if everything and room and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
         return spans
+
+    def _holds(self, view: PipelineView) -> bool:
+        """Whether what could be launched into the empty ring is worth holding a little longer.
+
+        One wave more than it takes costs ``a`` at every stage; where there are no others, whoever comes joins the next.
+        """
+        longest = min(MAX_HOLD_SHARE * self._cost.a, LONGEST_HOLD_SECONDS)
+        return self._stages > 1 and not view.in_flight and view.held < longest
 
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where requests come without waiting for answers, and whether it could take more."""
@@ -158,12 +175,24 @@ class Mpu(PackingPlanner):
             allowed = max(allowed, seconds)
         full = self._cost.work(head.next, self._max_tokens)
         plenty = self._supply_now * self._cost.b >= full
+        if not plenty and len(lanes) > 1:
+            allowed = self._whole(lanes, allowed)
         tokens = self._same_wait(full) if plenty else self._max_tokens
         left = TimeBudget(self._cost, self._block_size, tokens, allowed, passing=not plenty)
         spans = self._pack(lanes, left)
         if not plenty and len(spans) < len(lanes):
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
         return spans, allowed - left.seconds < seconds
+
+    def _whole(self, lanes: Sequence[Lane], seconds: float) -> float:
+        """Seconds of a wave that ends with a request rather than within it, if all stages have as many; else as given."""
+        total = 0.0
+        for count, lane in enumerate(lanes, 1):
+            total += self._cost.work(lane.next, lane.left)
+            if total > seconds:
+                fits = count * self._stages <= self._demand.requests and total <= MAX_STRETCH * seconds
+                return total if fits else seconds
+        return seconds
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)

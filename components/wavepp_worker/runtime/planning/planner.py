@@ -11,6 +11,8 @@ from wavepp_worker.runtime.protocol.waves import Span
 
 LAUNCH_MARGIN_SECONDS = 0.005
 """Seconds before rank 0's device runs dry at which the next wave has to be launched, however small it is."""
+LONGEST_HOLD_SECONDS = 0.005
+"""Seconds for which a planner may hold what it could launch while the ring is empty, for those being admitted."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class PipelineView:
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
         slack: seconds for which rank 0's device has work already.
+        held: seconds since the planner first held what it could have launched into the empty ring.
         behind: admitted requests that reuse what is in no wave yet. They are not in ``lanes`` before it is.
     """
 
@@ -52,6 +55,7 @@ class PipelineView:
     in_flight: Sequence[tuple[Span, ...]] = ()
     admitting: int = 0
     slack: float = 0.0
+    held: float = 0.0
     behind: Sequence[Lane] = ()
 
 
@@ -63,8 +67,8 @@ class Planner(ABC):
         """The next wave; at most one span per lane.
 
         Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
-        completed wave, and when the slack is down to ``LAUNCH_MARGIN_SECONDS``. No planner waits while the ring
-        is empty.
+        completed wave, and when the slack is down to ``LAUNCH_MARGIN_SECONDS``; while the ring is empty, also every
+        millisecond, until ``held`` is ``LONGEST_HOLD_SECONDS``, when no planner waits any more.
         """
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:

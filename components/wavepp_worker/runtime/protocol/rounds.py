@@ -13,7 +13,8 @@ class Admit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         writer: an admitted request that computes what is not reusable before the endpoint; empty for none.
-        branches: endpoints (tokens) at which others would resume that wait for it; the most wanted first.
+        branches: endpoints (tokens) at which others will resume: those that wait, the most wanted first, and whoever
+            goes on where it ends.
     """
 
     request_id: str

@@ -23,7 +23,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.executor import Executor
-from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop, next_launch
+from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
 
 LONGEST_POLL_MS = 100
 """Milliseconds after which a loop looks whether it shall stop."""
@@ -70,7 +70,9 @@ class LeaderLoopThread:
             self._tell(self._loop.complete(self._ended_waves()))
             with self._gate.executing():
                 self._watched.busy(_TURN, self._turn_seconds)
-                effects = self._loop.turn(self._from_wave.take(), self._executor.device.left())
+                effects = self._loop.turn(
+                    self._from_wave.take(), self._executor.device.left(), time.monotonic()
+                )
                 self._tell(effects.progress)
                 if effects.wave is not None:
                     self._executor.execute(effects.wave, {})
@@ -78,7 +80,7 @@ class LeaderLoopThread:
             busy = effects.busy
 
     def _patience_ms(self) -> int:
-        due = next_launch(self._executor.device.left())
+        due = self._loop.next_launch(self._executor.device.left())
         return LONGEST_POLL_MS if due is None else min(LONGEST_POLL_MS, math.ceil(1000 * due))
 
     def _ended_waves(self) -> list[WaveDone]:

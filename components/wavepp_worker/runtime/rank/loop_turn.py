@@ -23,6 +23,8 @@ from wavepp_worker.runtime.trace.timeline import Timeline
 WAVES_ON_DEVICE = 2
 """Most waves on rank 0's own device, where that runs behind the host: one that runs, and one behind it. A wave launched
 earlier than that cannot take in what is admitted meanwhile."""
+HELD_RETRY_SECONDS = 0.001
+"""Between two questions to a planner that holds what it could launch."""
 MIN_TRACED_WAIT_NS = 20_000
 """Nanoseconds from which a wave's wait for its requests to be admitted is worth a slice of the timeline."""
 
@@ -54,6 +56,7 @@ class LeaderLoop:
         self._order = order
         self._timeline = timeline
         self._waiting = 0
+        self._held_since: float | None = None
         self._idle_since = timeline.now()
 
     def complete(self, ended: Iterable[WaveDone]) -> tuple[LaneProgress, ...]:
@@ -68,13 +71,17 @@ class LeaderLoop:
         return tuple(progress)
 
     def turn(
-        self, messages: Iterable[RequestsWaiting | LaneAdmitted | LaneAborted], left: Sequence[float]
+        self,
+        messages: Iterable[RequestsWaiting | LaneAdmitted | LaneAborted],
+        left: Sequence[float],
+        now: float,
     ) -> LeaderLoopEffects:
         """Take what the WAVE thread told, then plan a wave, or else materialise one request.
 
         Args:
             left: seconds until each wave on rank 0's device ends, in order; empty where it computes in step
                 with the host.
+            now: seconds, of a clock that never goes back.
         """
         progress: list[LaneProgress] = []
         for message in messages:
@@ -82,7 +89,7 @@ class LeaderLoop:
                 self._waiting = message.requests
             else:
                 progress += self._lanes.take(message)
-        wave = self._launch(left, progress) if len(left) < WAVES_ON_DEVICE else None
+        wave = self._launch(left, now, progress) if len(left) < WAVES_ON_DEVICE else None
         if wave is not None:
             return LeaderLoopEffects(tuple(progress), wave, busy=True)
         request_id = self._lanes.next_to_materialise()
@@ -99,9 +106,27 @@ class LeaderLoop:
         """Raise ValueError unless lanes, leases and ring agree."""
         self._lanes.check()
 
-    def _launch(self, left: Sequence[float], progress: list[LaneProgress]) -> WaveHeader | None:
+    def next_launch(self, left: Sequence[float]) -> float | None:
+        """Seconds until a wave may be launched although no message comes; None if only a message can change that.
+
+        Either the planner holds what could be launched, or rank 0's device has as many waves as it may have, or the
+        planner waits while there is work on the device.
+        """
+        if self._held_since is not None:
+            return HELD_RETRY_SECONDS
+        if not left:
+            return None
+        due = left[0] if len(left) >= WAVES_ON_DEVICE else left[-1] - LAUNCH_MARGIN_SECONDS
+        return due if due > 0 else None
+
+    def _launch(self, left: Sequence[float], now: float, progress: list[LaneProgress]) -> WaveHeader | None:
         begun = self._timeline.now()
-        spans = self._lanes.propose(self._waiting, left[-1] if left else 0.0)
+        held = 0.0 if self._held_since is None else now - self._held_since
+        spans = self._lanes.propose(self._waiting, left[-1] if left else 0.0, held)
+        if spans or not self._lanes.startable:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
         if not spans:
             return None
         self._timeline.record("loop", "wait", self._idle_since, begun)
@@ -116,17 +141,6 @@ class LeaderLoop:
         self._lanes.materialised(request_id)
         if self._order.materialise(request_id):
             progress.append(LaneMaterialised(request_id))
-
-
-def next_launch(left: Sequence[float]) -> float | None:
-    """Seconds until rank 0 may launch a wave although no message comes; None if only a message can change that.
-
-    Either its device has as many waves as it may have, or the planner waits while there is work on the device.
-    """
-    if not left:
-        return None
-    due = left[0] if len(left) >= WAVES_ON_DEVICE else left[-1] - LAUNCH_MARGIN_SECONDS
-    return due if due > 0 else None
 
 
 @dataclass(frozen=True)
