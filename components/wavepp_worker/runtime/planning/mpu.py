@@ -51,7 +51,7 @@ MAX_HOLD_SHARE = 0.25
 """Of what a wave costs by itself, the most for which an idle pipeline's first wave is held."""
 MAX_STRETCH = 1.3
 """Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
-stages, or were within the window: one was just answered and is about to ask again. Likewise where it carries several."""
+stages, or were within the window: one was just answered and is about to ask again. Likewise one with several."""
 MAX_SHARE_WAITING_ONE_MORE_WAVE = 0.04
 """Share of requests that may take one wave more than the others: less than a p95 would show."""
 MAX_THROUGHPUT_SHARE_FOR_SAME_WAIT = 0.0075
@@ -185,7 +185,10 @@ class Mpu(PackingPlanner):
         return spans, allowed - left.seconds < seconds
 
     def _whole(self, lanes: Sequence[Lane], seconds: float) -> float:
-        """Seconds of a wave that ends with a request rather than within it, if all stages have as many; else as given."""
+        """Seconds of a wave that ends with a request rather than within it, if all stages have as many.
+
+        As given if not.
+        """
         total = 0.0
         for count, lane in enumerate(lanes, 1):
             total += self._cost.work(lane.next, lane.left)
