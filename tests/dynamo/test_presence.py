@@ -108,15 +108,16 @@ class AwayEndpoint:
 
 
 class Dropped(DroppedRequests):
-    """So many looks find that requests were dropped, one after the other."""
+    """A count that a test changes."""
 
-    def __init__(self, dropped: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__({})
-        self.looks, self._dropped = 0, dropped
+        self.count = self.seen = self.looks = 0
 
     async def more(self) -> bool:
         self.looks += 1
-        return self.looks <= self._dropped
+        before, self.seen = self.seen, self.count
+        return self.count > before
 
 
 @pytest.fixture
@@ -128,11 +129,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_worker_that_dropped_requests_is_out_of_discovery_for_a_moment() -> None:
-    endpoint, dropped, told = AwayEndpoint(), Dropped(2), list[str]()
+    endpoint, dropped, told = AwayEndpoint(), Dropped(), list[str]()
 
     async def scenario() -> None:
         task = asyncio.create_task(watch_presence(endpoint, told.append, dropped))
-        await until(lambda: dropped.looks > 3)
+        dropped.count += 1
+        await until(lambda: endpoint.said == ["out", "in"])
+        dropped.count += 1
+        await until(lambda: len(endpoint.said) == 4)
+        looks = dropped.looks
+        await until(lambda: dropped.looks > looks + 1)
         task.cancel()
         await asyncio.wait({task})
 
@@ -153,8 +159,10 @@ def test_a_worker_is_out_of_discovery_while_it_can_open_nothing_and_gives_up_wha
             with contextlib.closing(socket.socket()):
                 await asyncio.sleep(0.05)
                 assert endpoint.said == ["out"]
+            # Whoever waits for it is told as well, and not once more when the worker is back.
+            dropped.count += 1
         looks = dropped.looks
-        await until(lambda: dropped.looks > looks)
+        await until(lambda: dropped.looks > looks + 2)
         task.cancel()
         await asyncio.wait({task})
 

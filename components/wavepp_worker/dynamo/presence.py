@@ -80,7 +80,7 @@ async def watch_presence(
     try:
         while True:
             if not spare.hold() or (dropped is not None and await dropped.more()):
-                reason = await _stay_away(endpoint, spare)
+                reason = await _stay_away(endpoint, spare, dropped)
             else:
                 reason = presence.lost(endpoint.connection_id() in client.instance_ids())
             if reason is not None:
@@ -93,7 +93,7 @@ async def watch_presence(
     on_lost(reason)
 
 
-async def _stay_away(endpoint: Any, spare: SpareDescriptors) -> str | None:
+async def _stay_away(endpoint: Any, spare: SpareDescriptors, dropped: DroppedRequests | None) -> str | None:
     """Be out of discovery until files can be opened; a sentence if that takes so long that it is for good."""
     logger.warning(
         "files and connections cannot be opened, as it happens when descriptors run out; this worker leaves discovery "
@@ -109,6 +109,9 @@ async def _stay_away(endpoint: Any, spare: SpareDescriptors) -> str | None:
         await asyncio.sleep(SHORTEST_AWAY_SECONDS)
         while loop.time() < latest:
             if spare.hold():
+                if dropped is not None:
+                    # Whoever waits for those that were dropped meanwhile has been told.
+                    await dropped.more()
                 await endpoint.register_endpoint_instance()
                 logger.warning("this worker can open files again, and is back in discovery")
                 return None
