@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError, QueueError
+from wavepp_worker.intake import server_address
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.server_address import authentication, connect, servers, without_password
 
+from tests.support.certificates import loopback_certificates
 from tests.support.nats_servers import NatsServer
 
 
@@ -24,6 +27,18 @@ def test_proof_is_as_dynamo_reads_it() -> None:
     assert authentication({}) == {}
     given = {"NATS_AUTH_USERNAME": "u", "NATS_AUTH_PASSWORD": "p", "NATS_AUTH_TOKEN": ""}
     assert authentication(given) == {"user": "u", "password": "p"}
+
+
+def test_a_file_of_credentials_that_cannot_be_read_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_address, "find_spec", lambda _: True)
+    file = tmp_path / "user.creds"
+    given = {"NATS_AUTH_CREDENTIALS_FILE": str(file)}
+    with pytest.raises(ConfigError, match=r"NATS_AUTH_CREDENTIALS_FILE: '.*user\.creds' cannot be read"):
+        authentication(given)
+    file.touch()
+    assert authentication(given) == {"user_credentials": str(file)}
 
 
 def test_passwords_are_not_shown() -> None:
@@ -53,5 +68,41 @@ def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:
         queue = PrefillQueue(QueueName("a", "b").model, server=server.url)
         with pytest.raises(ConfigError, match="no JetStream; start it with nats-server -js"):
             queue.open()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+def test_an_encrypted_server_is_reached_if_its_authority_is_trusted(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, certificate, key = loopback_certificates(tmp_path)
+    server = NatsServer(tmp_path, f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}')
+    url = server.url.replace("nats://", f"{scheme}://")
+    server.start()
+    try:
+        with pytest.raises(
+            QueueError, match=rf"no NATS server can be used at {scheme}://.*CERTIFICATE_VERIFY_FAILED"
+        ):
+            asyncio.run(connect(url, "test", 1.0))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        with PrefillQueue("m", server=url) as queue:
+            assert queue.depth() == 0
+    finally:
+        server.close()
+
+
+def test_an_nkey_is_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nkeys = pytest.importorskip("nkeys", reason="the optional package nkeys is not installed")
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    public = nkeys.from_seed(seed).public_key.decode()
+    server = NatsServer(tmp_path, f"authorization {{ users: [ {{ nkey: {public} }} ] }}")
+    server.start()
+    try:
+        with pytest.raises(QueueError, match=r"no NATS server can be used at .*Authorization"):
+            asyncio.run(connect(server.url, "test", 1.0))
+        monkeypatch.setenv("NATS_AUTH_NKEY", seed.decode())
+        with PrefillQueue("m", server=server.url) as queue:
+            assert queue.depth() == 0
     finally:
         server.close()

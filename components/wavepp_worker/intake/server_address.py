@@ -57,7 +57,7 @@ def authentication(environment: Mapping[str, str] = os.environ) -> dict[str, str
     """What to prove oneself with, as ``nats.connect`` takes it.
 
     Raises:
-        ConfigError: a library is lacking for it.
+        ConfigError: a library is lacking for it, or a file cannot be read.
     """
     found = {
         option: environment[variable]
@@ -67,6 +67,11 @@ def authentication(environment: Mapping[str, str] = os.environ) -> dict[str, str
     if any(option in found for option in _NEED_NKEYS) and find_spec("nkeys") is None:
         raise ConfigError(
             "NATS_AUTH_NKEY and NATS_AUTH_CREDENTIALS_FILE need the package nkeys: pip install nkeys"
+        )
+    credentials = found.get("user_credentials")
+    if credentials is not None and not os.access(credentials, os.R_OK):
+        raise ConfigError(
+            f"NATS_AUTH_CREDENTIALS_FILE: {credentials!r} cannot be read; name a file that this user may read"
         )
     return found
 
