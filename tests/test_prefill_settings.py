@@ -22,7 +22,7 @@ from wavepp_worker.cli import app
         ("--pp 7", "--pp: 7 stages cannot share 6 layers"),
         ("--pp 2 --partition 3,4", "--partition: 3,4 adds up to 7 layers"),
         ("--kv-tokens 512", "--kv-tokens gives rank 0 a pool of 512 tokens"),
-        ("--kv-tokens -5", "--kv-tokens gives rank 0 -5 tokens"),
+        ("--kv-tokens -5", "--kv-tokens: should be at least 1, not -5"),
         ("--max-model-len 100000", "--max-model-len is 100000, but the model's context length is"),
         ("--device gpu", "--device: 'gpu' is none; it is cpu, cuda"),
         ("--timeline /no/where.json", "--timeline is /no/where.json"),

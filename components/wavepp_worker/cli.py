@@ -87,8 +87,17 @@ def prefill(
         int | None, typer.Option(help="Tokens per KV block (default: 16; formerly --block).")
     ] = None,
     kv_tokens: Annotated[
-        str, typer.Option(help="Tokens of KV per rank: one number, or one per rank.")
-    ] = "32768",
+        str | None,
+        typer.Option(
+            help="Tokens of KV per rank: one number, or one per rank (default: 32768).", show_default=False
+        ),
+    ] = None,
+    kv_memory_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of that: fraction of the memory that is free beside weights and activations."
+        ),
+    ] = None,
     max_model_len: Annotated[
         int | None, typer.Option(help="Longest prompt; default: the model's context.")
     ] = None,
@@ -119,7 +128,7 @@ def prefill(
 
     begun = time.monotonic()
     try:
-        pools = parse_numbers(kv_tokens, "kv_tokens")
+        pools = (None,) if kv_tokens is None else parse_numbers(kv_tokens, "kv_tokens")
         config = engine_config(
             model=model or ensure_demo_model(),
             pp=pp,
@@ -130,6 +139,7 @@ def prefill(
             max_num_batched_tokens=max_num_batched_tokens,
             block_size=block_size,
             kv_tokens=pools[0] if len(pools) == 1 else pools,
+            kv_memory_fraction=kv_memory_fraction,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             timeline=timeline,

@@ -35,11 +35,15 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         "max_batch_size": "max_num_seqs",
         "max_seq_len": "max_model_len",
         "max_logprobs": "top_logprobs",
+        "free_gpu_memory_fraction": "kv_memory_fraction",
+        "gpu_memory_utilization": "kv_memory_fraction",
     }
 )
 """What Dynamo's workers for TensorRT-LLM and vLLM call a setting, to our name of it."""
 NAMES: Mapping[str, str] = MappingProxyType({**FORMER_NAMES, **OTHER_NAMES})
 """Every further name of a setting to the one that it has here."""
+DEFAULT_POOL_TOKENS = 32768
+"""Tokens of a KV pool whose size nobody asked for, where there is no worker that asks for a fraction of memory."""
 LONGEST_SECONDS = 1e6
 """The most that a limit of time can be set to, eleven days: sockets count twice as many milliseconds in 31 bits."""
 
@@ -162,6 +166,17 @@ class Settings(BaseModel):
         return type(self)(
             **{name: getattr(self, name) for name in self.model_fields_set} | dict(update or {})
         )
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if (
+            getattr(self, "kv_tokens", None) is not None
+            and getattr(self, "kv_memory_fraction", None) is not None
+        ):
+            raise ValueError(
+                "kv_tokens and kv_memory_fraction both say how large the KV pool is; give one of them"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

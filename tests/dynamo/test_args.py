@@ -257,8 +257,8 @@ def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.Capture
     assert "--wave-cost SECONDS,SECONDS,SECONDS Seconds" in shown
     shown = " ".join(help_of(AggArgs, capsys).split())
     assert (
-        "--decode-kv-tokens N Tokens of KV this worker can hold. (at least 1; default: as --kv-tokens)"
-        in shown
+        "--decode-kv-tokens N Tokens of KV this worker can hold, instead of kv_memory_fraction; 32768 of an engine "
+        "without a worker. (at least 1; default: as --kv-tokens)" in shown
     )
 
 

@@ -47,7 +47,9 @@ def run_worker_as(
             await asyncio.wait_for(life(self._worker), 20)
 
     monkeypatch.setattr(run_module, "Worker", DynamoWorker)
-    run_module.run_worker(lambda: PrefillWorker.from_args(["--model", str(model)]))
+    run_module.run_worker(
+        lambda: PrefillWorker.from_args(["--model", str(model), "--discovery-backend", "file"])
+    )
 
 
 async def until(condition: Callable[[], object]) -> None:

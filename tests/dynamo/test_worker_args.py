@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_shape import read_model_shape
 
 
 def dumped(
@@ -49,3 +51,44 @@ def test_a_file_that_cannot_be_written_does_not_end_the_start(tiny_llama: Path) 
         ["--model", str(tiny_llama), "--kv-tokens", "8192", "--dump-config-to", "/proc/nowhere/c.json"]
     )
     assert args.engine.kv_tokens == 8192
+
+
+def test_a_worker_takes_a_fraction_of_memory_unless_it_is_told_tokens(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("runtime.client.kv_budget", "decode.kv_budget", "dynamo.args"):
+        monkeypatch.setattr(f"wavepp_worker.{module}.free_memory", lambda device: 8 << 30)
+    words = ["--model", str(tiny_llama), "--dtype", "float32"]
+    shape = read_model_shape(tiny_llama)
+
+    def pool(*more: str) -> int:
+        tokens = PrefillArgs.parse([*words, *more]).settled(shape).engine.kv_tokens
+        assert isinstance(tokens, int)
+        return tokens
+
+    assert pool("--kv-tokens", "9000") == 9000
+    assert pool() == pytest.approx(pool("--free-gpu-memory-fraction", "0.1"), abs=1)
+    assert pool("--gpu-memory-utilization", "0.2") == pytest.approx(2 * pool(), rel=1e-3)
+    decode = DecodeArgs.parse(words).settled(shape).decode.kv_tokens
+    agg = AggArgs.parse(words).settled(shape)
+    assert decode is not None
+    assert agg.engine.kv_tokens == agg.decode.kv_tokens
+    assert agg.decode.kv_tokens is not None
+    assert agg.decode.kv_tokens < decode / 2
+    half = AggArgs.parse([*words, "--kv-memory-fraction", "0.2", "--decode-kv-tokens", "9000"]).settled(shape)
+    assert half.decode.kv_tokens == 9000
+    both = ["--kv-tokens", "9000", "--kv-memory-fraction", "0.1"]
+    with pytest.raises(
+        ConfigError, match=r"kv_tokens and kv_memory_fraction both say how large the KV pool is"
+    ):
+        PrefillArgs.parse([*words, *both])
+    monkeypatch.setenv("DYN_WAVEPP_GPU_MEMORY_UTILIZATION", "1e-6")
+    with pytest.raises(
+        ConfigError, match=r"^DYN_WAVEPP_GPU_MEMORY_UTILIZATION: 1e-06 of the memory that is free"
+    ):
+        PrefillArgs.parse(words).check(shape)
+    monkeypatch.setenv("DYN_WAVEPP_GPU_MEMORY_UTILIZATION", "")
+    with pytest.raises(ConfigError, match=r"^--kv-tokens: asks for .* GiB of KV, .*; lower it"):
+        PrefillArgs.parse([*words, "--kv-tokens", "1000000000"]).check(shape)
+    with pytest.raises(ConfigError, match=r"^--kv-memory-fraction: should be at most 1, not 1\.5$"):
+        PrefillArgs.parse([*words, "--kv-memory-fraction", "1.5"])

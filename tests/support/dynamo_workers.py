@@ -50,7 +50,8 @@ def run(work: Awaitable[Any]) -> Any:
 
 
 async def make(kind: str, model: Path) -> Any:
-    worker, _ = await KINDS[kind].from_args(["--model", str(model), "--served-model-name", "tiny"])
+    words = ["--model", str(model), "--served-model-name", "tiny", "--discovery-backend", "file"]
+    worker, _ = await KINDS[kind].from_args(words)
     return worker
 
 

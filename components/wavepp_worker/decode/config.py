@@ -27,8 +27,11 @@ class DecodeConfig(Settings):
     """Compute threads on the CPU."""
     block_size: int = Field(default=16, ge=1)
     """Tokens per KV block; need not be the prefill workers'."""
-    kv_tokens: int = Field(default=32768, ge=1)
-    """Tokens of KV this worker can hold."""
+    kv_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of KV this worker can hold, instead of ``kv_memory_fraction``; 32768 of an engine without a worker."""
+    kv_memory_fraction: float | None = Field(default=None, gt=0, le=1)
+    """Fraction of its device's memory for KV, of what is free beside weights and activations, divided among all ranks
+    that share the device; default: of workers 0.1 on a CPU and 0.9 on a GPU, unless ``kv_tokens`` is given."""
     max_num_seqs: int = Field(default=64, ge=1)
     """Most requests that hold KV at once."""
     max_model_len: int | None = Field(default=None, ge=1)

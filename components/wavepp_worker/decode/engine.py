@@ -17,7 +17,8 @@ from wavepp_worker.decode.decoding_request import DecodingRequest, OnOutput
 from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats
 from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.kv_arrivals import KvArrivals
-from wavepp_worker.decode.longest_request import longest_request
+from wavepp_worker.decode.kv_budget import with_pool
+from wavepp_worker.decode.longest_request import longest_request, pool_tokens
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
@@ -27,6 +28,7 @@ from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.grammar_compiler import GrammarCompiler
 from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
+from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
@@ -55,10 +57,12 @@ class DecodeEngine:
         Raises:
             ConfigError: the configuration cannot work; the message names the key.
         """
-        self.config = config
         self.info: ModelInfo = read_model_info(config.model)
+        if config.kv_memory_fraction is not None:
+            config = with_pool(config, read_model_shape(config.model))
+        self.config = config
         self.max_model_len = longest_request(config, self.info.context_length)
-        self.total_blocks = config.kv_tokens // config.block_size
+        self.total_blocks = pool_tokens(config) // config.block_size
         self._on_death = on_death
         self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
         self._guides = Guides(
@@ -218,7 +222,7 @@ class DecodeEngine:
             return stage, stage.make_kv(self.total_blocks, config.block_size)
         except RuntimeError as error:
             raise ConfigError(
-                f"kv_tokens is {config.kv_tokens}, but {config.device} has no room for so many "
+                f"kv_tokens is {pool_tokens(config)}, but {config.device} has no room for so many "
                 f"({str(error).splitlines()[0]}); lower kv_tokens"
             ) from error
 

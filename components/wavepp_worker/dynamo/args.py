@@ -6,12 +6,14 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self
 
 from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.decode.kv_budget import decode_share, with_pool
 from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
 from wavepp_worker.dynamo.foreign_flags import FOREIGN
@@ -28,13 +30,19 @@ from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.device import check_device
+from wavepp_worker.model.free_memory import free_memory
+from wavepp_worker.model.kv_share import DEFAULT_FRACTIONS
 from wavepp_worker.model.model_shape import ModelShape
+from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
+from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.setting_names import flag_of
 from wavepp_worker.versions import versions
 
+_POOLS = ("kv_tokens", "kv_memory_fraction")
+"""Two ways to say how large a KV pool is."""
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
 
@@ -62,9 +70,15 @@ class _EngineArgs(WorkerArgs):
 
     def check(self, shape: ModelShape) -> None:
         with as_flags(self.spell):
-            check_start(self.engine, shape)
+            check_start(self.settled(shape).engine, shape)
             _check_template(self.model, self.runtime)
         self.host()
+
+    def settled(self, shape: ModelShape) -> Self:
+        with as_flags(self.spell):
+            _check_engines_device(self.engine)
+            engine = self.engine.model_copy(update=_default_pool(self.engine))
+            return dataclasses.replace(self, engine=with_pools(engine, shape))
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
         with as_flags(self.spell):
@@ -135,10 +149,16 @@ class DecodeArgs(WorkerArgs):
     def host(self) -> HandoffHost:
         return _host(self, self.decode.host)
 
+    def settled(self, shape: ModelShape) -> Self:
+        with as_flags(self.spell):
+            check_device(self.decode.device)
+            decode = self.decode.model_copy(update=_default_pool(self.decode))
+            return dataclasses.replace(self, decode=with_pool(decode, shape))
+
     def check(self, shape: ModelShape) -> None:
         self.host()
         with as_flags(self.spell):
-            _check_decode(self.decode, shape)
+            _check_decode(self.settled(shape).decode, shape)
             _check_template(self.model, self.runtime)
 
 
@@ -171,8 +191,24 @@ class AggArgs(_EngineArgs):
         if self.remote.remote_prefill == "nats":
             with as_flags(self.spell):
                 servers(self.remote.nats_server)
-        with as_flags(lambda key: self.decodes_own.get(key, self.spell(key))):
-            _check_decode(self.decode, shape)
+        with as_flags(self._decodes):
+            _check_decode(self.settled(shape).decode, shape)
+
+    def settled(self, shape: ModelShape) -> Self:
+        """As of every worker; both halves share what their devices have left."""
+        free = cache(free_memory)
+        engine = self.engine.model_copy(update=_default_pool(self.engine))
+        decode = self.decode.model_copy(update=_default_pool(self.decode))
+        with as_flags(self.spell):
+            _check_engines_device(engine)
+            settled = with_pools(engine, shape, decode_share(decode, shape), free)
+        with as_flags(self._decodes):
+            check_device(decode.device)
+            own = with_pool(decode, shape, engine_shares(engine, shape), free)
+        return dataclasses.replace(self, engine=settled, decode=own)
+
+    def _decodes(self, key: str) -> str:
+        return self.decodes_own.get(key, self.spell(key))
 
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
@@ -199,6 +235,8 @@ class AggArgs(_EngineArgs):
         # Each rank's pool is its own; a list of pools means nothing to the one decode pool.
         if "," in str(common.get("kv_tokens", "")):
             del common["kv_tokens"]
+        if any(present_name(name) in _POOLS for name in own):
+            common = {key: value for key, value in common.items() if present_name(key) not in _POOLS}
         spell = Taken({}, {**both.written, **own.written}).spell
         decode = build(DecodeConfig, overlay(common, own), spell)
         return cls(
@@ -209,6 +247,18 @@ class AggArgs(_EngineArgs):
             remote=remote,
             written=_written(both, queue),
         )
+
+
+def _default_pool(config: EngineConfig | DecodeConfig) -> dict[str, float]:
+    """The fraction of a worker's memory for KV, where nobody says how much."""
+    if config.kv_tokens is not None or config.kv_memory_fraction is not None:
+        return {}
+    return {"kv_memory_fraction": DEFAULT_FRACTIONS["cpu" if config.device == "cpu" else "cuda"]}
+
+
+def _check_engines_device(engine: EngineConfig) -> None:
+    if not is_timed(engine.model):
+        check_device(engine.device)
 
 
 def _host(args: WorkerArgs, host: str) -> HandoffHost:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -229,7 +229,18 @@ def _metavar(field: FieldInfo) -> str:
     words = _literals(field.annotation)
     if words:
         return "{" + ",".join(words) + "}"
-    one = "N" if int in leaves else "SECONDS" if float in leaves else "PATH" if Path in leaves else "NAME"
+    share = any(isinstance(bound, Le) and bound.le == 1 for bound in field.metadata)
+    one = (
+        "N"
+        if int in leaves
+        else "FRACTION"
+        if share
+        else "SECONDS"
+        if float in leaves
+        else "PATH"
+        if Path in leaves
+        else "NAME"
+    )
     if tuple not in _origins(field.annotation):
         return one
     if int in _leaf_types(field.annotation, into_tuples=False):

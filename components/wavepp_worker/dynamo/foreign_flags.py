@@ -159,7 +159,7 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         **_several(f"KV events go through Dynamo; {_LEAVE}", "kv_events_config"),
         **_several(
             "the KV pool is given in tokens, --kv-tokens",
-            "num_gpu_blocks_override kv_cache_memory_bytes free_gpu_memory_fraction gpu_memory_utilization",
+            "num_gpu_blocks_override kv_cache_memory_bytes",
         ),
         **_several(
             "KV beyond the device's is given in tokens, --host-kv-tokens and --disk-kv-tokens",

@@ -72,6 +72,17 @@ class WorkerArgs:
         """The same with some settings of every engine of the worker changed."""
         raise NotImplementedError
 
+    def settled(self, shape: ModelShape) -> Self:
+        """The same with its KV pools in tokens; asks the devices what they have left.
+
+        Args:
+            shape: of the model.
+
+        Raises:
+            ConfigError: what is asked for does not fit; the message names the flag.
+        """
+        raise NotImplementedError
+
     def host(self) -> HandoffHost:
         """Where the worker takes or hands over KV.
 
@@ -143,6 +154,7 @@ class WorkerArgs:
             if place.note is not None:
                 print(f"note: {place.note}", file=sys.stderr)
                 args = args.changed(host=place.host)
+            args = args.settled(shape)
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(2) from error

@@ -106,9 +106,12 @@ def _kv_numbers(config: dict[str, Any]) -> int | None:
     heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
     if head_dim is None and config.get("num_attention_heads"):
         head_dim = config.get("hidden_size", 0) // config["num_attention_heads"]
-    # Latent attention keeps less, and other kinds of layers none.
+    latent, rotary = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
+    if isinstance(latent, int) and isinstance(rotary, int):
+        # Latent attention keeps what keys and values are made of.
+        return latent + rotary
     other = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
-    if other or "kv_lora_rank" in config or not isinstance(heads, int) or not isinstance(head_dim, int):
+    if other or latent is not None or not isinstance(heads, int) or not isinstance(head_dim, int):
         return None
     return 2 * heads * head_dim
 

@@ -13,10 +13,12 @@ from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestAborted
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
+from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.description import engine_description
 from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.kv_budget import with_pools
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
 from wavepp_worker.runtime.client.rank_events import RankEvents
 from wavepp_worker.runtime.client.rank_link import RankLink
@@ -62,8 +64,10 @@ class PrefillEngine:
             raise ConfigError(
                 f"config is {config!r}; give an EngineConfig, such as EngineConfig(model={config!r})"
             )
-        self.config = config
         self.info: ModelInfo = read_model_info(config.model)
+        if config.kv_memory_fraction is not None:
+            config = with_pools(config, read_model_shape(config.model))
+        self.config = config
         self.max_model_len = longest_prompt(config, self.info.context_length)
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)

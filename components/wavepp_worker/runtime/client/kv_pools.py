@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -13,7 +14,7 @@ def pool_blocks(config: EngineConfig) -> list[int]:
     Raises:
         ConfigError: ``kv_tokens`` names another number of ranks, or less than one block.
     """
-    tokens = _per_rank(config, "kv_tokens")
+    tokens = per_rank(config, "kv_tokens")
     for rank, amount in enumerate(tokens):
         if amount < config.block_size:
             raise ConfigError(
@@ -32,7 +33,7 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     """
     tiers = []
     for key in ("host_kv_tokens", "disk_kv_tokens"):
-        tokens = _per_rank(config, key)
+        tokens = per_rank(config, key)
         tiers.append([amount // config.block_size for amount in tokens])
     if any(tiers[1]) and config.disk_path is None:
         raise ConfigError("disk_kv_tokens asks for a disk tier, but disk_path is not set; name a directory")
@@ -71,11 +72,21 @@ def longest_prompt(config: EngineConfig, context_length: int) -> int:
     return longest
 
 
-def _per_rank(config: EngineConfig, key: str) -> list[int]:
-    value: int | tuple[int, ...] = getattr(config, key)
-    per_rank = [value] * config.pp if isinstance(value, int) else list(value)
-    if len(per_rank) != config.pp:
+def per_rank(config: EngineConfig, key: str) -> list[int]:
+    """The tokens of each rank's pool of a kind.
+
+    Args:
+        key: the setting that says them.
+
+    Raises:
+        ConfigError: it names another number of ranks.
+    """
+    value: int | tuple[int, ...] | None = getattr(config, key)
+    if value is None:
+        value = DEFAULT_POOL_TOKENS
+    pools = [value] * config.pp if isinstance(value, int) else list(value)
+    if len(pools) != config.pp:
         raise ConfigError(
-            f"{key} lists {len(per_rank)} pools for pp={config.pp} ranks; give one number, or one per rank"
+            f"{key} lists {len(pools)} pools for pp={config.pp} ranks; give one number, or one per rank"
         )
-    return per_rank
+    return pools

@@ -16,6 +16,7 @@ from wavepp_worker.runtime.client.config_checks import (
     transport_of,
 )
 from wavepp_worker.runtime.client.disk_room import check_room, disk_use
+from wavepp_worker.runtime.client.kv_budget import with_pools
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -31,12 +32,13 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
     """
     if shape.num_layers is not None:
         check_partition(shape.num_layers, config.pp, config.partition)
-    pool_blocks(config)
     tier_blocks(config)
-    if shape.context_length is not None:
-        longest_prompt(config, shape.context_length)
     if not is_timed(config.model):
         check_device(config.device)
+    config = with_pools(config, shape)
+    pool_blocks(config)
+    if shape.context_length is not None:
+        longest_prompt(config, shape.context_length)
     order_of(config, ownership_of(config))
     if transport_of(config) != "none":
         check_host(config.host)

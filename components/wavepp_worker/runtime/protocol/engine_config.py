@@ -38,8 +38,12 @@ class EngineConfig(Settings):
     """M, the maximum number of tokens in a wave."""
     block_size: int = Field(default=16, ge=1)
     """B, tokens per KV block."""
-    kv_tokens: Annotated[int | tuple[int, ...], AtLeast(1)] = 32768
-    """Tokens of KV each rank can hold on its device (one number, or one per rank)."""
+    kv_tokens: Annotated[int | tuple[int, ...] | None, AtLeast(1)] = None
+    """Tokens of KV each rank can hold on its device (one number, or one per rank), instead of ``kv_memory_fraction``;
+    32768 of an engine without a worker."""
+    kv_memory_fraction: float | None = Field(default=None, gt=0, le=1)
+    """Fraction of its device's memory for KV, of what is free beside weights and activations, divided among all ranks
+    that share the device; default: of workers 0.1 on a CPU and 0.9 on a GPU, unless ``kv_tokens`` is given."""
     host_kv_tokens: Annotated[int | tuple[int, ...], AtLeast(0)] = 0
     """Tokens of KV each rank can keep in host memory beside that; what the device evicts goes there."""
     disk_kv_tokens: Annotated[int | tuple[int, ...], AtLeast(0)] = 0

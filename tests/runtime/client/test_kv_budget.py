@@ -1,0 +1,71 @@
+"""Pools of an engine's ranks from the memory that its devices have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.model.weight_sizes import weight_sizes
+from wavepp_worker.runtime.client import kv_budget
+from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+
+GIB = 1 << 30
+
+
+def test_ranks_of_a_host_share_its_memory_however_many_they_are(tiny_llama: Path) -> None:
+    shape = read_model_shape(tiny_llama)
+    assert shape.kv_numbers is not None
+    for pp in (1, 2, 3):
+        config = EngineConfig(
+            model=tiny_llama, pp=pp, dtype="float32", kv_memory_fraction=0.25, max_model_len=64
+        )
+        pooled = with_pools(config, shape, free=lambda device: 4 * GIB)
+        tokens = pooled.kv_tokens
+        assert isinstance(tokens, int)
+        taken = tokens * shape.kv_numbers * 6 * 4
+        room = sum(share.room + share.weights for share in engine_shares(config, shape))
+        assert taken == pytest.approx((4 * GIB - room) / 4, rel=1e-4)
+        assert pooled.kv_memory_fraction is None
+
+
+def test_ranks_with_gpus_of_their_own_have_what_each_has_left(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_budget, "gpu_count", lambda: 2)
+    config = EngineConfig(model=tiny_llama, pp=2, device="cuda", kv_memory_fraction=0.9, max_model_len=64)
+    free = {"cuda:0": 4 * GIB, "cuda:1": 6 * GIB}
+    first, second = with_pools(config, read_model_shape(tiny_llama), free=free.__getitem__).kv_tokens  # type: ignore[misc]
+    assert 0 < first < second
+    # Four ranks are two on each.
+    four = with_pools(
+        config.model_copy(update={"pp": 4}), read_model_shape(tiny_llama), free=free.__getitem__
+    )
+    assert isinstance(four.kv_tokens, tuple)
+    assert four.kv_tokens[0] == four.kv_tokens[2] < four.kv_tokens[1] == four.kv_tokens[3]
+
+
+def test_tokens_that_are_asked_for_stay_and_have_to_fit(tiny_llama: Path) -> None:
+    shape = read_model_shape(tiny_llama)
+    config = EngineConfig(model=tiny_llama, kv_tokens=8192)
+    assert with_pools(config, shape, free=lambda device: GIB) == config
+    with pytest.raises(ConfigError, match=r"^kv_tokens: asks for "):
+        with_pools(config, shape, free=lambda device: weight_sizes(tiny_llama).layers)
+    tiers = config.model_copy(update={"host_kv_tokens": 1 << 40})
+    with pytest.raises(ConfigError, match=r"^kv_tokens: asks for .* and with tiers in memory"):
+        with_pools(tiers, shape, free=lambda device: GIB)
+
+
+def test_a_fraction_that_holds_no_request_is_refused(tiny_llama: Path) -> None:
+    config = EngineConfig(model=tiny_llama, kv_memory_fraction=1e-6)
+    with pytest.raises(
+        ConfigError, match=r"^kv_memory_fraction: 1e-06 of .*, too small for one request of 8192 tokens; "
+    ):
+        with_pools(config, read_model_shape(tiny_llama), free=lambda device: GIB)
+
+
+def test_what_nobody_can_tell_is_left_to_the_default(tmp_path: Path, tiny_llama: Path) -> None:
+    config = EngineConfig(model=tmp_path / "not made yet", kv_memory_fraction=0.1)
+    assert with_pools(config, read_model_shape(tiny_llama)).kv_memory_fraction is None
