@@ -29,6 +29,7 @@ from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
+from wavepp_worker.serve.former_launcher import OPTIONS
 from wavepp_worker.setting_names import VARIABLES, variable_of
 
 from tests.support import fake_engines as fakes
@@ -59,6 +60,9 @@ OTHERS_FLAGS = frozenset(
     {"--gpus", "--network", "--no-deps", "--privileged", "--shm-size", "--since", "--unit"}
 )
 """Flags of others' programs that pages name."""
+FORMER_FLAGS = frozenset(f"--{option}" for option in OPTIONS)
+FORMER_VARIABLES = frozenset({"DYN_DEPLOYMENT_CONFIG"})
+"""What Dynamo's former launcher took, and ours tells how to write."""
 PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/live", "/metrics"}
     | {f"/engine/control/{name}" for name in ("audit", "describe", "remote_prefill", "timings")}
@@ -234,7 +238,7 @@ def test_flags_in_the_text_of_a_page_are_somebodys(page: str) -> None:
         for flag in re.findall(r"(?<![\w-])(--[A-Za-z][\w.-]*)", span):
             service = re.match(r"--[A-Z]\w*\.(.+)", flag)
             if service is None:
-                assert flag in our_flags() | OTHERS_FLAGS, f"{page}: {span}"
+                assert flag in our_flags() | OTHERS_FLAGS | FORMER_FLAGS, f"{page}: {span}"
             elif not service[1].startswith("ServiceArgs."):
                 assert "--" + service[1].replace("_", "-") in our_flags(), f"{page}: {span}"
 
@@ -302,5 +306,9 @@ def test_variables_of_dynamo_that_pages_name_are_read_by_it() -> None:
             if name.startswith(VARIABLES):
                 assert name in SETTING_VARIABLES, f"{page}: {name}"
                 continue
-            known = name in JOINED_NAMES or name.encode() in library or name.encode() in sources
+            known = (
+                name in JOINED_NAMES | FORMER_VARIABLES
+                or name.encode() in library
+                or name.encode() in sources
+            )
             assert known, f"{page}: {name}"

@@ -206,7 +206,7 @@ def test_a_flag_of_another_role_is_told_whose_it_is() -> None:
         (
             PrefillArgs,
             "--decode-kv-tokens 64",
-            "--decode-kv-tokens: is a setting of workers that prefill and decode, ",
+            "--decode-kv-tokens: is a setting of workers that both prefill and decode",
         ),
     ):
         with pytest.raises(ConfigError) as caught:

@@ -48,7 +48,7 @@ _WORKERS_OWN = {"handoff": "auto"}
 
 
 _OF_PREFILL = "is a setting of workers that prefill; a decode worker runs the whole model on one device"
-_OF_AGG = "is a setting of workers that prefill and decode, --disaggregation-mode agg"
+_OF_AGG = "is a setting of workers that both prefill and decode"
 _TEMPLATE = "custom_jinja_template"
 
 

@@ -10,11 +10,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
 from wavepp_worker.serve.config_sources import deep_merge, merge, read_file, split_overrides
+from wavepp_worker.serve.former_launcher import COMMANDS, OPTIONS, variable_objection
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
@@ -26,7 +27,22 @@ from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.setting_names import nearest
 from wavepp_worker.versions import print_versions
 
-app = typer.Typer(help="Run graphs of Dynamo services.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+class _WithFormerCommands(TyperGroup):
+    """Says of commands that Dynamo 0.3 had what there is instead."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in COMMANDS:
+            _fail(f"{args[0]}: is a command of Dynamo 0.3: {COMMANDS[args[0]]}", CONFIG_EXIT_CODE)
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_WithFormerCommands,
+    help="Run graphs of Dynamo services.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 _OVERRIDES = "overrides"
 _WORDS = "words"
@@ -57,6 +73,8 @@ class _WithOverrides(TyperCommand):
             if match is None or (before in valued and not word.startswith("--")):
                 continue
             key = match["key"] or match["bare"]
+            if word.startswith("--") and key in OPTIONS:
+                _fail(f"--{key}: is of Dynamo 0.3's launcher: {OPTIONS[key]}", CONFIG_EXIT_CODE)
             value = match["value"] or match["of_bare"] or "VALUE"
             # One that is like an option is typer's to complain of.
             if not word.startswith("--") or (key not in options and not nearest(key, options)):
@@ -161,6 +179,8 @@ def serve(
         if graph is None:
             typer.echo(list_graphs())
             return
+        if (objection := variable_objection()) is not None:
+            raise ConfigError(objection)
         chosen = resolve(graph)
     except ConfigError as error:
         _fail(str(error), CONFIG_EXIT_CODE)

@@ -17,6 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve.former_launcher import SDK, sdk_sentence
 from wavepp_worker.setting_names import did_you_mean
 
 COMMON = "Common"
@@ -101,7 +102,8 @@ def resolve(target: str) -> Graph:
     """Find a graph: ``package.module:name``, ``package.module`` or ``path/to/file.py[:name]``.
 
     The working directory is searched first. Without a name, the module must hold one graph, or one that is
-    named as the module is. ``graphs`` is also the package of those that come with this one.
+    named as the module is. The name of its first service stands for a graph as well.
+    ``graphs`` is also the package of those that come with this one.
 
     Raises:
         ConfigError: there is no such module or no such graph in it, or the module fails; names file and line.
@@ -114,6 +116,7 @@ def resolve(target: str) -> Graph:
     for module in _modules(target, location):
         graphs = _graphs(module)
         graph = graphs.get(name) if name else _only(graphs, location)
+        graph = graph or _by_service(target, graphs, location, name)
         if graph is not None:
             return dataclasses.replace(graph, folder=_folder(location))
         known |= {f"{location}:{key}": None for key in sorted(graphs)}
@@ -139,6 +142,23 @@ def _only(graphs: Mapping[str, Graph], location: str) -> Graph | None:
         return graphs[stem]
     different = {id(graph): graph for graph in graphs.values()}
     return next(iter(different.values())) if len(different) == 1 else None
+
+
+def _by_service(target: str, graphs: Mapping[str, Graph], location: str, name: str) -> Graph | None:
+    """The graph of which ``name`` is the first service, ``Frontend`` or ``graph.Frontend``, as Dynamo 0.3 named it.
+
+    Raises:
+        ConfigError: it is one of the others, which nobody asks first.
+    """
+    before, _, last = name.rpartition(".")
+    graph = graphs.get(before) if before else _only(graphs, location)
+    names = [] if graph is None else [service.name for service in graph.services]
+    if last not in names[1:]:
+        return graph if names[:1] == [last] else None
+    raise ConfigError(
+        f"graph {target}: {last} is a service of a graph, which is started from {names[0]}; leave :{name} out, and "
+        f"give --service-name {last} to start it alone"
+    )
 
 
 def _modules(target: str, location: str) -> Iterator[ModuleType]:
@@ -220,6 +240,8 @@ def _failed(target: str, error: Exception) -> ConfigError:
             (frame for frame in reversed(frames) if _users(frame.filename)), frames[-1] if frames else None
         )
         place = target if last is None else f"{last.filename}, line {last.lineno}"
+    if isinstance(error, ModuleNotFoundError) and f"{error.name}.".startswith(f"{SDK}."):
+        return ConfigError(f"graph {target}: {sdk_sentence(place)}")
     return ConfigError(
         f"graph {target}: {place} fails: {type(error).__name__}: {getattr(error, 'msg', error)}{_fields(error)}"
     )

@@ -1,0 +1,62 @@
+"""What Dynamo 0.3's launcher took and this one does not: what to write instead, a sentence each. Pure but for looking
+at the environment.
+
+docs/from-dynamo-0.3.md has them all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+PAGE = "docs/from-dynamo-0.3.md"
+SDK = "dynamo.sdk"
+"""The package in which @service and depends were."""
+_CONFIG_VARIABLE = "DYN_DEPLOYMENT_CONFIG"
+
+OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "working-dir": "run dynamo serve in that directory, or give the graph as path/to/file.py",
+        "target": "there is one launcher, which starts processes of this machine; leave it out",
+        "depends": "services find each other by discovery; leave it out, and start one alone with --service-name",
+        "enable-local-planner": "nothing starts or stops replicas by load; leave it out, and set ServiceArgs.workers",
+        "enable-system-app": "every worker answers /health and /metrics; leave it out",
+        "system-app-port": "a worker's port for /health is --Service.ServiceArgs.envs.DYN_SYSTEM_PORT=910{replica}",
+        "system-app-host": "a worker's address for /health is DYN_SYSTEM_HOST",
+        "use-default-health-checks": "every worker answers /health; leave it out",
+    }
+)
+"""Options of ``dynamo serve``: what there is instead."""
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "run": "for a model without a graph there is graphs:agg_wavepp: dynamo serve graphs:agg_wavepp --model DIR",
+        "build": "there is nothing to build; dynamo serve takes the graph's file as it is",
+        "deploy": "for Kubernetes, run each worker as python -m wavepp_worker in a pod of its own",
+        "deployment": "for Kubernetes, run each worker as python -m wavepp_worker in a pod of its own",
+        "env": "dynamo --version says what is installed",
+    }
+)
+"""Commands beside ``serve``: what there is instead."""
+
+
+def sdk_sentence(place: str) -> str:
+    """What is said of a graph that imports the SDK.
+
+    Args:
+        place: the file and line that do.
+    """
+    return (
+        f"{place} imports {SDK}, which Dynamo has no longer since 0.4; write each class with @service as a Service of "
+        f"a Graph, and what it depends on as the services after it ({PAGE})"
+    )
+
+
+def variable_objection() -> str | None:
+    """What is wrong with the environment; None if nothing is."""
+    if not os.environ.get(_CONFIG_VARIABLE):
+        return None
+    return (
+        f"{_CONFIG_VARIABLE}: held the whole configuration of Dynamo 0.3's launcher, and is not read; write it into a "
+        "file and give that as -f, and unset the variable"
+    )
