@@ -49,7 +49,7 @@ _RAW = f"settings of another engine mean nothing to this one; {_LEAVE} and see -
 _LORA = f"adapters are not supported; {_LEAVE} and serve a model into which they are merged"
 _SPECULATIVE = f"tokens are not guessed ahead; {_LEAVE}"
 _PROFILING = f"this worker does not measure itself at its start; {_LEAVE} (docs/benchmarks.md measures it from outside)"
-_GRAMMAR = f"output cannot be constrained, and requests that ask for it are refused; {_LEAVE}"
+_GRAMMAR = f"constrained answers are compiled by llguidance (docs/requests.md); {_LEAVE}"
 _COMPILED = f"layers run as they are, without CUDA graphs or compilation; {_LEAVE}"
 _ROLE = "roles are given as --disaggregation-mode prefill, decode or agg"
 _LOGS = f"what is logged DYN_LOG says; {_LEAVE}"
@@ -142,7 +142,8 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         **_several(_POOLING, "runner", "auto", "generate"),
         **_several(_POOLING, "convert pooler_config"),
         **_several(_POOLING, "embedding_worker classify_worker", "false"),
-        **_several(_GRAMMAR, "guided_decoding_backend structured_outputs_config"),
+        **_several(_GRAMMAR, "guided_decoding_backend", "llguidance", "guidance", "auto"),
+        **_several(_GRAMMAR, "structured_outputs_config"),
         **_several(
             "requests of one conversation share its beginning, which the router knows; frontends have "
             f"--router-mode kv for that; {_LEAVE}",
@@ -222,7 +223,9 @@ RUNTIMES: Mapping[str, Foreign] = MappingProxyType(
     {
         "connector": Foreign("KV is handed over as --handoff says: auto, nixl, or socket", ("none", "null")),
         "fpm_trace": Foreign(f"no metrics of single waves are published; {_LEAVE}", ("false",)),
-        "dyn_enable_structural_tag": Foreign(_GRAMMAR, ("false",)),
+        "dyn_enable_structural_tag": Foreign(
+            f"tool calls are constrained by the tools' schemas, not by structural tags; {_LEAVE}", ("false",)
+        ),
         "multimodal_embedding_cache_capacity_gb": Foreign(_MULTIMODAL, ("0", "0.0")),
         "multimodal_embedding_cache_publisher": Foreign(_MULTIMODAL, ("false",)),
         "output_modalities": Foreign(_POOLING, ("text",)),
