@@ -66,6 +66,13 @@ def test_one_bound_has_one_wording_whichever_way_the_value_came(tmp_path: Path) 
     assert refused("--PrefillWorker.wave_timeout=2e6").endswith(": should be at most 1000000, not 2e6\n")
 
 
+def test_a_command_that_a_message_advises_can_be_run_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wavepp_worker.handoff.transport_choice.nixl_installed", lambda: False)
+    said = refused("--PrefillWorker.handoff=nixl")
+    assert "pip install --no-deps nixl nixl-cu12" in said
+    assert said.startswith("--PrefillWorker.handoff")
+
+
 def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
     assert refused("--Common.kv_tokens=64", "--Common.kv-tokens=65") == (
         "--Common.kv-tokens: is given already, as --Common.kv_tokens; keep one of the two\n"

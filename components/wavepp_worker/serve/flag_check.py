@@ -105,12 +105,17 @@ def _takes(service: Service, flag: str) -> bool:
 
 
 def _as_keys(service: Service, message: str) -> str:
-    """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote."""
-    message = re.sub(
-        r"(?<![\w-])--([a-z][a-z0-9-]*)",
-        lambda match: f"{service.name}.{match[1].replace('-', '_')}",
-        message.removesuffix(SEE_HELP),
-    )
+    """A complaint about ``--kv-tokens`` as one about ``Service.kv_tokens``, which is what the user wrote.
+
+    Flags of other programs, such as those of a command to be run, stay as they are.
+    """
+
+    def as_key(flag: re.Match[str]) -> str:
+        # What a complaint begins with is the user's, known or not.
+        own = flag.start() == 0 or _takes(service, flag[1])
+        return f"{service.name}.{flag[1].replace('-', '_')}" if own else flag[0]
+
+    message = re.sub(r"(?<![\w-])--([a-z][a-z0-9-]*)", as_key, message.removesuffix(SEE_HELP))
     if ": unknown" in message:
         message += f"; python -m {service.module} --help lists the keys, as flags"
     if message.startswith(VARIABLES):
