@@ -7,6 +7,7 @@ from wavepp_worker.request_checks import (
     MOST_SALT_BYTES,
     check_allowed,
     check_banned,
+    check_biased,
     check_prompt,
     check_salt,
     first_outside,
@@ -66,3 +67,10 @@ def test_a_mask_is_of_the_whole_vocabulary_and_leaves_a_token() -> None:
     ):
         with pytest.raises(InvalidRequest, match="no token is left to begin an answer with"):
             check_allowed(mask, banned, 100)
+
+
+def test_a_bias_is_of_a_token_that_the_model_has() -> None:
+    check_biased([(0, 1.0), (99, -1.0)], 100)
+    check_biased([(10**9, 1.0)], None)
+    with pytest.raises(InvalidRequest, match="logit_bias: token id 100 is outside the vocabulary of 100"):
+        check_biased([(0, 1.0), (100, 1.0)], 100)

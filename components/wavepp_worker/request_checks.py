@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -75,6 +75,21 @@ def check_banned(banned: Collection[int], vocab_size: int) -> None:
             f"all {vocab_size} tokens of the vocabulary are banned, which leaves none to generate; ask for "
             "min_tokens=0 or fewer stop tokens"
         )
+
+
+def check_biased(biases: Iterable[tuple[int, float]], vocab_size: int | None) -> None:
+    """Refuse a bias of a token that the model does not have.
+
+    Args:
+        biases: ``(token id, bias)``.
+        vocab_size: token ids are below it; None if unknown.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
+    for token, _ in biases:
+        if vocab_size is not None and not 0 <= token < vocab_size:
+            raise InvalidRequest(f"logit_bias: {outside_vocabulary(token, vocab_size)}")
 
 
 def check_allowed(allowed: bytes, banned: Collection[int], vocab_size: int) -> None:

@@ -108,7 +108,7 @@ def test_a_frontend_that_has_no_worker_yet_says_so() -> None:
 def test_metrics_count_every_answer_also_those_that_dynamos_frontend_never_saw() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         await session.post(f"{url}{CHAT}", json=HELLO)
-        await session.post(f"{url}{CHAT}", json={**HELLO, "n": 2})
+        await session.post(f"{url}{CHAT}", json={**HELLO, "suffix": "x"})
         await session.post(f"{url}{COMPLETIONS}", data="no json")
         upstream.pause = 60
         async with session.post(f"{url}{COMPLETIONS}", json=HELLO):

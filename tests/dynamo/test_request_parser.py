@@ -127,7 +127,10 @@ def test_packed_token_ids_are_understood() -> None:
         ({"sampling_options": {"guided_decoding": {"regex": "a", "json": {}}}}, "constrained by one of them"),
         ({"sampling_options": {"use_beam_search": True}}, "beam search"),
         ({"sampling_options": {"length_penalty": 2.0}}, "length_penalty"),
-        ({"sampling_options": {"logit_bias": {"1": 2}}}, "logit_bias"),
+        ({"sampling_options": {"logit_bias": {"100": 2}}}, "logit_bias: token id 100"),
+        ({"annotations": ['wavepp.logit_bias:{"1": 101}']}, "logit_bias of token 1 is 101"),
+        ({"annotations": ["wavepp.logit_bias:{"]}, "not followed by JSON"),
+        ({"annotations": ["wavepp.logit_bias:[1]"]}, "logit_bias=.1. should be an object"),
         ({"sampling_options": {"temperature": -1.0}}, "temperature"),
         ({"sampling_options": {"top_p": 1.5}}, "top_p"),
         ({"sampling_options": {"top_k": -2}}, "top_k"),
@@ -276,3 +279,12 @@ def test_what_an_answer_must_match_is_passed_on() -> None:
     assert read(sampling_options={"guided_decoding": nothing}).grammar is None
     parsed = read(sampling_options={"guided_decoding": {**nothing, "regex": "a"}})
     assert parsed.grammar == Grammar("regex", "a")
+
+
+def test_biases_come_as_an_option_or_carried() -> None:
+    """Dynamo's frontend drops them."""
+    biases = ((7, -100.0), (8, 1.5))
+    assert read(sampling_options={"logit_bias": {"7": -100, "8": 1.5}}).sampling.logit_bias == biases
+    carried = ["x-other", 'wavepp.logit_bias:{"7": -100, "8": 1.5}']
+    assert read(annotations=carried).sampling.logit_bias == biases
+    assert read(annotations=["x-other"]).sampling.logit_bias == ()

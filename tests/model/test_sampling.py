@@ -288,3 +288,25 @@ def test_a_mask_may_be_longer_than_the_vocabulary_and_not_shorter() -> None:
         sample(logits(3), SamplingParams(), 0, NOTHING, [], allowed=mask(7, size=48))
     with pytest.raises(WaveppError, match="does not go on to what the answer must match"):
         sample(logits(3), SamplingParams(), 0, NOTHING, [], banned=(7,), allowed=mask(7))
+
+
+def test_biases_are_added_before_all_else() -> None:
+    scores = logits(4)
+    order = torch.argsort(scores, descending=True).tolist()
+
+    def greedy(*biases: tuple[int, float], **params: Any) -> int:
+        chosen = SamplingParams(logit_bias=biases, **params)
+        return sample(scores, chosen, 0, np.array([order[0]], np.uint32), []).token
+
+    assert greedy((order[0], -100.0)) == order[1]
+    assert greedy((order[30], 100.0)) == order[30]
+    assert greedy((order[30], 50.0), (order[30], 50.0), (order[3], 90.0)) == order[30], "summed up"
+    assert greedy((50, 100.0), (2**40, 100.0)) == order[0], "no token of this vocabulary"
+    assert greedy((order[0], 100.0), repetition_penalty=1000.0) == order[1], "and penalised afterwards"
+    reported = sample(scores, SamplingParams(logit_bias=((order[9], 100.0),), logprobs=1), 0, NOTHING, [])
+    assert (reported.token, reported.top[0][0]) == (order[9], order[0]), "logprobs are of what the model says"
+    impossible = scores.clone()
+    impossible[order[5]] = -math.inf
+    assert (
+        sample(impossible, SamplingParams(logit_bias=((order[5], 100.0),)), 0, NOTHING, []).token == order[0]
+    )

@@ -19,7 +19,10 @@ from typing import Any
 from aiohttp import web
 
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
+from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
+from wavepp_worker.dynamo.choices import choices_wanted
+from wavepp_worker.dynamo.fan_out import FanOut
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
 from wavepp_worker.dynamo.live_requests import LiveRequests
@@ -76,6 +79,7 @@ class FrontendProxy:
         self._metrics = HttpMetrics()
         self._live = LiveRequests()
         self._bodies = RequestBodies()
+        self._fan_out = FanOut()
         self._judging = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
 
@@ -98,6 +102,7 @@ class FrontendProxy:
             raise ConfigError(
                 f"--http-port: cannot listen on {host}:{port} ({error.strerror}); choose a free port"
             ) from error
+        await self._fan_out.open(_own_url(host, self.port))
 
     @property
     def port(self) -> int:
@@ -110,6 +115,7 @@ class FrontendProxy:
         if self._runner is not None:
             await self._runner.cleanup()
         await self.upstream.close()
+        await self._fan_out.close()
         if self._grammars is not None:
             self._grammars.close()
 
@@ -123,7 +129,8 @@ class FrontendProxy:
             # The client has left while it sent its body or took the answer: nothing to tell, and nothing to log.
             return web.Response(status=CLIENT_LEFT)
         finally:
-            self._metrics.answered(request.path, status)
+            if not self._fan_out.asked(request):
+                self._metrics.answered(request.path, status)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if leaves_http(request):
@@ -131,7 +138,8 @@ class FrontendProxy:
             return _refused(400, "Bad Request", sentence)
         try:
             async with self._bodies.body(request) as body:
-                await self._judge_grammars(await self._judge(request, body))
+                decoded = await self._judge(request, body)
+                await self._judge_grammars(decoded)
                 if request.path in CLOSED_PATHS:
                     sentence = f"{request.path} is not for clients; set it where Dynamo starts"
                     return _refused(403, "Forbidden", sentence)
@@ -139,7 +147,9 @@ class FrontendProxy:
                     return await self._own_and_dynamos_metrics()
                 # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
                 with self._chosen_id(request):
-                    return await self._pass_on(request, body)
+                    if (count := choices_wanted(decoded)) > 1 and request.path in CARRYING_PATHS:
+                        return await self._fan_out.answer(request, decoded, count)
+                    return await self._pass_on(request, _passed_on(request, body, decoded))
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
         except (BodyRefused, Unanswered) as error:
@@ -218,6 +228,20 @@ class FrontendProxy:
         if sentence is not None:
             raise InvalidRequest(sentence)
         return decoded
+
+
+def _passed_on(request: web.BaseRequest, body: bytes, decoded: Any) -> bytes:
+    """A body as the frontend is to have it: as it came, unless it would drop some of it."""
+    if request.path not in CARRYING_PATHS or not isinstance(decoded, Mapping):
+        return body
+    carried = with_carried(decoded)
+    return body if carried is None else json.dumps(carried).encode()
+
+
+def _own_url(host: str, port: int) -> str:
+    """Where the server that listens on ``host`` reaches itself."""
+    own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
 
 
 def _refused(status: int, kind: str, sentence: str) -> web.Response:

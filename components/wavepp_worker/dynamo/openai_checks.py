@@ -1,7 +1,7 @@
 """What of an OpenAI request this deployment cannot honour, told before it is routed. Pure.
 
 Dynamo's frontend checks much itself, but not everything. Token ids it takes as they are, some parameters it
-drops without a word (``logit_bias``, ``suffix``), and what a worker refuses it reports as an internal error
+drops without a word (``suffix``), and what a worker refuses it reports as an internal error
 on some paths and versions (1.4: any ``/v1/completions`` and any stream). So these are refused up front.
 """
 
@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS
+from wavepp_worker.dynamo.choices import MOST_CHOICES, choices_wanted
 from wavepp_worker.dynamo.openai_ranges import (
+    bias_out_of_range,
     nothing_left,
     sampling_out_of_range,
     stop_out_of_range,
@@ -25,7 +28,6 @@ MOST_PROMPTS = 128
 """Prompts of one request; the frontend runs all of them at once."""
 
 _UNSUPPORTED = (
-    "logit_bias",
     "suffix",
     "echo",
     "prompt_logprobs",
@@ -47,6 +49,10 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
     """
     if path not in CHECKED_PATHS or not isinstance(body, Mapping):
         return None
+    if path not in CARRYING_PATHS:
+        for key in ("n", "logit_bias"):
+            if body.get(key) not in (*_EMPTY, 1):
+                return f"{key} is not supported by {path}; leave it out"
     checks = (
         _choices,
         _unsupported,
@@ -58,14 +64,20 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         stop_out_of_range,
         too_few_tokens,
         nothing_left(vocab_size),
+        bias_out_of_range(vocab_size),
     )
     return next((sentence for check in checks if (sentence := check(body)) is not None), None)
 
 
 def _choices(body: Mapping[str, Any]) -> str | None:
-    for key in ("n", "best_of"):
-        if body.get(key) not in (None, 1):
-            return f"{key}={body[key]} is not supported; ask for one choice ({key}=1)"
+    count, best = choices_wanted(body), body.get("best_of")
+    if best not in (None, 1, count):
+        return f"best_of={best} is not supported; ask for as many as n, and choose among them"
+    prompt = body.get("prompt")
+    several = isinstance(prompt, list) and any(isinstance(part, list | str) for part in prompt)
+    prompts = len(prompt) if isinstance(prompt, list) and several else 1
+    if count > 1 and count * prompts > MOST_CHOICES:
+        return f"{count * prompts} choices in one request; ask for at most {MOST_CHOICES}"
     return None
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS, sampling_params
+from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS, logit_biases, sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
-from wavepp_worker.request_checks import check_banned
+from wavepp_worker.request_checks import check_banned, check_biased
 
 MOST_LOGPROBS = 20
 MOST_STOPS = 4
@@ -29,6 +29,23 @@ def sampling_out_of_range(body: Mapping[str, Any]) -> str | None:
     except InvalidRequest as error:
         return str(error)
     return None
+
+
+def bias_out_of_range(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
+    """Finds what no worker takes as ``logit_bias``; a vocabulary that is unknown has every token."""
+
+    def check(body: Mapping[str, Any]) -> str | None:
+        if not body.get("logit_bias"):
+            return None
+        try:
+            biases = logit_biases(body["logit_bias"])
+            check_sampling(SamplingParams(logit_bias=biases), MOST_LOGPROBS)
+            check_biased(biases, vocab_size)
+        except InvalidRequest as error:
+            return str(error)
+        return None
+
+    return check
 
 
 def stop_out_of_range(body: Mapping[str, Any]) -> str | None:

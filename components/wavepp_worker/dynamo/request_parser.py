@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wavepp_worker import token_ids
+from wavepp_worker.dynamo.carried_fields import carried_options
 from wavepp_worker.dynamo.guided_options import read_guided_decoding
 from wavepp_worker.dynamo.option_groups import read_option_groups
 from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
-from wavepp_worker.request_checks import check_banned, check_prompt, check_salt
+from wavepp_worker.request_checks import check_banned, check_biased, check_prompt, check_salt
 
 if TYPE_CHECKING:
     from dynamo.common.backend.engine import GenerateRequest
@@ -108,8 +109,9 @@ def parse_request(
             f"min_tokens={min_tokens} is more than max_tokens={max_tokens}; lower the one or raise the other"
         )
     logprobs = _count(groups.output, "logprobs", 0) if "logprobs" in groups.output else None
-    sampling = sampling_params(groups.sampling, logprobs, defaults)
+    sampling = sampling_params({**groups.sampling, **carried_options(fields)}, logprobs, defaults)
     check_sampling(sampling, limits.top_logprobs)
+    check_biased(sampling.logit_bias, limits.vocab_size)
     hidden, visible = _stop_tokens(stop, _listed(fields, "eos_token_ids"), limits.vocab_size)
     if min_tokens:
         check_banned((*hidden, *visible), limits.vocab_size)

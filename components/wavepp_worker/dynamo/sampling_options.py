@@ -75,8 +75,26 @@ def sampling_params(
         presence_penalty=_number(options, "presence_penalty", 0.0),
         frequency_penalty=_number(options, "frequency_penalty", 0.0),
         repetition_penalty=_number(options, "repetition_penalty", defaults.repetition_penalty),
+        logit_bias=logit_biases(options.get("logit_bias", {})),
         logprobs=logprobs,
     )
+
+
+def logit_biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """``logit_bias`` as OpenAI's: an object with a number for each token id; ranges are not checked.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f'logit_bias={value!r} should be an object, such as {{"50256": -100}}')
+    biases = []
+    for token, bias in value.items():
+        text = str(token)
+        if not text.isdecimal() or not text.isascii() or len(text) > 18:
+            raise InvalidRequest(f"logit_bias has a token {text[:40]!r}; its keys should be token ids")
+        biases.append((int(text), _number({"bias": bias}, "bias", 0.0)))
+    return tuple(biases)
 
 
 def _number(options: Mapping[str, Any], key: str, default: float) -> float:

@@ -35,6 +35,8 @@ UNBEGUN = "Failed to generate"
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
+_NOT_PASSED_ON = HOP_BY_HOP | {"x-wavepp-choice"}
+"""Among headers: the last is the proxy's own."""
 _ERROR_EVENT = re.compile(rb'^data: ?(\{"error":.*\})\r?$', re.MULTILINE)
 
 
@@ -166,7 +168,9 @@ class Upstream:
     ) -> web.StreamResponse | str:
         assert self._session is not None
         began = time.monotonic()
-        headers = [(key, value) for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP]
+        headers = [
+            (key, value) for key, value in request.headers.items() if key.lower() not in _NOT_PASSED_ON
+        ]
         async with self._session.request(
             request.method,
             # As it is: a path that is rewritten on the way is not the one that was checked.

@@ -31,6 +31,8 @@ class SampledToken(msgspec.Struct, frozen=True):
 
 MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 1e-3, 1e3
 MAX_TOP_K = 2**31 - 1
+MAX_BIAS = 100.0
+MOST_BIASES = 1024
 LEAST_LOGPROB = -9999.0
 """What is reported of a token that cannot come: minus infinity has no place in JSON."""
 # Below this the distribution is a single token, above this it is even; both well within float32.
@@ -62,6 +64,12 @@ def check_sampling(params: SamplingParams, max_logprobs: int) -> None:
     _require("repetition_penalty", repetition, least <= repetition <= most, f"from {least:g} to {most:g}")
     if params.seed is not None:
         _require("seed", params.seed, -(2**63) <= params.seed < 2**64, "a 64-bit integer")
+    count = len(params.logit_bias)
+    if count > MOST_BIASES:
+        raise InvalidRequest(f"logit_bias has {count} tokens; give at most {MOST_BIASES}")
+    for token, bias in params.logit_bias:
+        fine = -MAX_BIAS <= bias <= MAX_BIAS
+        _require(f"logit_bias of token {token}", bias, fine, f"from {-MAX_BIAS:g} to {MAX_BIAS:g}")
     if params.logprobs is not None:
         allowed = f"from 0 to {max_logprobs}"
         _require("logprobs", params.logprobs, 0 <= params.logprobs <= max_logprobs, allowed)
@@ -104,7 +112,7 @@ def sample(
     # The largest of some numbers is not a number if one of them is not.
     if not len(logits) or not float(logits.max()) < math.inf:
         raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
-    scores = _penalised(logits, params, prompt, generated)
+    scores = _penalised(_biased(logits, params.logit_bias), params, prompt, generated)
     if banned:
         scores = scores.clone()
         scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
@@ -122,6 +130,15 @@ def sample(
         return SampledToken(token)
     logprobs = torch.log_softmax(logits, -1).clamp_(min=LEAST_LOGPROB)
     return SampledToken(token, float(logprobs[token]), _best(logprobs, params.logprobs))
+
+
+def _biased(logits: torch.Tensor, biases: tuple[tuple[int, float], ...]) -> torch.Tensor:
+    known = [(token, bias) for token, bias in biases if 0 <= token < len(logits)]
+    if not known:
+        return logits
+    tokens, values = zip(*known, strict=True)
+    # Summed up if a token stands there twice.
+    return logits.index_add(0, torch.tensor(tokens), torch.tensor(values, dtype=torch.float32))
 
 
 def _penalised(

@@ -17,6 +17,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         presence_penalty: as OpenAI's, over generated tokens.
         frequency_penalty: as OpenAI's, over generated tokens.
         repetition_penalty: as in transformers, over prompt and generated tokens; 1 is none.
+        logit_bias: ``(token id, bias)``, added to these tokens' logits before all else; ids outside the vocabulary do
+            not count.
         logprobs: None for none, else how many alternatives to report beside the chosen token.
     """
 
@@ -28,4 +30,5 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None

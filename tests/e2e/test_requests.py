@@ -1,4 +1,4 @@
-"""Constrained answers and tool calls through frontend, router, prefill, hand-off and decode."""
+"""What clients may ask for, through frontend, prefill and decode: constraints, tools, choices, biases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.support.guided import Tokens
 from tests.support.served_graph import ServedGraph
 
 pytest.importorskip("llguidance")
@@ -145,3 +146,49 @@ def test_what_cannot_be_matched_is_refused_with_a_sentence(
     answer = graph.post(path, stream=stream, **asked, **body)
     assert answer.status_code == 400, answer.text
     assert sentence in answer.json()["message"]
+
+
+def test_several_choices_are_answers_of_their_own(graph: ServedGraph) -> None:
+    prompt = [[1, 2, 3] * 20, [4, 5, 6] * 20]
+    alone = [
+        ask(graph, COMPLETIONS, prompt=each, seed=7 + number, temperature=1.0, max_tokens=6)["choices"][0][
+            "text"
+        ]
+        for each in prompt
+        for number in range(3)
+    ]
+    answer = ask(graph, COMPLETIONS, prompt=prompt, n=3, seed=7, temperature=1.0, max_tokens=6)
+    assert [choice["text"] for choice in answer["choices"]] == alone
+    assert [choice["index"] for choice in answer["choices"]] == list(range(6))
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (120, 36)
+    pieces = streamed(graph, n=3, seed=7, temperature=1.0)
+    texts = [
+        "".join(each["delta"].get("content") or "" for each in pieces if each["index"] == n) for n in range(3)
+    ]
+    chats = [
+        ask(graph, CHAT, messages=HELLO, seed=7 + n, temperature=1.0)["choices"][0]["message"]["content"]
+        for n in range(3)
+    ]
+    assert texts == chats
+    assert len(set(texts)) == 3
+    (worker,) = graph.workers("PrefillWorker")
+    before = graph.metric(worker, "wavepp_reused_tokens_total")
+    ask(graph, COMPLETIONS, prompt=list(range(160)), n=4, max_tokens=2)
+    assert graph.metric(worker, "wavepp_reused_tokens_total") - before >= 3 * 144, (
+        "the prompt is computed once"
+    )
+
+
+def test_biases_count_for_the_first_token_and_all_others(graph: ServedGraph, ascii_model: Path) -> None:
+    token = Tokens(ascii_model).ids("z")[0]
+    for path, asked in ((COMPLETIONS, {"prompt": "hello"}), (CHAT, {"messages": HELLO})):
+        (choice,) = ask(graph, path, logit_bias={str(token): 100}, max_tokens=5, **asked)["choices"]
+        assert (choice.get("text") or choice["message"]["content"]) == "zzzzz"
+    plain = ask(graph, COMPLETIONS, prompt="hello", max_tokens=8)["choices"][0]["text"]
+    banned = {str(each): -100 for each in Tokens(ascii_model).ids(plain)}
+    other = ask(graph, COMPLETIONS, prompt="hello", max_tokens=8, logit_bias=banned)["choices"][0]["text"]
+    assert not set(other) & set(plain)
+    events = graph.post(
+        COMPLETIONS, prompt="hello", max_tokens=2, stream=True, logit_bias={str(token): 100}
+    ).text
+    assert "wavepp" not in events, "nobody sees how it travels"
