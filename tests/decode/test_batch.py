@@ -12,7 +12,7 @@ LIMIT = 4
 
 
 class BatchMachine(RuleBasedStateMachine):
-    """Random arrivals, starts and releases against a model that is a queue and a dict."""
+    """Random arrivals, starts and releases against a model that is a sorted queue and a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,13 +21,17 @@ class BatchMachine(RuleBasedStateMachine):
         self.held: dict[str, list[int]] = {}
         self.running: list[str] = []
         self.count = 0
+        self.priorities: dict[str, int] = {}
 
-    @rule(blocks=st.integers(1, CAPACITY))
-    def arrive(self, blocks: int) -> None:
+    @rule(blocks=st.integers(1, CAPACITY), priority=st.integers(-1, 1))
+    def arrive(self, blocks: int, priority: int) -> None:
         request_id = f"r{self.count}"
         self.count += 1
-        self.batch.ask(request_id, blocks)
+        self.batch.ask(request_id, blocks, priority)
+        self.priorities[request_id] = priority
         self.queue.append((request_id, blocks))
+        # Stable, so first come, first served among equals.
+        self.queue.sort(key=lambda each: -self.priorities[each[0]])
         self.admit()
 
     @precondition(lambda self: set(self.held) - set(self.running))

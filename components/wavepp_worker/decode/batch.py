@@ -1,4 +1,4 @@
-"""Which requests hold KV blocks and which of them run: first come, first served. Pure; the caller locks.
+"""Which requests hold KV blocks and which of them run: by priority, then who came first. Pure; the caller locks.
 
 A request reserves, when it is admitted, every block that it can ever need. So a request that runs is never
 preempted and always finishes, and one that waits needs only others to finish.
@@ -6,7 +6,7 @@ preempted and always finishes, and one that waits needs only others to finish.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import insort
 
 from wavepp_worker.cache.pool import BlockPool
 from wavepp_worker.errors import AuditError
@@ -28,7 +28,9 @@ class Batch:
     def __init__(self, blocks: int, max_num_seqs: int) -> None:
         self.max_num_seqs = max_num_seqs
         self._pool = BlockPool(blocks)
-        self._waiting: OrderedDict[str, int] = OrderedDict()
+        self._waiting: dict[str, int] = {}
+        self._order: list[tuple[int, int, str]] = []
+        self._asked = 0
         self._held: dict[str, list[int]] = {}
         self._running: dict[str, None] = {}
 
@@ -42,8 +44,8 @@ class Batch:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Requests that asked for blocks and have none yet, in the order they asked."""
-        return tuple(self._waiting)
+        """Requests that asked for blocks and have none yet, in the order in which they get some."""
+        return tuple(request_id for _, _, request_id in self._order)
 
     @property
     def holding(self) -> tuple[str, ...]:
@@ -55,8 +57,8 @@ class Batch:
         """Requests of the next step, in the order they started."""
         return tuple(self._running)
 
-    def ask(self, request_id: str, blocks: int) -> None:
-        """Queue for ``blocks`` blocks.
+    def ask(self, request_id: str, blocks: int, priority: int = 0) -> None:
+        """Queue for ``blocks`` blocks, behind those of at least the same ``priority``.
 
         Raises:
             ValueError: the request asked before, or asks for none or for more than the pool has.
@@ -66,15 +68,18 @@ class Batch:
         if not 0 < blocks <= self.capacity:
             raise ValueError(f"request {request_id} asks for {blocks} blocks of a pool of {self.capacity}")
         self._waiting[request_id] = blocks
+        insort(self._order, (-priority, self._asked, request_id))
+        self._asked += 1
 
     def admit(self) -> list[tuple[str, list[int]]]:
         """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``."""
         admitted = []
         while self._waiting and len(self._held) < self.max_num_seqs:
-            request_id, blocks = next(iter(self._waiting.items()))
+            request_id = self._order[0][2]
+            blocks = self._waiting[request_id]
             if blocks > self._pool.free:
                 break
-            del self._waiting[request_id]
+            del self._waiting[request_id], self._order[0]
             self._held[request_id] = self._pool.take(blocks)
             admitted.append((request_id, list(self._held[request_id])))
         return admitted
@@ -91,7 +96,8 @@ class Batch:
 
     def release(self, request_id: str) -> None:
         """Let go of whatever the request has, in any state; idempotent."""
-        self._waiting.pop(request_id, None)
+        if self._waiting.pop(request_id, None) is not None:
+            self._order = [each for each in self._order if each[2] != request_id]
         self._running.pop(request_id, None)
         for block in self._held.pop(request_id, []):
             self._pool.drop_owner(block)

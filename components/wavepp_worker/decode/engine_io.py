@@ -24,6 +24,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         max_tokens: most tokens to generate, the first one included; cut to what the context leaves.
         min_tokens: no stop token is chosen before this many others are generated.
         stop_token_ids: tokens that end the generation, the model's own end tokens included unless unwanted.
+        priority: who has a higher one gets blocks first.
         grammar: what the answer must match; None for anything. The first token was chosen by it.
         handoff: where the KV and the first token come from.
     """
@@ -34,6 +35,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    priority: int = 0
     grammar: Grammar | None = None
     handoff: BootstrapAddress
 

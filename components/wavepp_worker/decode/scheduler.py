@@ -58,7 +58,7 @@ class Scheduler:
         """Queue for blocks; ``grant(blocks)`` comes under the lock, at once or when others have finished."""
         with self._lock:
             self._grants[decoding.request_id] = grant
-            self._batch.ask(decoding.request_id, blocks)
+            self._batch.ask(decoding.request_id, blocks, decoding.request.priority)
             self._admit()
 
     def start(self, decoding: DecodingRequest) -> None:

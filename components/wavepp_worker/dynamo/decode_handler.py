@@ -108,6 +108,7 @@ class DecodeHandler:
             max_tokens=parsed.max_tokens,
             min_tokens=parsed.min_tokens,
             stop_token_ids=(*parsed.stop_hidden, *parsed.stop_visible),
+            priority=parsed.priority,
             grammar=parsed.grammar,
             handoff=address,
         )

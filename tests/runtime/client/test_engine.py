@@ -275,6 +275,24 @@ def test_a_burst_of_one_cold_prefix_reads_what_is_being_computed(
     engine.audit()
 
 
+def test_higher_priorities_are_admitted_first_and_among_equals_who_came_first(tiny_llama: Path) -> None:
+    config = EngineConfig(
+        model=tiny_llama, dtype="float32", pp=2, kv_tokens=512, max_model_len=512, max_num_batched_tokens=64
+    )
+    admitted: list[str] = []
+    priorities = {"busy": 0, "a": 0, "b": 0, "c": 5, "d": -1, "e": 5, "f": 2**40}
+    with PrefillEngine(config) as engine:
+        maker, futures = PromptMaker(seed=5), []
+        for name, priority in priorities.items():
+            # Two of them do not fit, so the others wait.
+            request = msgspec.structs.replace(PrefillRequest.of(name, maker.tokens(480)), priority=priority)
+            futures.append(engine.submit(request, lambda name=name: admitted.append(name)))
+        for future in futures:
+            future.result(60)
+        engine.audit()
+    assert admitted == ["busy", "f", "c", "e", "a", "b", "d"]
+
+
 def test_a_banned_first_token_is_not_chosen(engine: PrefillEngine, reference: Reference) -> None:
     prompt = [4, 5, 6, 7]
     best, second = reference.next_logprobs(prompt).topk(2).indices.tolist()
