@@ -51,3 +51,14 @@ def test_a_copy_with_changes_is_checked_as_well() -> None:
         config.model_copy(update={"thread": 3})
     with pytest.raises(ConfigError, match=r"^pp: should be a whole number"):
         config.model_copy(update={"pp": "two"})
+
+
+def test_what_concerns_two_settings_names_both_as_they_were_written() -> None:
+    given = {"model": "/m", "kv_tokens": 64, "kv_memory_fraction": 0.1}
+    for config in (EngineConfig, DecodeConfig):
+        with pytest.raises(
+            ConfigError, match=r"^kv_tokens and kv_memory_fraction both say how large the KV pool is; "
+        ):
+            config(**given)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"^<kv_tokens> and <kv_memory_fraction> both say "):
+            config.spelt(given, lambda key: f"<{key}>")

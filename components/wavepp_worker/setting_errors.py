@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from pydantic import ValidationError
 
-from wavepp_worker.setting_names import did_you_mean
+from wavepp_worker.setting_names import did_you_mean, keys_as_flags
 
 WHOLE_NUMBER, PER_RANK = "a whole number", ", or one per rank such as 32768,24576"
 _NO_WHOLE_NUMBER = ("int_parsing", "int_type", "int_from_float")
@@ -39,12 +39,14 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
     whole = {problem["loc"][0] for problem in problems if problem["type"] in _NO_WHOLE_NUMBER}
     for problem in problems:
         name = str(problem["loc"][0]) if problem["loc"] else ""
-        said = grouped.setdefault(spell(name) if name else "the configuration", [])
+        said = grouped.setdefault(spell(name) if name else "", [])
         match problem["type"]:
             case "missing" if len(problem["loc"]) > 1:
                 said.append(f"has too few values, {len(problem['input'])}")
             case "missing":
                 said.append("is required")
+            case "value_error" if not name:
+                said.append(keys_as_flags(str(problem["ctx"]["error"]), known, spell))
             case "value_error":
                 said.append(str(problem["ctx"]["error"]))
             case "extra_forbidden":
@@ -60,4 +62,7 @@ def explain(error: ValidationError, known: Collection[str], spell: Callable[[str
             case _:
                 text = problem["msg"].replace("Input should", "should")
                 said.append(f"{text}, not {problem['input']!r}")
-    return "; ".join(f"{key}: {' or '.join(dict.fromkeys(texts))}" for key, texts in grouped.items())
+    return "; ".join(
+        f"{key}: {text}" if key else text
+        for key, text in ((key, " or ".join(dict.fromkeys(texts))) for key, texts in grouped.items())
+    )

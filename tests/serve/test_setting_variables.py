@@ -73,3 +73,12 @@ def test_names_of_other_workers_are_keys_as_well(tmp_path: Path) -> None:
     assert said.count("--block-size=8") == 3
     assert said.count("--pp=3") == 2
     assert said.count("--max-num-seqs=3") == 1
+
+
+def test_memory_for_kv_may_be_given_to_all_as_a_fraction() -> None:
+    said = dry_run("--Common.gpu_memory_utilization=0.05")
+    assert said.count("--kv-memory-fraction=0.05") == 3
+    assert dry_run("--Common.kv_memory_fraction=0.05", "--PrefillWorker.kv_tokens=8192") == (
+        "error: --PrefillWorker.kv_tokens and --Common.kv_memory_fraction both say how large the KV pool is; give one "
+        "of them\n"
+    )

@@ -78,7 +78,7 @@ class _EngineArgs(WorkerArgs):
         with as_flags(self.spell):
             _check_engines_device(self.engine)
             engine = self.engine.model_copy(update=_default_pool(self.engine))
-            return dataclasses.replace(self, engine=with_pools(engine, shape))
+            return dataclasses.replace(self, engine=with_pools(engine, shape, free=free_memory))
 
     def disk_use(self, shape: ModelShape, others: Sequence[DiskUse]) -> DiskUse | None:
         with as_flags(self.spell):
@@ -153,7 +153,7 @@ class DecodeArgs(WorkerArgs):
         with as_flags(self.spell):
             check_device(self.decode.device)
             decode = self.decode.model_copy(update=_default_pool(self.decode))
-            return dataclasses.replace(self, decode=with_pool(decode, shape))
+            return dataclasses.replace(self, decode=with_pool(decode, shape, free=free_memory))
 
     def check(self, shape: ModelShape) -> None:
         self.host()

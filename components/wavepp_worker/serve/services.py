@@ -44,6 +44,7 @@ WORKER_COMMON = (
     "threads",
     "block_size",
     "kv_tokens",
+    "kv_memory_fraction",
     "max_model_len",
     "max_num_seqs",
     "top_logprobs",
