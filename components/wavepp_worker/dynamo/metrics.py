@@ -132,8 +132,8 @@ class PrefillMetrics:
         counters = {
             "prompt_tokens": ("Prompt tokens of finished prefills.", stats.prompt_tokens),
             "reused_tokens": ("Of these, tokens whose KV was reused.", stats.reused_tokens),
-            "waves": ("Waves the first rank ran.", stats.waves),
-            "rounds": ("Rounds of admission.", stats.rounds),
+            "waves": ("Waves the first rank ran, but for canaries alone.", stats.waves),
+            "rounds": ("Rounds of admission, but for canaries alone.", stats.rounds),
         }
         yield from _families(gauges, counters)
         yield from _rank_families(stats.ranks)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
 
 from tests.support.rank_books import RankBooks
@@ -83,6 +85,17 @@ def test_what_a_wave_computed_is_reusable_when_it_ends_and_not_before() -> None:
     assert (a.compute, b.compute) == ([0.5, 0.25], [0.5, 0.25])
     assert books.requests.ids() == ("a",), "b's prompt is done"
     assert books.parts.reports.waves == 1
+
+
+def test_a_wave_of_a_canary_alone_is_progress_but_is_not_counted() -> None:
+    books = RankBooks()
+    order, reports = books.parts.order, books.parts.reports
+    books.admit_request(msgspec.structs.replace(PrefillRequest.of("canary", [0, 0, 0]), probe=True))
+    books.admit("a", [1, 2])
+    for number, names in enumerate((["canary"], ["canary", "a"])):
+        spans = [Span(name, number if name == "canary" else 0, 1, False) for name in names]
+        order.end(order.begin(wave(number, *spans)), spans, (0.5,))
+        assert (reports.waves, reports.busy) == (number, 0.5 * (number + 1))
 
 
 def test_a_chunk_that_has_begun_says_which_snapshots_to_take_and_can_be_asked_for_none() -> None:

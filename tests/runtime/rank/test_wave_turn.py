@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
@@ -31,8 +32,9 @@ STEP = 0.0625
 BEAT = 0.5
 
 
-def submit(name: str, tokens: int = 10) -> Submit:
-    return submit_request(PrefillRequest.of(name, list(range(tokens))))
+def submit(name: str, tokens: int = 10, *, probe: bool = False) -> Submit:
+    request = PrefillRequest.of(name, list(range(tokens)))
+    return submit_request(msgspec.structs.replace(request, probe=probe))
 
 
 class Leader:
@@ -240,6 +242,17 @@ def test_rank_0_heartbeats_by_the_clock_also_in_rounds_without_a_pause() -> None
     assert [beat.rounds for beat in heartbeats(leader.events)] == list(range(0, count, round(BEAT / STEP)))
 
 
+def test_rounds_about_a_canary_alone_or_an_audit_are_not_counted() -> None:
+    leader = Leader()
+    leader.rounds(submit("canary", probe=True), Audit(audit_id=1))
+    leader.rounds(LaneMaterialised("canary"), LaneEnded("canary", aborted=True))
+    assert (len(leader.plans), leader.books.parts.reports.rounds) == (3, 0)
+    counted = len(leader.rounds(submit("next", probe=True), submit("a")))
+    assert leader.books.parts.reports.rounds == counted
+    assert len(leader.rounds(Abort(request_id="a"), LaneEnded("a", aborted=True))) == 1
+    assert leader.books.parts.reports.rounds == counted + 1
+
+
 def test_rank_0_wakes_for_its_heartbeat_while_nothing_happens() -> None:
     leader = Leader(heartbeat_seconds=BEAT)
     leader.turn(now=1.0)
@@ -337,8 +350,9 @@ def test_a_follower_refuses_what_is_not_the_next_plan(message: Plan | Tally | Vo
 )
 def test_a_follower_refuses_what_is_not_the_open_rounds_tally(message: Plan | Tally | Vote) -> None:
     wave, books = follower()
-    run_rounds(wave, [Plan(round_id=0)])
-    wave.turn(Plan(round_id=1), 0.0)
+    arrivals = [arrival_of(PrefillRequest.of(name, list(range(10)))) for name in "ab"]
+    run_rounds(wave, [Plan(round_id=0, arrivals=(arrivals[0],))])
+    wave.turn(Plan(round_id=1, arrivals=(arrivals[1],)), 0.0)
     with pytest.raises(
         PositionMismatch, match=f"expected the tally of round 1, got {type(message).__name__}"
     ):

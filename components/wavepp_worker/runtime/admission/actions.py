@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,7 @@ class RoundActions:
     timeline: Timeline
     _begun: int = field(default=0, init=False)
     _voted: int = field(default=0, init=False)
+    _asked_for: bool = field(default=False, init=False)
 
     def vote(self, plan: Plan) -> Vote:
         """Do what ``plan`` says on this rank and report the local facts."""
@@ -43,6 +44,8 @@ class RoundActions:
         with self._part("announce", plan.arrivals):
             for request in plan.arrivals:
                 self.lifecycle.announce(request)
+        # Before some of them are let go of.
+        self._asked_for = self.requests.asked_for(_named(plan))
         with self._part("let go", plan.release):
             for request_id in plan.release:
                 self.lifecycle.let_go(request_id)
@@ -68,7 +71,8 @@ class RoundActions:
             for request_id in outcome.failed:
                 self.ownership.failed(request_id)
         self.timeline.record("admission", f"round {plan.round_id}", self._begun, self.timeline.now())
-        self.reports.round_applied()
+        if self._asked_for:
+            self.reports.round_applied()
         return outcome
 
     def _part(self, name: str, requests: Sequence[str | Named]) -> AbstractContextManager[None]:
@@ -77,6 +81,13 @@ class RoundActions:
     def _endpoint(self, request_id: str) -> int:
         local = self.requests.known(request_id)
         return self.cache.hint(local.keys, local.request.prompt_tokens)
+
+
+def _named(plan: Plan) -> Iterator[str]:
+    """The requests that a plan is about."""
+    yield from (request.request_id for request in plan.arrivals)
+    yield from (admit.request_id for admit in (*plan.prepare, *plan.reconcile))
+    yield from (*plan.hint, *plan.release)
 
 
 @dataclass(kw_only=True)

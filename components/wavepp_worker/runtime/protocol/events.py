@@ -40,8 +40,8 @@ class Heartbeat(Message, frozen=True):
         wave_age: seconds since its last wave ended.
         waiting: requests not yet admitted (rank 0 only).
         running: admitted requests whose prompt is not done.
-        waves: waves executed since start.
-        rounds: rounds since start.
+        waves: waves executed since start, on rank 0 without those of probes alone.
+        rounds: rounds about requests since start, on rank 0 without those about probes alone.
         busy: seconds that it computed since start.
         tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
     """

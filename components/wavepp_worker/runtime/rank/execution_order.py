@@ -57,4 +57,5 @@ class ExecutionOrder:
         """
         for local, span in zip(locals_, spans, strict=True):
             self._lifecycle.chunk_executed(local, span, compute)
-        self._reports.wave_executed(compute[-1] if compute else 0.0)
+        counted = any(not local.probe for local in locals_)
+        self._reports.wave_executed(compute[-1] if compute else 0.0, counted=counted)

@@ -36,8 +36,9 @@ class RankReports:
 
     Attributes:
         rank: this rank's number.
-        waves: waves executed since the start, counted by the LOOP thread.
-        rounds: rounds applied since the start, counted by the WAVE thread.
+        waves: waves executed since the start, counted by the LOOP thread; those of probes alone are not, on rank 0.
+        rounds: rounds applied since the start that were about requests, counted by the WAVE thread; those about
+            probes alone are not, on rank 0.
         busy: seconds that waves were computed since the start, counted by the LOOP thread.
     """
 
@@ -83,9 +84,9 @@ class RankReports:
             )
         )
 
-    def wave_executed(self, seconds: float = 0.0) -> None:
-        """Count a wave, as progress, that took so many seconds to compute."""
-        self.waves += 1
+    def wave_executed(self, seconds: float = 0.0, *, counted: bool = True) -> None:
+        """Note the progress of a wave that took so many seconds to compute, and count it if it is ``counted``."""
+        self.waves += counted
         self.busy += seconds
         self._last_wave = self._clock()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -51,6 +52,11 @@ class LocalRequest:
         self.keys = BlockKeys(self.request.keys)
 
     @property
+    def probe(self) -> bool:
+        """Whether nobody asked for it, as far as this rank knows: only rank 0 is told."""
+        return self.prompt is not None and self.prompt.probe
+
+    @property
     def whole(self) -> PrefillRequest:
         """All of the request, as rank 0 has it."""
         assert self.prompt is not None, "only rank 0 has prompts"
@@ -94,6 +100,11 @@ class RequestTable:
         if local is None:
             raise PositionMismatch(f"a round names request {request_id}, which this rank does not know")
         return local
+
+    def asked_for(self, request_ids: Iterable[str]) -> bool:
+        """Whether one of these is known here and no probe."""
+        found = map(self._requests.get, request_ids)
+        return any(local is not None and not local.probe for local in found)
 
     def admit(self, request_id: str, endpoint: int) -> None:
         """All ranks hold the request at token ``endpoint``: it may run."""
