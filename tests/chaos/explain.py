@@ -44,7 +44,8 @@ def troubled(
         if each.victim and each.fault.role in roles
     ]
     for before, after in pairwise(health):
-        if roles & set(before.down):
+        # Who is down now may have been since just after the look before.
+        if roles & {*before.down, *after.down}:
             spans.append((before.at, after.at))
     return [(begin, end + AFTERMATH_SECONDS) for begin, end in spans]
 

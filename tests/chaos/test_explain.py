@@ -46,8 +46,11 @@ def test_a_fault_that_hit_nobody_explains_nothing() -> None:
 
 
 def test_a_process_that_is_not_back_explains_errors_until_it_is() -> None:
-    health = [Health(0.0), Health(1.0, [Role.DECODE]), Health(2.0, [Role.DECODE]), Health(3.0), Health(99.0)]
+    down = [Health(1.0, [Role.DECODE]), Health(2.0, [Role.DECODE])]
+    health = [Health(0.0), Health(0.6), *down, Health(3.0), Health(99.0)]
     assert unexplained([error(0.1, 0.5)], [], health)
+    # It may have been down since just after the look before.
+    assert not unexplained([error(0.8, 0.9)], [], health)
     assert not unexplained([error(2.5, 2.6), error(14, 15)], [], health)
     assert unexplained([error(15.5, 16)], [], health)
 
