@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +19,11 @@ from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
+from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SamplingParams, sample
 
 from tests.support.decode_bench import Collector
+from tests.support.guided import Tokens
 from tests.support.handoff_sides import SECRET, room_of
 from tests.support.waiting import wait_until
 
@@ -124,6 +127,54 @@ def submit(engine: DecodeEngine, worker: Prefill) -> Callable[..., Any]:
         return outputs
 
     return go
+
+
+def test_prompts_that_run_here_equal_generate_and_those_that_were_handed_over(
+    submit: Any, engine: DecodeEngine, prompt: Any, reference: Any
+) -> None:
+    lengths = [1, 2, 17, 255, 256, 257, 500]
+    sampled = SamplingParams(temperature=1.0, seed=5, repetition_penalty=1.3)
+
+    def local(name: str, tokens: np.ndarray, **values: Any) -> Collector:
+        outputs, fields = Collector(), {"max_tokens": 12, **values}
+        engine.submit(
+            DecodeRequest(request_id=name, tokens=token_ids.pack(tokens), handoff=None, **fields), outputs
+        )
+        return outputs
+
+    beside = submit(prompt(33), max_tokens=40)
+    got = [local(f"local{length}", prompt(length)) for length in lengths]
+    drawn = local("drawn", prompt(100), sampling=sampled)
+    for length, outputs in zip(lengths, got, strict=True):
+        assert outputs.last.error is None
+        assert outputs.ids == reference.generate(prompt(length), 12)
+        assert (outputs.last.reused_tokens, outputs.last.prompt_tokens) == (0, length)
+    assert beside.reason == "length"
+    assert beside.ids == reference.generate(prompt(33), 40)
+    over = submit(prompt(100), sampling=sampled)
+    assert (drawn.reason, over.reason) == ("length", "length")
+    assert drawn.ids == over.ids, "drawn alike"
+    assert engine.stats().prompt_tokens_computed == sum(lengths) + 100
+    assert engine.audit() == {"capacity": 240, "free": 240}
+
+
+def test_a_prompt_that_runs_here_begins_what_its_answer_must_match(
+    engine: DecodeEngine, prompt: Any, tiny_llama: Path
+) -> None:
+    pytest.importorskip("llguidance")
+    outputs = Collector()
+    engine.submit(
+        DecodeRequest(
+            request_id="local",
+            tokens=token_ids.pack(prompt(300)),
+            max_tokens=30,
+            grammar=Grammar("regex", "[a-f]{3,5}x"),
+            handoff=None,
+        ),
+        outputs,
+    )
+    assert outputs.reason == "stop"
+    assert re.fullmatch("[a-f]{3,5}x", Tokens(tiny_llama).text(outputs.ids))
 
 
 def test_eight_at_once_equal_generate(

@@ -242,3 +242,17 @@ def test_nobody_is_asked_for_the_kv_of_a_grammar_that_is_refused(side: Any) -> N
     assert (collector.last.error_kind, collector.last.error) == ("InvalidRequest", "unclosed group")
     assert s.receiver.tables == []
     s.scheduler.check_at_rest(WAIT_SECONDS)
+
+
+def test_a_prompt_that_runs_here_waits_for_blocks_alone(side: Any) -> None:
+    s = side(blocks=3)
+    request, collector = s.submit("a", max_tokens=6, handoff=None)
+    assert s.scheduler.next_step() == [request]
+    assert (len(request.table), request.sequence.prompt_left, collector.ids) == (3, 4, [])
+    assert s.receiver.tables == []
+    _, waits = s.submit("b", max_tokens=6, handoff=None)
+    s.scheduler.abort("b")
+    s.arrivals.cancel("b")
+    assert waits.reason == "cancelled"
+    s.scheduler.finish(request, "stop")
+    s.scheduler.check_at_rest(WAIT_SECONDS)

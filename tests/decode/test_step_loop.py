@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from wavepp_worker.decode import step_loop
 from wavepp_worker.decode.batch import Batch, blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.guide import Guide
@@ -35,13 +36,17 @@ class CountingUp:
         self.waves: list[list[tuple[int, int]]] = []
         self.before = before
         self.blind = False
+        self.tokens: list[list[int]] = []
 
     def forward(self, tokens: torch.Tensor, chunks: list[Chunk], kv: Any) -> StageOutput:
         self.before(chunks)
-        assert all(chunk.wants_logits for chunk in chunks)
         self.waves.append([(chunk.start, chunk.length) for chunk in chunks])
-        logits = torch.nn.functional.one_hot(tokens + 1, VOCABULARY).float()
-        return StageOutput({}, None if self.blind else logits)
+        assert len(tokens) == sum(chunk.length for chunk in chunks)
+        self.tokens.append(tokens.tolist())
+        lasts = torch.tensor([chunk.length for chunk in chunks]).cumsum(0) - 1
+        wanted = [int(last) for last, chunk in zip(lasts, chunks, strict=True) if chunk.wants_logits]
+        logits = torch.nn.functional.one_hot(tokens[wanted] + 1, VOCABULARY).float()
+        return StageOutput({}, None if self.blind or not wanted else logits)
 
 
 class Loop:
@@ -74,7 +79,8 @@ class Loop:
 
         wanted = blocks_needed(request.request.prompt_tokens, request.request.max_tokens, 4)
         self.scheduler.ask_for_blocks(request, wanted, granted)
-        request.sequence.accept(10)
+        if request.request.handoff is not None:
+            request.sequence.accept(10)
         self.scheduler.start(request)
         return request, collector
 
@@ -175,3 +181,35 @@ def test_an_answer_that_its_guide_does_not_know_how_to_continue_fails_alone() ->
         loop.loop.run()
     assert (lost.last.error_kind, other.reason) == ("RequestFailed", "length")
     assert "no text at all goes on" in (lost.last.error or "")
+
+
+def test_a_prompt_that_nobody_has_seen_runs_in_parts_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_loop, "PROMPT_TOKENS", 3)
+    loop = Loop()
+    _, first = loop.running("a", prompt_tokens=5, max_tokens=3, handoff=None)
+    _, second = loop.running("b", prompt_tokens=4, max_tokens=2, handoff=None)
+    _, other = loop.running("c", prompt_tokens=7, max_tokens=6)
+    loop.loop.run()
+    assert (first.ids, first.reason) == ([5, 6, 7], "length")
+    assert (second.ids, second.reason) == ([4, 5], "length")
+    assert other.ids == [11, 12, 13, 14, 15]
+    assert loop.stage.waves == [
+        [(0, 3), (7, 1)],
+        [(3, 2), (0, 1), (8, 1)],
+        [(5, 1), (1, 3), (9, 1)],
+        [(6, 1), (4, 1), (10, 1)],
+        [(11, 1)],
+    ]
+    assert loop.stage.tokens[1] == [3, 4, 0, 11]
+    assert loop.loop.prompt_tokens_computed == 9
+
+
+def test_a_step_without_an_end_of_a_prompt_has_no_logits_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_loop, "PROMPT_TOKENS", 1)
+    loop = Loop()
+    _, alone = loop.running("a", prompt_tokens=3, max_tokens=1, handoff=None)
+    loop.loop.run()
+    assert (alone.ids, alone.reason) == ([3], "length")
+    assert loop.stage.waves == [[(0, 1)], [(1, 1)], [(2, 1)]]

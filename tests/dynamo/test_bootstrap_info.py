@@ -58,3 +58,13 @@ def test_the_clients_own_mistake_is_told_from_a_failure() -> None:
     found = invalid_request_in(f"the prefill failed: {reason}")
     assert str(found) == "shorten it"
     assert invalid_request_in(f"the prefill failed: {failure_reason(HandoffError('rank 1 is gone'))}") is None
+
+
+def test_a_router_may_have_a_prompt_prefilled_where_it_is_decoded() -> None:
+    local = {"token_ids": [1], "annotations": ["x-other", "x-bypass-remote-prefill"]}
+    assert bootstrap_address(local) is None
+    with pytest.raises(InvalidRequest, match="no router asks it to prefill that itself"):
+        bootstrap_address({"token_ids": [1], "annotations": ["x-other"]})
+    address = BootstrapAddress(host="127.0.0.1", port=1, room=2, secret=Secret.fresh())
+    seen = {"prefill_result": {"disaggregated_params": disaggregated_params(address)}}
+    assert bootstrap_address({**local, **seen}) == address, "it is prefilled already"

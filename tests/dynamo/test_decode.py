@@ -33,6 +33,20 @@ def test_decode_reports_the_reuse_on_its_first_and_last_chunk(text_model: Path) 
     run(check())
 
 
+def test_decode_prefills_what_the_router_has_it_prefill(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("decode", text_model)
+        request = prompt("decode", annotations=["x-bypass-remote-prefill"])
+        del request["bootstrap_info"]
+        assert tokens(await collect(worker, request, Context("r"))) == [4, 5, 6, 7]
+        (submitted,) = worker._handler.engine.requests
+        assert submitted.handoff is None
+        with pytest.raises(InvalidArgument, match="no prefill worker has seen"):
+            await collect(worker, {**request, "annotations": []}, Context("r2"))
+
+    run(check())
+
+
 def test_decode_finds_the_room_in_a_prefill_result(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("decode", text_model)

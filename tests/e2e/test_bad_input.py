@@ -42,7 +42,7 @@ BAD = [
     ({"prompt": [1, 2, 100_000]}, "vocabulary"),
     ({"prompt": [1], "no_such_parameter": 1}, "no_such_parameter"),
     ({"prompt": [1], "temperature": -1}, "emperature"),
-    ({"prompt": [1], "n": 2}, "n"),
+    ({"prompt": [1], "best_of": 2}, "best_of"),
     ({"prompt": [1], "temperature": 1, "repetition_penalty": 1e-40, "logprobs": 1}, "repetition_penalty"),
     ({"prompt": [1], "min_tokens": 1, "stop_token_ids": list(range(300))}, "all 300 tokens"),
 ]

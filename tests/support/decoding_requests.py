@@ -22,7 +22,10 @@ def decoding(
     request = DecodeRequest(
         request_id=name,
         tokens=token_ids.pack(range(prompt_tokens)),
-        handoff=BootstrapAddress(host="127.0.0.1", port=1, room=1, secret=Secret.fresh()),
-        **{"max_tokens": 4, **values},
+        **{
+            "handoff": BootstrapAddress(host="127.0.0.1", port=1, room=1, secret=Secret.fresh()),
+            "max_tokens": 4,
+            **values,
+        },
     )
     return DecodingRequest(request, collector, deadline or time.monotonic() + 60), collector

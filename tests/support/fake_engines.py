@@ -231,7 +231,13 @@ class FakeDecodeEngine:
                 )
             )  # fmt: skip
 
-        room = FakeBootstrap.room(request.handoff.room)
+        if request.handoff is None:
+            room = FakeBootstrap.Room()
+            last = int.from_bytes(request.tokens[-4:], "little")
+            room.first = FirstToken(first=SampledToken(last + 1), reused_tokens=0)
+            room.settled.set()
+        else:
+            room = FakeBootstrap.room(request.handoff.room)
         while not room.settled.wait(0.01):
             if aborted.is_set():
                 emit(finish_reason="cancelled")

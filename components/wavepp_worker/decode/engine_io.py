@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt to continue from KV that a prefill worker holds.
+    """One prompt to continue, as a rule from KV that a prefill worker holds.
 
     Attributes:
         request_id: unique among live requests; a duplicate is refused.
@@ -26,7 +26,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: tokens that end the generation, the model's own end tokens included unless unwanted.
         priority: who has a higher one gets blocks first.
         grammar: what the answer must match; None for anything. The first token was chosen by it.
-        handoff: where the KV and the first token come from.
+        handoff: where the KV and the first token come from; None if this engine prefills the prompt itself.
     """
 
     request_id: str
@@ -37,7 +37,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     priority: int = 0
     grammar: Grammar | None = None
-    handoff: BootstrapAddress
+    handoff: BootstrapAddress | None
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,4 +1,7 @@
-"""The KV arrivals thread: has a request's KV pulled into its blocks, then passes it on to the step loop."""
+"""The KV arrivals thread: has a request's KV pulled into its blocks, then passes it on to the step loop.
+
+One whose prompt runs here waits for blocks alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.scheduler import Scheduler
-from wavepp_worker.errors import HandoffError, RequestFailed, WaveppError, error_text
+from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.liveness.watchdog import Watched
@@ -61,7 +64,7 @@ class KvArrivals:
         self._on_failure = on_failure
         self._watched = watched
         self._turn_seconds = turn_seconds
-        self._tasks: dict[str, asyncio.Task[Received]] = {}
+        self._tasks: dict[str, asyncio.Task[Received | None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv arrivals", daemon=True)
         self.bytes_received = 0
@@ -101,22 +104,31 @@ class KvArrivals:
         if decoding.aborted:
             task.cancel()
 
-    async def _receive(self, decoding: DecodingRequest) -> Received:
+    async def _receive(self, decoding: DecodingRequest) -> Received | None:
         request = decoding.request
+        if request.grammar is not None:
+            # First, as nobody needs the KV for a grammar that is refused.
+            decoding.sequence.guide = await asyncio.wrap_future(self._guides.guide(request.grammar))
+        if request.handoff is None:
+            try:
+                blocks = await asyncio.wait_for(self._blocks_for(decoding), self._timeout)
+            except asyncio.TimeoutError as error:
+                raise RequestTimeout(
+                    f"no blocks for request {request.request_id} came free within {self._timeout:.1f} s; lower the load"
+                ) from error
+            decoding.table = torch.tensor(blocks, dtype=torch.int64)
+            return None
+        room = request.handoff.room
 
         async def allocate(offer: Offer) -> torch.Tensor:
             if offer.prompt_tokens != request.prompt_tokens:
                 raise HandoffError(
                     f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but "
-                    f"bootstrap_room {request.handoff.room} offers KV of {offer.prompt_tokens}"
+                    f"bootstrap_room {room} offers KV of {offer.prompt_tokens}"
                 )
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
 
-        if request.grammar is None:
-            return await self._receiver.receive(request.handoff, allocate, self._timeout)
-        # First, as nobody needs the KV for a grammar that is refused.
-        decoding.sequence.guide = await asyncio.wrap_future(self._guides.guide(request.grammar))
         return await self._receiver.receive(request.handoff, allocate, self._timeout)
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
@@ -131,7 +143,7 @@ class KvArrivals:
         self._scheduler.ask_for_blocks(decoding, wanted, lambda blocks: self._call(lambda: settle(blocks)))
         return await granted
 
-    def _ended(self, decoding: DecodingRequest, task: asyncio.Task[Received]) -> None:
+    def _ended(self, decoding: DecodingRequest, task: asyncio.Task[Received | None]) -> None:
         """Whatever way the task ended, even before it began: pass the request on or finish it."""
         del self._tasks[decoding.request_id]
         try:
@@ -144,10 +156,13 @@ class KvArrivals:
         except Exception as error:
             self._on_failure(error)
 
-    def _continue(self, decoding: DecodingRequest, received: Received) -> None:
+    def _continue(self, decoding: DecodingRequest, received: Received | None) -> None:
         """Pass a request on; one that cannot be continued fails alone."""
         try:
-            self._pass_on(decoding, received)
+            if received is None:
+                self._scheduler.start(decoding)
+            else:
+                self._pass_on(decoding, received)
         except Exception as error:
             logger.exception("request %s could not be continued", decoding.request_id)
             text = f"request {decoding.request_id} could not be continued from its first token"

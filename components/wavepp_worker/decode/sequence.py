@@ -13,11 +13,12 @@ from wavepp_worker.model.stage import Chunk
 
 
 class Sequence:
-    """A prompt whose KV is in the pool, and the tokens generated after it.
+    """A prompt, and the tokens generated after it.
 
     Attributes:
         prompt: uint32 ``[prompt tokens]``.
-        generated: token ids, the prefill worker's first token included.
+        generated: token ids, the first one included.
+        computed: prompt tokens whose KV is in the pool.
         guide: of an answer that must match a grammar, once that is compiled.
     """
 
@@ -25,6 +26,7 @@ class Sequence:
         self.request = request
         self.prompt = token_ids.unpack(request.tokens)
         self.generated: list[int] = []
+        self.computed = len(self.prompt) if request.handoff is not None else 0
         self.guide: Guide | None = None
         self._stops = frozenset(request.stop_token_ids)
 
@@ -52,14 +54,34 @@ class Sequence:
         """Token ids that must not be chosen next."""
         return self.request.stop_token_ids if self.stops_banned else ()
 
-    def next_chunk(self, block_table: torch.Tensor) -> Chunk:
-        """The step that runs the newest token, the only one whose KV is not in the pool.
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that are yet to run."""
+        return len(self.prompt) - self.computed
+
+    def next_chunk(self, block_table: torch.Tensor, most: int = 1) -> Chunk:
+        """What runs next: of the prompt, or the newest token, the only one whose KV is not in the pool then.
 
         Args:
             block_table: int64, the request's physical blocks.
+            most: tokens of the prompt; at least 1.
         """
+        if self.prompt_left:
+            length = min(most, self.prompt_left)
+            last = length == self.prompt_left
+            return Chunk(start=self.computed, length=length, block_table=block_table, wants_logits=last)
         start = len(self.prompt) + len(self.generated) - 1
         return Chunk(start=start, length=1, block_table=block_table, wants_logits=True)
+
+    def tokens_of(self, chunk: Chunk) -> list[int]:
+        """The token ids of what ``next_chunk`` said."""
+        if chunk.start < len(self.prompt):
+            return [int(token) for token in self.prompt[chunk.start : chunk.start + chunk.length]]
+        return self.generated[-1:]
+
+    def ran(self, chunk: Chunk) -> None:
+        """The KV of a chunk is in the pool."""
+        self.computed = min(len(self.prompt), max(self.computed, chunk.start + chunk.length))
 
     def prompt_tokens_in(self, chunk: Chunk) -> int:
         """How many of a chunk's tokens are prompt tokens."""

@@ -1,4 +1,7 @@
-"""The step loop: each step runs the newest token of every running request as one wave and samples more."""
+"""The step loop: each step runs the newest token of every running request as one wave and samples more.
+
+A prompt that no prefill worker has seen runs in parts, beside them.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ GUIDE_SECONDS = 0.005
 """That a step waits for who does not know yet what may come next; nearly all do before the model has computed."""
 ALONE_SECONDS = 0.05
 """The same where nobody else has anything to compute."""
+PROMPT_TOKENS = 256
+"""Of prompts that run here, in one step: what is generated meanwhile waits for them."""
 _STEP_SIZE = 1.0
-"""All steps cost much the same."""
+"""All steps cost much the same, but for the tokens of prompts, which count as a step each."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +61,10 @@ class StepLoop:
         """Step until the scheduler is closed. Any error that is not one request's own ends it."""
         while (running := self._scheduler.next_step()) is not None:
             begun = time.monotonic()
-            self._watched.busy(
-                f"step {self.steps} ({len(running)} requests)", self._bound.seconds(_STEP_SIZE)
-            )
+            size = _STEP_SIZE + min(PROMPT_TOKENS, sum(each.sequence.prompt_left for each in running))
+            self._watched.busy(f"step {self.steps} ({len(running)} requests)", self._bound.seconds(size))
             self._step([decoding for decoding in running if self._wanted(decoding)])
-            self._bound.observe(_STEP_SIZE, time.monotonic() - begun)
+            self._bound.observe(size, time.monotonic() - begun)
             self._watched.idle()
 
     def _wanted(self, decoding: DecodingRequest) -> bool:
@@ -86,23 +90,36 @@ class StepLoop:
             self._run_newest(behind)
         deadline = time.monotonic() + (GUIDE_SECONDS if behind else ALONE_SECONDS)
         for decoding in running:
-            self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
+            if decoding.logits is not None:
+                self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
 
     def _run_newest(self, running: list[DecodingRequest]) -> None:
-        newest = torch.tensor([decoding.sequence.generated[-1] for decoding in running], dtype=torch.int64)
-        chunks = [self._chunk(decoding) for decoding in running]
-        logits = self._stage.forward(newest, chunks, self._kv).logits
-        if logits is None:
+        parts = self._chunks(running)
+        tokens = [token for decoding, chunk in parts for token in decoding.sequence.tokens_of(chunk)]
+        newest = torch.tensor(tokens, dtype=torch.int64)
+        logits = self._stage.forward(newest, [chunk for _, chunk in parts], self._kv).logits
+        ended = [decoding for decoding, chunk in parts if chunk.wants_logits]
+        if logits is None and ended:
             raise WaveppError("the model gave no logits; a decode worker needs all of its layers")
         self.steps += 1
-        for decoding, row in zip(running, logits.cpu(), strict=True):
-            decoding.logits = row
+        for decoding, chunk in parts:
+            decoding.sequence.ran(chunk)
+            self.prompt_tokens_computed += decoding.sequence.prompt_tokens_in(chunk)
+        if logits is not None:
+            for decoding, row in zip(ended, logits.cpu(), strict=True):
+                decoding.logits = row
 
-    def _chunk(self, decoding: DecodingRequest) -> Chunk:
-        assert decoding.table is not None
-        chunk = decoding.sequence.next_chunk(decoding.table)
-        self.prompt_tokens_computed += decoding.sequence.prompt_tokens_in(chunk)
-        return chunk
+    def _chunks(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
+        """What each runs next; of prompts those that began first, as far as one step takes them."""
+        parts, room = [], PROMPT_TOKENS
+        for decoding in running:
+            assert decoding.table is not None
+            prompt = decoding.sequence.prompt_left > 0
+            if not prompt or room:
+                chunk = decoding.sequence.next_chunk(decoding.table, room)
+                room -= chunk.length if prompt else 0
+                parts.append((decoding, chunk))
+        return parts
 
     def _fail(self, decoding: DecodingRequest, error: Exception) -> None:
         """One request cannot go on; the others of its step do."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 HANDOFF_SCHEMA = "wavepp.handoff.v2"
 """Version of what ``disaggregated_params`` holds; a decode worker refuses others."""
 
+LOCAL_PREFILL = "x-bypass-remote-prefill"
+"""The annotation by which a router has a decode worker prefill a prompt itself (conditional disaggregation). Routers
+take it out of what clients send; one that arrives beside a prefill says nothing."""
 _INVALID_REQUEST = "invalid request: "
 
 
@@ -56,8 +59,8 @@ def advertised_host(host: str, key: Secret) -> str:
     return f"{key.hex()}@{host}"
 
 
-def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
-    """Where the prefill of a decode request is.
+def bootstrap_address(request: GenerateRequest) -> BootstrapAddress | None:
+    """Where the prefill of a decode request is; None if the router has it prefilled where it is decoded.
 
     Raises:
         InvalidRequest: the request came without a prefill, or from a prefill worker of another kind, or the
@@ -70,10 +73,12 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress:
         key, _, host = str(info.get("bootstrap_host")).partition("@")
         return BootstrapAddress(host=host, port=port, room=room, secret=_secret(key).for_room(room))
     params = (request.get("prefill_result") or {}).get("disaggregated_params")
+    if not params and LOCAL_PREFILL in (request.get("annotations") or ()):
+        return None
     if not params:
         raise InvalidRequest(
-            "this decode worker got a request that no prefill worker has seen: it does not prefill itself. "
-            "Start a WavePP prefill worker in the same namespace, or use the agg worker"
+            "this decode worker got a request that no prefill worker has seen, and no router asks it to prefill that "
+            "itself. Start a WavePP prefill worker in the same namespace, or use the agg worker"
         )
     if params.get("schema") != HANDOFF_SCHEMA:
         raise InvalidRequest(

@@ -82,7 +82,7 @@ class DecodeHandler:
         self,
         request_id: str,
         parsed: ParsedRequest,
-        address: BootstrapAddress,
+        address: BootstrapAddress | None,
         is_stopped: Callable[[], bool],
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The answer, as chunks of which exactly the last has a finish reason.
@@ -90,7 +90,7 @@ class DecodeHandler:
         Args:
             request_id: unique among live requests.
             parsed: the request.
-            address: of its prefill.
+            address: of its prefill; None to prefill it here.
             is_stopped: whether the caller gave up; looked at while waiting.
 
         Raises:
