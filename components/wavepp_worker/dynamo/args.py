@@ -24,7 +24,7 @@ from wavepp_worker.dynamo.worker_args import WorkerArgs, as_flags
 from wavepp_worker.dynamo.worker_settings import WorkerSettings
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import Settings, overlay, present_name
-from wavepp_worker.handoff.host_check import check_host
+from wavepp_worker.host_check import check_host
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.server_address import servers

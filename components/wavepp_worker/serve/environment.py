@@ -14,13 +14,17 @@ BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
 """Where Dynamo finds the event broker."""
 STORE_VARIABLE = "DYN_FILE_KV"
 """Where Dynamo's discovery by files keeps them."""
+REQUESTS_VARIABLE = "DYN_TCP_RPC_HOST"
+"""The address at which processes take requests."""
+ANSWERS_VARIABLE = "DYN_TCP_RESPONSE_STREAM_HOST"
+"""Where they take answers to their own."""
 SYSTEM_HOST_VARIABLE = "DYN_SYSTEM_HOST"
 """The address at which workers answer for their health and metrics."""
 
 LOOPBACK = {
-    "DYN_TCP_RPC_HOST": "127.0.0.1",
+    REQUESTS_VARIABLE: "127.0.0.1",
     # An interface's name, as Dynamo 1.4 takes no address here.
-    "DYN_TCP_RESPONSE_STREAM_HOST": "lo",
+    ANSWERS_VARIABLE: "lo",
     SYSTEM_HOST_VARIABLE: "127.0.0.1",
 }
 """Where Dynamo listens; without these it takes the machine's routable address."""
@@ -80,13 +84,13 @@ def loopback_note(planes: Mapping[str, Any]) -> str | None:
     Args:
         planes: how the graph's processes find and hear each other.
     """
-    requests_at = base_environment()["DYN_TCP_RPC_HOST"]
+    requests_at = base_environment()[REQUESTS_VARIABLE]
     if planes["discovery_backend"] in ("file", "mem") or requests_at not in _LOOPBACK_HOSTS:
         return None
     return (
         f"workers of other hosts find these by discovery_backend={planes['discovery_backend']}, but cannot reach them, "
-        f"as requests and KV are taken at {requests_at}: for several hosts set DYN_TCP_RPC_HOST to this machine's "
-        "address, and DYN_TCP_RESPONSE_STREAM_HOST to its interface"
+        f"as requests and KV are taken at {requests_at}: for several hosts set {REQUESTS_VARIABLE} to this machine's "
+        f"address, and {ANSWERS_VARIABLE} to its interface"
     )
 
 
@@ -107,7 +111,7 @@ def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:
             f"--service-name: the other services could not find this one; set {STORE_VARIABLE} to a directory that "
             "all of them share, or give each --Common.discovery_backend=etcd and ETCD_ENDPOINTS"
         )
-    elsewhere = os.environ.get("DYN_TCP_RPC_HOST", "127.0.0.1") not in _LOOPBACK_HOSTS
+    elsewhere = os.environ.get(REQUESTS_VARIABLE, "127.0.0.1") not in _LOOPBACK_HOSTS
     if planes["event_plane"] == "zmq" and BROKER_VARIABLE not in os.environ and not elsewhere:
         raise ConfigError(
             f"--service-name: the services need one event broker; set {BROKER_VARIABLE} for all of them and run "

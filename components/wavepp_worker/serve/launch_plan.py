@@ -25,6 +25,7 @@ from wavepp_worker.serve.flag_check import check_flags, check_module
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
+from wavepp_worker.serve.listen_addresses import check_listen_addresses
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
 from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.queue_server import (
@@ -209,7 +210,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
             env |= replica_values(service, own.envs, replica, own.workers)
             shape = None if choice is None else choice.shape
-            check_flags(service, argv, shape, disks, graph.services, {**base_environment(), **env})
+            whole = {**base_environment(), **env}
+            check_listen_addresses(whole, service.name, own.envs)
+            check_flags(service, argv, shape, disks, graph.services, whole)
             processes.append(
                 Process(
                     service=service.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wavepp_worker.handoff.host_check import check_host
+from wavepp_worker.host_check import check_host
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition

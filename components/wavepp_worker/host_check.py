@@ -1,4 +1,4 @@
-"""Whether a hand-off can listen where it shall."""
+"""Whether something can listen where it shall."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import socket
 from wavepp_worker.errors import ConfigError
 
 
-def check_host(host: str) -> None:
+def check_host(host: str, key: str = "host") -> None:
     """Refuse what is no address of this machine.
 
+    Args:
+        key: the setting or the variable that has it.
+
     Raises:
-        ConfigError: names ``host``.
+        ConfigError: names ``key``.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"host: {host!r} is no host name or address; give one of this machine's") from error
+        raise ConfigError(
+            f"{key}: {host!r} is no host name or address; give one of this machine's"
+        ) from error
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind(address)
     except OSError as error:
-        raise ConfigError(f"host: {host} is not an address of this machine; give one that is") from error
+        raise ConfigError(f"{key}: {host} is not an address of this machine; give one that is") from error

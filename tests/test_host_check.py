@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.handoff.host_check import check_host
+from wavepp_worker.host_check import check_host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "localhost", "0.0.0.0"])

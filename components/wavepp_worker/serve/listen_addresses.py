@@ -1,0 +1,76 @@
+"""The addresses that Dynamo's variables have a process listen at: whether this machine has them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Mapping
+from importlib.metadata import version
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.host_check import check_host
+from wavepp_worker.serve.config_sources import LAUNCHER
+from wavepp_worker.serve.environment import ANSWERS_VARIABLE, REQUESTS_VARIABLE, SYSTEM_HOST_VARIABLE
+
+_BRACKETED = re.compile(r"\[(?P<address>[^\]]*)\]")
+_FIRST_WITH_ADDRESSES = (1, 5)
+"""Before this version, Dynamo takes answers at an interface that is named, and at no address."""
+
+
+def check_listen_addresses(env: Mapping[str, str], service: str, own: Mapping[str, str]) -> None:
+    """Refuse a process that could not listen: Dynamo would try until the start's time is over.
+
+    Args:
+        env: the process's environment.
+        service: whose process it is.
+        own: the variables that the service's settings give its processes.
+
+    Raises:
+        ConfigError: names the variable.
+    """
+
+    def written(name: str) -> str:
+        return f"{service}.{LAUNCHER}.envs.{name}" if name in own else name
+
+    if (requests := env.get(REQUESTS_VARIABLE)) is not None:
+        _check_requests(requests, written(REQUESTS_VARIABLE))
+    if (answers := env.get(ANSWERS_VARIABLE)) is not None:
+        _check_answers(answers, written(ANSWERS_VARIABLE))
+    if system := env.get(SYSTEM_HOST_VARIABLE):
+        check_host(system, written(SYSTEM_HOST_VARIABLE))
+
+
+def _check_requests(text: str, key: str) -> None:
+    bracketed = _BRACKETED.fullmatch(text)
+    host = text if bracketed is None else bracketed["address"]
+    try:
+        written_as = 6 if bracketed else 4
+        if ipaddress.ip_address(host).version != written_as:
+            raise ValueError(host)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key}: {text!r} is no address that Dynamo takes; give one of this machine's in numbers, such as "
+            "127.0.0.1, or [::1] with its brackets"
+        ) from error
+    check_host(host, key)
+
+
+def _check_answers(text: str, key: str) -> None:
+    names = [name for _, name in socket.if_nameindex()]
+    if text in names:
+        return
+    there = ", ".join(names)
+    if not _takes_addresses():
+        raise ConfigError(f"{key}: {text!r} is no network interface of this machine, which has {there}")
+    try:
+        ipaddress.ip_address(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{key}: {text!r} is neither an address nor a network interface of this machine, which has {there}"
+        ) from error
+    check_host(text, key)
+
+
+def _takes_addresses() -> bool:
+    return tuple(map(int, version("ai-dynamo-runtime").split(".")[:2])) >= _FIRST_WITH_ADDRESSES

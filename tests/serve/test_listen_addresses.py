@@ -1,0 +1,70 @@
+"""Addresses in Dynamo's variables are checked before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+import typer.testing
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.serve import listen_addresses
+from wavepp_worker.serve.cli import app
+from wavepp_worker.serve.environment import LOOPBACK
+from wavepp_worker.serve.listen_addresses import check_listen_addresses
+
+from tests.support.graph_process import REPOSITORY
+
+REQUESTS, ANSWERS, SYSTEM = LOOPBACK
+
+
+def refused(env: dict[str, str], own: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_listen_addresses(env, "Worker", own or {})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        LOOPBACK,
+        {REQUESTS: "0.0.0.0", SYSTEM: "localhost"},
+        {REQUESTS: "127.0.0.9", SYSTEM: ""},
+    ],
+)
+def test_addresses_of_this_machine_are_taken(env: dict[str, str]) -> None:
+    check_listen_addresses(env, "Worker", {})
+
+
+@pytest.mark.parametrize("text", ["localhost", "lo", "::1", "[127.0.0.1]", "[::x]", ""])
+def test_requests_are_taken_at_an_address_in_numbers(text: str) -> None:
+    assert refused({REQUESTS: text}).startswith(f"{REQUESTS}: {text!r} is no address that Dynamo takes; ")
+
+
+@pytest.mark.parametrize("name", [REQUESTS, SYSTEM])
+def test_an_address_of_another_machine_is_refused(name: str) -> None:
+    sentence = f"{name}: 203.0.113.7 is not an address of this machine; give one that is"
+    assert refused({name: "203.0.113.7"}) == sentence
+    own = {name: "203.0.113.7"}
+    assert refused(own, own) == f"Worker.ServiceArgs.envs.{sentence}"
+
+
+def test_answers_are_taken_at_an_interface_and_with_a_later_dynamo_at_an_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = refused({ANSWERS: "eth99"})
+    assert said.startswith(f"{ANSWERS}: 'eth99' is no network interface of this machine, which has ")
+    assert "lo" in said
+    assert refused({ANSWERS: "127.0.0.1"}).startswith(f"{ANSWERS}: '127.0.0.1' is no network interface")
+    monkeypatch.setattr(listen_addresses, "version", lambda _: "1.6.1")
+    check_listen_addresses({ANSWERS: "127.0.0.1"}, "Worker", {})
+    assert refused({ANSWERS: "203.0.113.7"}).startswith(f"{ANSWERS}: 203.0.113.7 is not an address of this")
+    assert "neither an address nor a network interface" in refused({ANSWERS: "eth99"})
+
+
+@pytest.mark.parametrize("name", LOOPBACK)
+@pytest.mark.usefixtures("in_the_repository")
+def test_the_launcher_says_so_before_anything_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "203.0.113.7")
+    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:agg_wavepp", "--dry-run"])
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(f"error: {name}: ")
+    assert f"`{name}`" in (REPOSITORY / "docs/deploy.md").read_text()
