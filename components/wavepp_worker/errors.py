@@ -44,6 +44,10 @@ class HandoffError(WaveppError):
     """KV could not be transferred; the message names the request and the peer."""
 
 
+class PlaneUnreached(WaveppError):
+    """A server is not there that Dynamo itself needs; says which, and what to set."""
+
+
 class QueueError(WaveppError):
     """A queue of jobs cannot be used: its server is not reached, or it is full, or has lost a job."""
 

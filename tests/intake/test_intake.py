@@ -7,11 +7,20 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed, RequestTimeout
+from wavepp_worker.errors import (
+    ConfigError,
+    InvalidRequest,
+    RequestAborted,
+    RequestFailed,
+    RequestTimeout,
+)
 from wavepp_worker.intake import intake as intake_module
+from wavepp_worker.intake import opening
+from wavepp_worker.intake import streams as streams_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.messages import Job
@@ -454,11 +463,50 @@ def test_a_consumer_that_never_acknowledges_holds_up_its_own_jobs_alone(
     empty(server, name)
 
 
-def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake_module, "CONNECT_SECONDS", 1.0)
-    intake = Intake(
-        FakePrefills(), IntakeConfig(intake="nats", nats_server="nats://127.0.0.1:9"), QueueName("a", "b")
-    )
-    with pytest.raises(QueueError, match=r"NATS_SERVER: no NATS server can be used at nats://127.0.0.1:9"):
-        intake.start("r1")
-    intake.close()
+def test_jobs_are_taken_once_a_server_is_there_that_was_not_when_the_worker_started(
+    tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2)
+    server = NatsServer(tmp_path)
+    monkeypatch.setenv("NATS_SERVER", server.url)
+    first, second = (Intake(FakePrefills(), IntakeConfig(intake="nats"), name) for _ in range(2))
+    # Dynamo's runtime must not find it; who takes jobs knows it already.
+    monkeypatch.delenv("NATS_SERVER")
+    try:
+        first.start("r1")
+        second.start("r2")
+        second.stop_taking()
+        [said, _] = [record.getMessage() for record in caplog.records if "is not reached yet" in record.msg]
+        assert server.url in said
+        assert "until then this worker takes no jobs" in said
+        server.start()
+        with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as queue:
+            answers = [queue.submit([1, n]) for n in range(8)]
+            assert {answer.result(20).replica for answer in answers} == {"r1"}
+    finally:
+        first.close()
+        second.close()
+        server.close()
+
+
+def test_a_server_without_jetstream_is_refused_at_the_start_and_waited_for_later(
+    tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2)
+    monkeypatch.setattr(opening, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(streams_module, "JETSTREAM_SECONDS", 0.0)
+    server = NatsServer(tmp_path, jetstream=False)
+    config = IntakeConfig(intake="nats", nats_server=server.url)
+    intakes = [Intake(FakePrefills(), config, name) for _ in range(2)]
+    try:
+        intakes[0].start("r1")
+        server.start()
+        wait_for(lambda: "the queue is not open yet" in caplog.text)
+        assert "has no JetStream" in caplog.text
+        monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 10.0)
+        with pytest.raises(ConfigError, match="has no JetStream"):
+            intakes[1].start("r2")
+    finally:
+        for intake in intakes:
+            intake.close()
+        server.close()

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed
+from wavepp_worker.intake import opening
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
@@ -171,3 +174,32 @@ def test_a_long_queue_and_a_server_that_is_gone_keep_prompts_here(
             await asyncio.sleep(0.05)
 
     with_remote(work)
+
+
+def test_a_server_that_comes_later_is_used_then(
+    tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2)
+    server = NatsServer(tmp_path)
+    monkeypatch.setenv("NATS_SERVER", server.url)
+    remote = RemotePrefill(RemotePrefillConfig(remote_prefill="nats", max_local_prefill_length=10), name)
+    monkeypatch.delenv("NATS_SERVER")
+
+    async def work() -> None:
+        await remote.open()
+        try:
+            assert not remote.wanted(11)
+            [said] = [each.getMessage() for each in caplog.records if "is not reached yet" in each.msg]
+            assert "until then this worker prefills all by itself" in said
+            server.start()
+            end = time.monotonic() + 20
+            while not remote.wanted(11):
+                assert time.monotonic() < end
+                await asyncio.sleep(0.02)
+        finally:
+            await remote.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        server.close()

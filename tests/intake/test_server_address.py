@@ -9,7 +9,8 @@ from wavepp_worker.errors import ConfigError, QueueError
 from wavepp_worker.intake import server_address
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
-from wavepp_worker.intake.server_address import authentication, connect, servers, without_password
+from wavepp_worker.intake.server_address import authentication, connect, servers
+from wavepp_worker.nats_variables import without_password
 
 from tests.support.certificates import loopback_certificates
 from tests.support.nats_servers import NatsServer
@@ -50,7 +51,7 @@ def test_a_server_asks_who_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     server.start()
     try:
         with pytest.raises(QueueError, match=r"NATS_SERVER: no NATS server can be used at .*Authorization"):
-            asyncio.run(connect(server.url, "test", 1.0))
+            asyncio.run(connect(server.url, os.environ, "test", 1.0))
         monkeypatch.setenv("NATS_AUTH_USERNAME", "u")
         monkeypatch.setenv("NATS_AUTH_PASSWORD", "p")
         with PrefillQueue("m", server=server.url) as queue:
@@ -84,7 +85,7 @@ def test_an_encrypted_server_is_reached_if_its_authority_is_trusted(
         with pytest.raises(
             QueueError, match=rf"no NATS server can be used at {scheme}://.*CERTIFICATE_VERIFY_FAILED"
         ):
-            asyncio.run(connect(url, "test", 1.0))
+            asyncio.run(connect(url, os.environ, "test", 1.0))
         monkeypatch.setenv("SSL_CERT_FILE", str(authority))
         with PrefillQueue("m", server=url) as queue:
             assert queue.depth() == 0
@@ -100,7 +101,7 @@ def test_an_nkey_is_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     server.start()
     try:
         with pytest.raises(QueueError, match=r"no NATS server can be used at .*Authorization"):
-            asyncio.run(connect(server.url, "test", 1.0))
+            asyncio.run(connect(server.url, os.environ, "test", 1.0))
         monkeypatch.setenv("NATS_AUTH_NKEY", seed.decode())
         with PrefillQueue("m", server=server.url) as queue:
             assert queue.depth() == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -74,3 +75,31 @@ def test_what_cannot_work_is_said_before_anything_starts(monkeypatch: pytest.Mon
     for key, value in {"nats_server": "http://a", "intake_attempts": 0, "intake": "kafka"}.items():
         with pytest.raises(ConfigError, match=key.replace("_", "[-_]")):
             plan_of({"PrefillWorker": {"intake": "nats", "nats_server": "nats://a:1", key: value}})
+
+
+def test_a_plane_that_is_nats_needs_its_server_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        reached = f"nats://127.0.0.1:{there.getsockname()[1]}"
+        monkeypatch.setenv("NATS_SERVER", reached)
+        assert plan_of({"Common": {"event_plane": "nats"}}).queue is None
+    for key in ("event_plane", "request_plane"):
+        config: dict[str, dict[str, object]] = {"Common": {key: "nats"}}
+        monkeypatch.setenv("NATS_SERVER", "nats://u:secret@127.0.0.1:9")
+        with pytest.raises(
+            ConfigError, match=rf"{key}=nats .* by NATS_SERVER \(nats://127.0.0.1:9: .*refused"
+        ):
+            plan_of(config)
+    # Others do not care.
+    assert plan_of({}).queue is None
+    monkeypatch.delenv("NATS_SERVER")
+    monkeypatch.setattr("wavepp_worker.nats_variables.DEFAULT_SERVER", "nats://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="NATS_SERVER, which is not set"):
+        plan_of(config)
+    of_one = {
+        "Common": {"event_plane": "nats"},
+        "DecodeWorker": {"ServiceArgs": {"envs": {"NATS_SERVER": "nats://a:"}}},
+    }
+    with pytest.raises(ConfigError, match="event_plane=nats"):
+        plan_of(of_one)

@@ -17,7 +17,7 @@ BINARY = Path(sysconfig.get_path("scripts")) / "nats-server"
 class NatsServer:
     """On loopback, at a port of its own for as long as this is there."""
 
-    def __init__(self, store: Path, *settings: str) -> None:
+    def __init__(self, store: Path, *settings: str, jetstream: bool = True) -> None:
         """``settings``: further lines of its configuration."""
         self._held = HeldPorts()
         self.port, self._http = self._held.choose(2)
@@ -28,7 +28,7 @@ class NatsServer:
         lines = [
             f'listen: "127.0.0.1:{self.port}"',
             f'http: "127.0.0.1:{self._http}"',
-            f'jetstream {{ store_dir: "{store}" }}',
+            f'jetstream {{ store_dir: "{store}" }}' if jetstream else "",
             "max_payload: 16MB",
             *settings,
         ]

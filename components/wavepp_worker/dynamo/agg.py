@@ -100,7 +100,7 @@ class AggWorker(WaveppWorker):
         self._prefill.close()
 
     async def start(self, worker_id: int) -> Registration:
-        """As of every worker; the queue has to be there, too."""
+        """As of every worker; the queue may come later."""
         registration = await super().start(worker_id)
         if self._remote is not None:
             try:

@@ -115,7 +115,7 @@ class PrefillArgs(_EngineArgs):
         super().check(shape)
         if self.intake.takes_jobs:
             with as_flags(self.spell):
-                servers(self.intake.nats_server)
+                servers(self.intake.nats_server, os.environ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class AggArgs(_EngineArgs):
         super().check(shape)
         if self.remote.remote_prefill == "nats":
             with as_flags(self.spell):
-                servers(self.remote.nats_server)
+                servers(self.remote.nats_server, os.environ)
         with as_flags(self._decodes):
             _check_decode(self.settled(shape).decode, shape)
 

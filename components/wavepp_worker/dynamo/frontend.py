@@ -21,7 +21,8 @@ import uvloop
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.model_fetch import fetched_model
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
+from wavepp_worker.errors import ConfigError, PlaneUnreached
 from wavepp_worker.liveness.stop_times import answer_seconds
 from wavepp_worker.model.model_shape import has_chat_template
 
@@ -31,12 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FrontendArgs:
-    """What of the command line is ours; the rest is the frontend's."""
+    """What of the command line is ours; the rest is the frontend's.
+
+    Attributes:
+        planes: how it finds and hears workers, among all that the frontend makes of the rest.
+    """
 
     host: str
     port: int
     model: Path | None
     rest: tuple[str, ...]
+    planes: Planes
 
     @staticmethod
     def fetch(model: Path) -> Path:
@@ -54,7 +60,7 @@ class FrontendArgs:
         own.add_argument("--model", type=Path)
         given, rest = own.parse_known_args(argv)
         checked = _check_frontend_flags(rest)
-        return cls(checked.http_host, checked.http_port, given.model, tuple(rest))
+        return cls(checked.http_host, checked.http_port, given.model, tuple(rest), checked)
 
 
 def _check_frontend_flags(argv: Sequence[str]) -> Any:
@@ -125,6 +131,7 @@ async def _serve(args: FrontendArgs) -> None:
     )
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]
+    hide_unused_nats(args.planes)
     try:
         await proxy.start(args.host, args.port)
         loop = asyncio.get_running_loop()
@@ -154,9 +161,9 @@ def main() -> None:
 
     try:
         uvloop.run(_serve(FrontendArgs.parse()), loop_factory=FrontendLoop)
-    except ConfigError as error:
+    except (ConfigError, PlaneUnreached) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
+        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from error
     except asyncio.CancelledError:
         return
 

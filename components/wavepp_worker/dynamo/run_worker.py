@@ -16,6 +16,7 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.llm import ModelInput
 
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
+from wavepp_worker.dynamo.nats_use import hide_unused_nats
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.worker import WaveppWorker, leave_process
 from wavepp_worker.errors import ConfigError, WaveppError
@@ -58,6 +59,8 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
 
     async def main() -> None:
         worker, config = await make()
+        # From here on none but Dynamo reads them.
+        hide_unused_nats(config)
         for number in (signal.SIGTERM, signal.SIGINT):
             # Dynamo stops the worker. Its handlers come later, and call those that they find.
             asyncio.get_running_loop().add_signal_handler(number, worker.told_to_stop)

@@ -16,16 +16,17 @@ from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_runner import JobRunner
 from wavepp_worker.intake.names import QueueName, token_of
+from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.shares import room_for, shares
 from wavepp_worker.intake.streams import ConsumerLoad, QueueStreams
 from wavepp_worker.intake.taken_job import TakenJob
+from wavepp_worker.nats_variables import nats_environment
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 30.0
-"""Until the server has to be there when a worker starts."""
+_MEANWHILE = "; until then this worker takes no jobs"
 ASK_SECONDS = 2.0
 """How long one request for jobs waits at the server."""
 LOOK_SECONDS = 0.02
@@ -43,28 +44,28 @@ class Intake:
     """The jobs of one replica. ``start`` and ``close`` may block; all methods are thread-safe."""
 
     def __init__(self, prefills: Prefills, config: IntakeConfig, name: QueueName) -> None:
-        """Nothing is started yet."""
+        """Nothing is started yet; where the server is, is read from the environment now."""
         self.counts = IntakeCounts()
+        self._environment = nats_environment()
         self._prefills = prefills
         self._config = config
         self._name = name
         self._taken: dict[int, TakenJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._taking = False
+        self._taking = True
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="intake", daemon=True)
         self._connection: Any = None
 
     def start(self, replica: str) -> None:
-        """Take jobs from now on.
+        """Take jobs from now on, or from when the server is reached: that is not waited for longer than 3 s.
 
         Args:
             replica: what senders address this one by; no other has it.
 
         Raises:
             ConfigError: the server has no JetStream, or there can be none.
-            QueueError: the server is not there.
         """
         self._thread.start()
         self._call(self._begin(replica)).result()
@@ -95,16 +96,21 @@ class Intake:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _begin(self, replica: str) -> None:
-        config, name = self._config, self._name
-        self._connection = await connect(config.nats_server, f"wavepp {replica}", CONNECT_SECONDS)
-        self._streams = QueueStreams(self._connection, name)
-        await self._streams.ensure()
-        for each in (None, replica):
-            await self._streams.ensure_consumer(each, config.intake_silence)
         self._replica = replica
+        opening = await open_soon(self._open, _MEANWHILE)
+        self._tasks.add(opening)
+        opening.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> None:
+        config, name, replica = self._config, self._name, self._replica
+        if self._connection is None:
+            self._connection = await connect(
+                config.nats_server, self._environment, f"wavepp {replica}", None, _MEANWHILE
+            )
+        self._streams = QueueStreams(self._connection, name)
+        await self._make_queue()
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
-        self._taking = True
         for loop in (self._take(replica), self._take(None), self._sweep(), self._keep()):
             self._spawn(loop)
         logger.info("takes jobs of queue %s as %s", name.root, replica)
@@ -150,9 +156,12 @@ class Intake:
         """The server is not reached, or came back without what there was."""
         await asyncio.sleep(RETRY_SECONDS)
         with suppress(Exception):
-            await self._streams.ensure()
-            for each in (None, self._replica):
-                await self._streams.ensure_consumer(each, self._config.intake_silence)
+            await self._make_queue()
+
+    async def _make_queue(self) -> None:
+        await self._streams.ensure()
+        for each in (None, self._replica):
+            await self._streams.ensure_consumer(each, self._config.intake_silence)
 
     def _room(self) -> int:
         self.counts.held = len(self._taken)

@@ -18,6 +18,7 @@ from wavepp_worker.intake.messages import Answer, Job, JobResult
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.model.sampling_params import SamplingParams
+from wavepp_worker.nats_variables import nats_environment
 
 CONNECT_SECONDS = 10.0
 CALL_SECONDS = 150.0
@@ -47,7 +48,7 @@ class PrefillQueue:
             server: URLs of NATS servers, with commas between; by default ``NATS_SERVER`` of the environment. How to
                 prove oneself is in the environment as well, as for Dynamo (``NATS_AUTH_USERNAME`` and so on).
         """
-        self._client = QueueClient(QueueName(namespace, model), server)
+        self._client = QueueClient(QueueName(namespace, model), server, nats_environment())
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="prefill queue", daemon=True)
         self._closed = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -45,20 +45,27 @@ _TOO_MANY = (10047, 10023)
 class QueueClient:
     """One queue, seen by a sender."""
 
-    def __init__(self, name: QueueName, server: str | None = None) -> None:
-        """``server``: as of ``servers``; nothing is connected yet."""
+    def __init__(self, name: QueueName, server: str | None, environment: Mapping[str, str]) -> None:
+        """``server``, ``environment``: as of ``servers``; nothing is connected yet."""
         self._name = name
         self._server = server
+        self._environment = environment
         self._connection: Any = None
 
-    async def open(self, seconds: float) -> None:
-        """Connect.
+    async def open(self, seconds: float | None, meanwhile: str = "") -> None:
+        """Connect, if that is not done, and make the queue.
+
+        Args:
+            seconds, meanwhile: as of ``connect``.
 
         Raises:
             ConfigError: the server has no JetStream, or there can be none.
             QueueError: the server is not there within ``seconds``.
         """
-        self._connection = await connect(self._server, "wavepp client", seconds)
+        if self._connection is None:
+            self._connection = await connect(
+                self._server, self._environment, "wavepp client", seconds, meanwhile
+            )
         self._streams = QueueStreams(self._connection, self._name)
         self._ledger = JobLedger(self._streams)
         await self._streams.ensure()

@@ -17,16 +17,18 @@ from wavepp_worker.intake.etcd_key import EtcdKey
 from wavepp_worker.intake.limits_key import LimitsKey, limits_key
 from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
 from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefill_limits import PrefillLimits
 from wavepp_worker.intake.prefill_queue import answered
 from wavepp_worker.intake.prefix_places import PrefixPlaces
 from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.nats_variables import nats_environment
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 logger = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 30.0
+_MEANWHILE = "; until then this worker prefills all by itself"
 POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
 LAST_WORDS_SECONDS = 2.0
@@ -139,7 +141,7 @@ class RemotePrefill:
     """
 
     def __init__(self, config: RemotePrefillConfig, name: QueueName, *, etcd: bool = False) -> None:
-        """Nothing is connected yet.
+        """Nothing is connected yet; where the server is, is read from the environment now.
 
         Args:
             etcd: whether the limits are also what a key of etcd says.
@@ -153,7 +155,7 @@ class RemotePrefill:
         )
         self.patience = config.remote_prefill_patience
         self.sent = self.returned = 0
-        self._client = QueueClient(name, config.nats_server)
+        self._client = QueueClient(name, config.nats_server, nats_environment())
         self._places = PrefixPlaces()
         self._queued = 0
         self._reached = False
@@ -162,17 +164,20 @@ class RemotePrefill:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Connect.
+        """Connect; a server that is not there is waited for 3 s, and after that while this worker prefills all itself.
 
         Raises:
             ConfigError: the server has no JetStream, or there can be none.
-            QueueError: the server is not there.
         """
-        await self._client.open(CONNECT_SECONDS)
-        self._reached = True
-        self._tasks.append(asyncio.create_task(self._look()))
+        self._tasks.append(await open_soon(self._open, _MEANWHILE))
         if self._etcd is not None:
             self._tasks.append(asyncio.create_task(self._obey(self._etcd)))
+
+    async def _open(self) -> None:
+        await self._client.open(None, _MEANWHILE)
+        self._reached = True
+        self._tasks.append(asyncio.create_task(self._look()))
+        logger.info("sends long prompts to the queue")
 
     async def close(self) -> None:
         """Leave; idempotent, also if never opened."""

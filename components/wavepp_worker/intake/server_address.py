@@ -1,4 +1,4 @@
-"""Where the NATS server is, and how one connects: the variables are Dynamo's own."""
+"""How one connects to the NATS servers of a queue."""
 
 from __future__ import annotations
 
@@ -11,35 +11,42 @@ from importlib.util import find_spec
 from typing import Any
 
 from wavepp_worker.errors import ConfigError, QueueError
-
-SERVER_VARIABLE = "NATS_SERVER"
-USER_VARIABLE = "NATS_AUTH_USERNAME"
-PASSWORD_VARIABLE = "NATS_AUTH_PASSWORD"
-DEFAULT_SERVER = "nats://127.0.0.1:4222"
+from wavepp_worker.nats_variables import (
+    CREDENTIALS_VARIABLE,
+    DEFAULT_SERVER,
+    NKEY_VARIABLE,
+    PASSWORD_VARIABLE,
+    SERVER_VARIABLE,
+    TOKEN_VARIABLE,
+    USER_VARIABLE,
+    split_servers,
+    without_password,
+)
 
 _AUTHENTICATION = {
     USER_VARIABLE: "user",
     PASSWORD_VARIABLE: "password",
-    "NATS_AUTH_TOKEN": "token",
-    "NATS_AUTH_NKEY": "nkeys_seed_str",
-    "NATS_AUTH_CREDENTIALS_FILE": "user_credentials",
+    TOKEN_VARIABLE: "token",
+    NKEY_VARIABLE: "nkeys_seed_str",
+    CREDENTIALS_VARIABLE: "user_credentials",
 }
 _NEED_NKEYS = ("nkeys_seed_str", "user_credentials")
 
 logger = logging.getLogger(__name__)
 
 
-def servers(given: str | None, environment: Mapping[str, str] = os.environ) -> list[str]:
+def servers(given: str | None, environment: Mapping[str, str]) -> list[str]:
     """The servers' URLs.
 
     Args:
         given: URLs with commas between; None for those of the environment.
+        environment: what there is of NATS's variables.
 
     Raises:
         ConfigError: there is none among them.
     """
     text = given or environment.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    urls = [url.strip() for url in text.split(",") if url.strip()]
+    urls = split_servers(text)
     for url in urls:
         if not re.fullmatch(r"(nats|tls|ws|wss)://.+", url):
             raise ConfigError(
@@ -48,12 +55,7 @@ def servers(given: str | None, environment: Mapping[str, str] = os.environ) -> l
     return urls
 
 
-def without_password(url: str) -> str:
-    """A URL to be shown."""
-    return re.sub(r"//[^/@]*@", "//", url)
-
-
-def authentication(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def authentication(environment: Mapping[str, str]) -> dict[str, str]:
     """What to prove oneself with, as ``nats.connect`` takes it.
 
     Raises:
@@ -76,13 +78,16 @@ def authentication(environment: Mapping[str, str] = os.environ) -> dict[str, str
     return found
 
 
-async def connect(given: str | None, name: str, seconds: float) -> Any:
+async def connect(
+    given: str | None, environment: Mapping[str, str], name: str, seconds: float | None, meanwhile: str = ""
+) -> Any:
     """A connection that comes back by itself whenever it is lost.
 
     Args:
-        given: as of ``servers``.
+        given, environment: as of ``servers``.
         name: who connects, for the server's operator.
-        seconds: until the server has to be there.
+        seconds: until the server has to be there; None tries until it is, four times a second.
+        meanwhile: what is so until then, for the log.
 
     Raises:
         ConfigError: no server can be there, or a library is lacking.
@@ -92,17 +97,19 @@ async def connect(given: str | None, name: str, seconds: float) -> Any:
         import nats
     except ImportError as error:
         raise ConfigError("jobs over NATS need the package nats-py: pip install nats-py") from error
-    urls, proof = servers(given), authentication()
+    urls, proof = servers(given, environment), authentication(environment)
     shown = ", ".join(map(without_password, urls))
     last: list[str] = []
     connections: list[Any] = []
 
     async def on_error(error: Exception) -> None:
-        if not last and not connections:
+        why = str(error) or type(error).__name__
+        if not connections and not last:
+            bound = "until it is" if seconds is None else f"for {seconds:.0f} s"
             logger.warning(
-                "the NATS server %s is not reached yet, and tried for %.0f s: %s", shown, seconds, error
+                "the NATS server %s is not reached yet (%s), and tried %s%s", shown, why, bound, meanwhile
             )
-        last[:] = [str(error) or type(error).__name__]
+        last[:] = [why]
 
     async def on_loss() -> None:
         if connections and not connections[0].is_closed:
@@ -128,10 +135,12 @@ async def connect(given: str | None, name: str, seconds: float) -> Any:
             seconds,
         )
     except (OSError, ValueError, asyncio.TimeoutError, nats.errors.Error) as error:
-        why = last[0] if last else str(error) or f"it does not answer within {seconds:.0f} s"
+        why = last[0] if last else str(error) or f"it does not answer within {seconds or 0.0:.0f} s"
         raise QueueError(
             f"{SERVER_VARIABLE}: no NATS server can be used at {shown}: {why}; start one with JetStream "
             f"(nats-server -js), and name it in {SERVER_VARIABLE}"
         ) from error
+    if last:
+        logger.warning("the NATS server %s is reached", shown)
     connections.append(connection)
     return connection

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.nats_variables import SERVER_VARIABLE, why_unreached
+from wavepp_worker.serve.settings import ServiceSettings
 
 BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
 """Where Dynamo finds the event broker."""
@@ -92,6 +94,25 @@ def loopback_note(planes: Mapping[str, Any]) -> str | None:
         f"as requests and KV are taken at {requests_at}: for several hosts set {REQUESTS_VARIABLE} to this machine's "
         f"address, and {ANSWERS_VARIABLE} to its interface"
     )
+
+
+def check_nats_planes(services: Iterable[ServiceSettings]) -> None:
+    """Refuse to start processes whose Dynamo could not: it connects to NATS at once where a plane is NATS.
+
+    Raises:
+        ConfigError: no server is reached; names the key, and the variable that says where servers are.
+    """
+    found: dict[tuple[str, str | None], str | None] = {}
+    for own in services:
+        environment = {**os.environ, **own.envs}
+        for name in ("request_plane", "event_plane"):
+            if own.flags.get(name) != "nats":
+                continue
+            asked = (name, environment.get(SERVER_VARIABLE))
+            if asked not in found:
+                found[asked] = why_unreached(f"{name}=nats", environment)
+            if (reason := found[asked]) is not None:
+                raise ConfigError(reason)
 
 
 def check_reach(planes: Mapping[str, Any], *, alone: bool) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.nats_variables import PASSWORD_VARIABLE
 from wavepp_worker.serve.broker import Broker
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
@@ -25,7 +26,6 @@ from wavepp_worker.serve.environment import (
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
-from wavepp_worker.serve.queue_server import PASSWORD_VARIABLE
 from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.supervisor import Supervisor
 

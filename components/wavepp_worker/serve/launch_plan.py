@@ -18,6 +18,7 @@ from wavepp_worker.serve.environment import (
     STORE_VARIABLE,
     SYSTEM_HOST_VARIABLE,
     base_environment,
+    check_nats_planes,
     check_reach,
     loopback_note,
 )
@@ -227,7 +228,10 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         if choice is not None:
             workers.append(serving(service, flags, choice))
     queue = None
-    if wants_queue_server([settings[service.name] for service in services]):
+    chosen = [settings[service.name] for service in services]
+    if not wants_queue_server(chosen):
+        check_nats_planes(chosen)
+    else:
         queue = choose_queue_server(held, alone=options.only is not None)
         processes.append(
             Process(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.nats_variables import PASSWORD_VARIABLE, SERVER_VARIABLE, USER_VARIABLE
 from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.settings import ServiceSettings
 
@@ -20,9 +21,6 @@ QUEUE_HEALTH = "/healthz?js-server-only=true"
 RUN_DIRECTORY = "<run directory>"
 """Stands for the run's directory until there is one."""
 
-SERVER_VARIABLE = "NATS_SERVER"
-USER_VARIABLE = "NATS_AUTH_USERNAME"
-PASSWORD_VARIABLE = "NATS_AUTH_PASSWORD"
 _USER = "wavepp"
 _FOLDER = "nats"
 _FILE = "nats.conf"

@@ -1,0 +1,52 @@
+"""Opens a queue for a worker: at once if its server is there, else as soon as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from wavepp_worker.errors import ConfigError
+
+AT_ONCE_SECONDS = 3.0
+"""How long a worker that starts waits for the server, before it goes on without."""
+AGAIN_SECONDS = 2.0
+"""Until it is tried again to open the queue of a server that was reached and does not do."""
+
+logger = logging.getLogger(__name__)
+
+
+async def open_soon(attempt: Callable[[], Awaitable[None]], meanwhile: str) -> asyncio.Task[None]:
+    """Return once the queue is open, or after ``AT_ONCE_SECONDS``.
+
+    Args:
+        attempt: connects, for as long as that takes, and makes what the queue needs; also once more after it failed.
+        meanwhile: what is so until then, for the log.
+
+    Returns:
+        Ends when the queue is open; to be cancelled by whoever leaves before.
+
+    Raises:
+        ConfigError: the server is there at once, and of no use; or there can be none.
+    """
+    late = asyncio.Event()
+    task = asyncio.create_task(_open(attempt, meanwhile, late))
+    done, _ = await asyncio.wait({task}, timeout=AT_ONCE_SECONDS)
+    if done:
+        task.result()
+    late.set()
+    return task
+
+
+async def _open(attempt: Callable[[], Awaitable[None]], meanwhile: str, late: asyncio.Event) -> None:
+    said = ""
+    while True:
+        try:
+            return await attempt()
+        except Exception as error:
+            if not late.is_set() and isinstance(error, ConfigError):
+                raise
+            if str(error) != said:
+                said = str(error)
+                logger.warning("the queue is not open yet (%s), and tried again%s", error, meanwhile)
+        await asyncio.sleep(AGAIN_SECONDS)

@@ -1,0 +1,95 @@
+"""Graphs whose NATS server is not there: without a queue they need none, with one they answer all the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.graph_process import REPOSITORY, serve_graph
+from tests.support.nats_servers import NatsServer
+from tests.support.reference import Reference
+from tests.support.served_graph import ServedGraph
+
+pytestmark = pytest.mark.e2e
+
+
+def prompt(seed: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(256) for _ in range(300)]
+
+
+def test_a_graph_with_a_queue_starts_and_starts_again_without_its_server(
+    ascii_model: Path, reference: Reference, tmp_path: Path
+) -> None:
+    server = NatsServer(tmp_path)
+    words = [
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        "--PrefillWorker.pp=1",
+        "--PrefillWorker.ServiceArgs.workers=1",
+        "--DecodeWorker.max_local_prefill_length=64",
+    ]
+    try:
+        with (
+            serve_graph(
+                "graphs:disagg_wavepp_queue", *words, env={"NATS_SERVER": server.url}, cwd=REPOSITORY
+            ) as running,
+            httpx.Client(base_url=running.base_url, timeout=120) as http,
+        ):
+            graph = ServedGraph(running, http)
+
+            def text(seed: int) -> str:
+                return graph.complete(prompt(seed), max_tokens=4)["choices"][0]["text"]
+
+            def sent() -> float:
+                return graph.metric(graph.workers("DecodeWorker")[0], "wavepp_remote_prefills_total")
+
+            def warned() -> int:
+                # What a worker said before it was killed is printed once more.
+                return sum(
+                    "is not reached yet" in line for line in running.log().splitlines() if "|   >" not in line
+                )
+
+            def renewed() -> bool:
+                entries = [*graph.workers("DecodeWorker"), *graph.workers("PrefillWorker")]
+                return all(entry["ready"] and entry["restarts"] == 1 for entry in entries)
+
+            assert warned() == 2, running.log()
+            assert text(1) == reference.text(prompt(1), 4)
+            for service in ("DecodeWorker", "PrefillWorker"):
+                os.kill(graph.workers(service)[0]["pid"], signal.SIGKILL)
+            running.wait_for(renewed, 90)
+            assert warned() == 4, running.log()
+            running.wait_for(
+                lambda: graph.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200
+            )
+            assert text(2) == reference.text(prompt(2), 4)
+            assert sent() == 0
+            assert "Traceback" not in running.log()
+            server.start()
+            running.wait_for(lambda: running.log().count("takes jobs of queue") == 1)
+            running.wait_for(lambda: "sends long prompts to the queue" in running.log())
+            assert text(3) == reference.text(prompt(3), 4)
+            assert sent() == 1
+    finally:
+        server.close()
+
+
+def test_a_graph_without_a_queue_does_not_care_where_nats_is(ascii_model: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        env = {"NATS_SERVER": f"nats://127.0.0.1:{nobody.getsockname()[1]}", "NATS_AUTH_TOKEN": "t"}
+        words = [f"--Common.model={ascii_model}", "--Worker.pp=1"]
+        with serve_graph("graphs:agg_wavepp", *words, env=env, cwd=REPOSITORY) as running:
+            answer = httpx.post(
+                f"{running.base_url}/v1/completions",
+                json={"model": running.model, "prompt": [1, 2], "max_tokens": 2},
+                timeout=60,
+            )
+            assert answer.status_code == 200, answer.text

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from wavepp_worker.errors import ConfigError, QueueError
+from wavepp_worker.intake import opening
+from wavepp_worker.intake.opening import open_soon
+
+
+class Server:
+    """Does what it is told to when a queue is to be opened."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.there = asyncio.Event()
+        self.failures = list(failures)
+
+    async def attempt(self) -> None:
+        await self.there.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.05)
+    monkeypatch.setattr(opening, "AGAIN_SECONDS", 0.01)
+
+
+def test_a_server_that_is_there_is_waited_for() -> None:
+    async def run() -> None:
+        server = Server()
+        server.there.set()
+        assert (await open_soon(server.attempt, "")).done()
+
+    asyncio.run(run())
+
+
+def test_one_that_is_not_there_is_tried_on_whatever_it_says_at_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        server = Server(ConfigError("no JetStream"), ConfigError("no JetStream"), OSError("gone"))
+        begun = time.monotonic()
+        task = await open_soon(server.attempt, "; nothing is taken")
+        assert not task.done()
+        assert time.monotonic() - begun < 5
+        server.there.set()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(run())
+    said = [record.getMessage() for record in caplog.records]
+    assert [sentence.partition("(")[2] for sentence in said] == [
+        "no JetStream), and tried again; nothing is taken",
+        "gone), and tried again; nothing is taken",
+    ]
+
+
+def test_one_of_no_use_is_refused_at_the_start_and_one_that_fails_is_not() -> None:
+    async def run() -> None:
+        server = Server(QueueError("busy"), ConfigError("no JetStream"))
+        server.there.set()
+        with pytest.raises(ConfigError, match="no JetStream"):
+            await open_soon(server.attempt, "")
+
+    asyncio.run(run())
