@@ -73,7 +73,8 @@ def bootstrap_address(request: GenerateRequest) -> BootstrapAddress | None:
         key, _, host = str(info.get("bootstrap_host")).partition("@")
         return BootstrapAddress(host=host, port=port, room=room, secret=_secret(key).for_room(room))
     params = (request.get("prefill_result") or {}).get("disaggregated_params")
-    if not params and LOCAL_PREFILL in (request.get("annotations") or ()):
+    annotations = request.get("annotations")
+    if not params and isinstance(annotations, list) and LOCAL_PREFILL in annotations:
         return None
     if not params:
         raise InvalidRequest(
