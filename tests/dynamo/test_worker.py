@@ -179,6 +179,11 @@ def test_controls(kind: str, text_model: Path) -> None:
         timings = await worker.engine_control("timings", {"last": 4})
         assert len(timings["timings"]) == (0 if kind == "decode" else 1)
         assert (await worker.engine_control("timings", {"last": "x"}))["status"] == "error"
+        unknown = await worker.engine_control("timings", {"lst": 1})
+        assert unknown == {
+            "status": "error",
+            "message": "lst: unknown; timings takes last, of how many requests",
+        }
         assert (await worker.engine_control("other", {}))["status"] == "error"
         handler = worker._handler if kind != "agg" else worker._prefill
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -44,6 +45,25 @@ def test_a_worker_has_the_time_to_stop_that_the_user_or_else_dynamo_gives_it(
     assert given("--stop-timeout", "3") == "8"
     monkeypatch.setenv("DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT", "60")
     assert given() == "60"
+
+
+@pytest.mark.parametrize("option", ["--start-timeout", "--health-timeout"])
+def test_a_limit_that_nothing_could_keep_is_refused(option: str) -> None:
+    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:agg_wavepp", "--dry-run", f"{option}=0"])
+    assert result.exit_code == 2
+    assert option in result.output
+    assert "range x>=1" in re.sub(r"[│\s]+", " ", result.output)
+
+
+def test_an_error_is_a_json_object_where_lines_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYN_LOGGING_JSONL", "1")
+    result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:nothing", "--dry-run"])
+    assert result.exit_code == 2
+    [line] = result.stderr.splitlines()
+    said = json.loads(line)
+    assert said["message"].startswith("graph graphs:nothing: ")
+    assert (said["level"], said["process"]) == ("ERROR", "dynamo serve")
+    assert said["time"].endswith("Z")
 
 
 def test_without_a_graph_those_that_there_are_are_listed() -> None:

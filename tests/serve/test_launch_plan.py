@@ -242,6 +242,26 @@ def test_an_architecture_that_cannot_run_is_refused_before_anything_starts(
         make_launch_plan(resolve("graphs:disagg_wavepp"), {"Common": {"model": str(model)}}, Options())
 
 
+def test_files_of_a_model_that_contradict_each_other_are_refused_before_anything_starts(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_llama, tmp_path / "model"))
+    config = {"Common": {"model": str(model)}}
+    said = json.loads((model / "config.json").read_text())
+    layers = said["num_hidden_layers"]
+    (model / "config.json").write_text(json.dumps({**said, "num_hidden_layers": layers + 2}))
+    with pytest.raises(
+        ConfigError, match=rf"^\w+\.model: .* has weights of {layers} layers, where .* says {layers + 2} "
+    ):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+    (model / "config.json").write_text(json.dumps(said))
+    (model / "generation_config.json").write_text('{"do_sample": true, "temperature": "hot"}')
+    with pytest.raises(
+        ConfigError, match=r"^\w+Worker\.model: temperature in .*/generation_config\.json should"
+    ):
+        make_launch_plan(resolve("graphs:disagg_wavepp"), config, Options())
+
+
 def test_a_key_of_another_service_is_told_whose_it_is() -> None:
     with pytest.raises(ConfigError, match=r"^DecodeWorker\.pp: unknown; pp is a key of PrefillWorker$"):
         make_launch_plan(resolve("graphs:disagg_wavepp"), {"DecodeWorker": {"pp": 2}}, Options())

@@ -98,6 +98,10 @@ def test_in_a_file_with_its_line(tmp_path: Path) -> None:
     )
     words = ("-f", str(file), "--Common.block=8", "--PrefillWorker.chunk=-1")
     assert refused(*words).startswith("--PrefillWorker.chunk: should be at least")
+    file.write_text("PrefillWorker:\n  pp:\n")
+    assert refused("-f", str(file)) == (
+        f"-f {file}, line 2: PrefillWorker.pp has no value; give it one, or leave the key out\n"
+    )
     file.write_text("Common: {dtype: auto}\nCommon: {dtype: auto}\n")
     assert refused("-f", str(file)).startswith(f"-f {file}, line 2: Common is in line 1 already")
 

@@ -31,6 +31,7 @@ from wavepp_worker.intake.server_address import servers
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.device import check_device
 from wavepp_worker.model.free_memory import free_memory
+from wavepp_worker.model.generation_config import read_generation_config
 from wavepp_worker.model.kv_share import DEFAULT_FRACTIONS
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.timed_model import is_timed
@@ -72,6 +73,7 @@ class _EngineArgs(WorkerArgs):
         with as_flags(self.spell):
             check_start(self.settled(shape).engine, shape)
             _check_template(self.model, self.runtime)
+            read_generation_config(self.model)
         self.host()
 
     def settled(self, shape: ModelShape) -> Self:
@@ -160,6 +162,7 @@ class DecodeArgs(WorkerArgs):
         with as_flags(self.spell):
             _check_decode(self.settled(shape).decode, shape)
             _check_template(self.model, self.runtime)
+            read_generation_config(self.model)
 
 
 @dataclass(frozen=True, kw_only=True)

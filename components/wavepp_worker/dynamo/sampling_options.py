@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.generation_config import read_generation_config
 from wavepp_worker.model.sampling import SamplingParams
 
 SAMPLING_KEYS = frozenset(SamplingParams.__struct_fields__) - {"logprobs"}
@@ -22,12 +22,11 @@ def default_sampling(model: Path) -> SamplingParams:
     """What a request that says nothing gets: the model's ``generation_config.json``, else greedy.
 
     This is transformers' own rule, so that the same model answers alike behind both.
+
+    Raises:
+        ConfigError: the file cannot be used.
     """
-    try:
-        config = json.loads((model / "generation_config.json").read_text())
-    except FileNotFoundError:
-        return SamplingParams()
-    said = {key: value for key, value in config.items() if value is not None}
+    said = read_generation_config(model)
     penalty = float(said.get("repetition_penalty") or 1.0)
     if not said.get("do_sample"):
         return SamplingParams(repetition_penalty=penalty)

@@ -182,6 +182,11 @@ class WaveppWorker(LLMEngine):
                     return {"status": "ok", **msgspec.to_builtins(self.description())}
                 case "timings":
                     last = body.get("last", 16)
+                    if others := body.keys() - {"last"}:
+                        return {
+                            "status": "error",
+                            "message": f"{min(others)}: unknown; timings takes last, of how many requests",
+                        }
                     if not isinstance(last, int) or last < 1:
                         return {
                             "status": "error",

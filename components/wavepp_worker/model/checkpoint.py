@@ -15,6 +15,8 @@ from wavepp_worker.model.file_digest import file_digests
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 TOKENIZER = "tokenizer.json"
 _HEADER_LIMIT = 100_000_000
+_OF_A_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+"""In the name of a weight, the number of its layer."""
 
 
 def require_model_dir(model_dir: Path) -> None:
@@ -134,6 +136,17 @@ def checkpoint_dtype(model_dir: Path) -> str:
             "supported"
         )
     return _DTYPES[name]
+
+
+def stored_layers(model_dir: Path) -> int:
+    """How many layers the checkpoint has weights of; 0 if their names do not tell."""
+    numbers = (
+        int(match[1])
+        for file in weight_files(model_dir)
+        for name in read_header(file)
+        if (match := _OF_A_LAYER.search(name)) is not None
+    )
+    return 1 + max(numbers, default=-1)
 
 
 def content_id(model_dir: Path) -> str:

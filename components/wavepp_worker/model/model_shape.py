@@ -15,6 +15,7 @@ from wavepp_worker.model.checkpoint import (
     read_json,
     require_model_dir,
     require_tokenizer,
+    stored_layers,
 )
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
@@ -49,8 +50,14 @@ def read_model_shape(model_dir: Path) -> ModelShape:
         return ModelShape(timed.layers, timed.context_length, "bfloat16", has_chat_template=False)
     require_model_dir(model_dir)
     config = read_json(model_dir / "config.json")
+    layers, stored = _size(model_dir, config, "num_hidden_layers"), stored_layers(model_dir)
+    if layers is not None and 0 < stored < layers:
+        raise ConfigError(
+            f"model: {model_dir} has weights of {stored} layers, where its config.json says {layers} "
+            "(num_hidden_layers); give a directory in which the two belong together"
+        )
     return ModelShape(
-        _size(model_dir, config, "num_hidden_layers"),
+        layers,
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),

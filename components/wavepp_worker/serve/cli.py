@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -14,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
+from wavepp_worker.log_form import lines_are_json
 from wavepp_worker.serve.config_sources import deep_merge, merge, read_file, split_overrides
 from wavepp_worker.serve.former_launcher import COMMANDS, OPTIONS, variable_objection
 from wavepp_worker.serve.graph import COMMON, GRAPHS, Graph, resolve, shipped
@@ -21,6 +23,7 @@ from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, StartFailed
 from wavepp_worker.serve.launch import describe, launch
 from wavepp_worker.serve.launch_plan import Options, make_launch_plan
+from wavepp_worker.serve.log import own_line
 from wavepp_worker.serve.run_dir import check_run_dir
 from wavepp_worker.serve.setting_variables import variable_settings
 from wavepp_worker.serve.written_keys import WrittenKeys
@@ -140,12 +143,13 @@ def serve(
         ),
     ] = None,
     start_timeout: Annotated[
-        float, typer.Option(help="Seconds until everything must be ready, and a process that is restarted.")
+        float,
+        typer.Option(min=1, help="Seconds until everything must be ready, and a process that is restarted."),
     ] = KeepLimits.start_seconds,
     health_timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds without an answer to health checks until a process is killed and restarted."
+            min=1, help="Seconds without an answer to health checks until a process is killed and restarted."
         ),
     ] = KeepLimits.silent_seconds,
     restarts_per_minute: Annotated[
@@ -243,7 +247,10 @@ def _as_written(
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.secho(f"error: {message}", fg="red", err=True)
+    if lines_are_json(os.environ):
+        typer.echo(own_line(time.time(), "ERROR", message), err=True)
+    else:
+        typer.secho(f"error: {message}", fg="red", err=True)
     raise typer.Exit(code)
 
 

@@ -69,7 +69,7 @@ class Log:
     def say(self, text: str, style: str = "") -> None:
         """One line of the launcher."""
         if self._json:
-            self._object(_OWN, {"level": _LEVELS.get(style, "INFO"), "target": _OWN, "message": text})
+            self._output.write(own_line(time.time(), _LEVELS.get(style, "INFO"), text) + "\n")
         else:
             self._print(_OWN, "bold", Text(text, style=style))
 
@@ -130,8 +130,16 @@ class Log:
         self._object(label, entry)
 
     def _object(self, label: str, entry: dict[str, Any]) -> None:
-        now = line_time(time.time())
-        self._output.write(json.dumps({"time": now, **entry, "process": label}) + "\n")
+        self._output.write(_json_line(time.time(), label, entry) + "\n")
 
     def _print(self, label: str, style: str, text: Text) -> None:
         self._console.print(Text.assemble((f"{label:<{self._width}} | ", style), text), soft_wrap=True)
+
+
+def own_line(now: float, level: str, message: str) -> str:
+    """One line of the launcher as a JSON object; ``now`` in seconds since 1970."""
+    return _json_line(now, _OWN, {"level": level, "target": _OWN, "message": message})
+
+
+def _json_line(now: float, label: str, entry: Mapping[str, Any]) -> str:
+    return json.dumps({"time": line_time(now), **entry, "process": label})

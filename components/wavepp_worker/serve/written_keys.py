@@ -37,7 +37,9 @@ class WrittenKeys:
         self._written |= short
 
     def rewrite(self, message: str) -> str:
-        """A sentence about ``Service.key`` as one about what the user wrote."""
+        """A sentence about ``Service.key`` as one about what the user wrote; about a place in a file, as it is."""
+        if message.startswith("-f "):
+            return message
         sections = {service.name for service in self._graph.services} | {
             key.partition(".")[0] for key in self._written
         }
