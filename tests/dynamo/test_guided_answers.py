@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
@@ -24,6 +23,7 @@ from tests.support.json_schemas import random_schema
 from tests.support.tiny_models import EOS, VOCABULARY
 
 pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
 
 SCHEMAS = 200
 MOST_TOKENS = 300

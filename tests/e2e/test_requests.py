@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.support.guided import Tokens
 from tests.support.served_graph import ServedGraph
 
 pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
 pytestmark = pytest.mark.e2e
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
