@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.serve.status import read_state, run_dirs
+from wavepp_worker.nats_variables import SERVER_VARIABLE
+from wavepp_worker.setting_names import flag_of
 
 SEE = "wavepp status says what runs here"
 
@@ -51,20 +52,25 @@ def submit(
     """
     from wavepp_worker.intake.job_file import read_job_line, run_job_file
     from wavepp_worker.intake.prefill_queue import PrefillQueue
+    from wavepp_worker.intake.running_queues import choose_queue, running_queues
     from wavepp_worker.runtime.client.prompt_lines import STANDARD, open_prompts
     from wavepp_worker.runtime.client.result_lines import open_results
 
     try:
-        elsewhere = server is not None or "NATS_SERVER" in os.environ
+        elsewhere = server is not None or SERVER_VARIABLE in os.environ
         if model is None or not elsewhere:
-            graph = _running_graph(model)
-            model, namespace = model or graph["model"], namespace or graph.get("namespace")
-            if not elsewhere:
-                os.environ.update(graph.get("queue", {}))
+            graph = choose_queue(running_queues(), model, namespace, server_known=elsewhere, spell=flag_of)
+            if graph is not None:
+                model, namespace = graph.model, graph.namespace
+            elif model is None:
+                raise ConfigError(
+                    f"--model: no graph of this user takes jobs here ({SEE}); start one with "
+                    "--PrefillWorker.intake=nats, or give --model and --server of one that runs elsewhere"
+                )
         with open_prompts(jobs, read_job_line) as source, open_results(out, jobs) as results:
             # A bar over lines of results would make both unreadable.
             shown = out != STANDARD or not sys.stdout.isatty()
-            queue = PrefillQueue(str(model), namespace=namespace or "dynamo", server=server)
+            queue = PrefillQueue(model, namespace=namespace, server=server)
             run = run_job_file(queue, source, results, ahead=ahead, shown=shown, again=again)
     except ConfigError as error:
         _leave(str(error), 2)
@@ -79,32 +85,6 @@ def submit(
     typer.echo(json.dumps(run.summary()), err=out == STANDARD)
     if run.failed:
         _leave(f"{run.failed} of {run.prompts} jobs failed; their result lines say why", 1)
-
-
-def _running_graph(model: str | None) -> dict[str, Any]:
-    """The one graph of this user that takes jobs, by what its launcher says; of ``model``, if that is given.
-
-    Empty if there is none of that model: then its server may be where servers are by default.
-
-    Raises:
-        ConfigError: there is none, or several.
-    """
-    states = [state for each in run_dirs() if (state := read_state(each)) is not None]
-    taking = [state for state in states if state.get("queue") is not None]
-    fitting = [state for state in taking if model is None or state["model"] == model]
-    if not fitting and model is not None:
-        return {}
-    if not fitting:
-        raise ConfigError(
-            f"--model: no graph of this user takes jobs here ({SEE}); start one with --PrefillWorker.intake=nats, or "
-            "give --model and --server of one that runs elsewhere"
-        )
-    if len(fitting) > 1:
-        names = ", ".join(sorted({str(state["model"]) for state in fitting}))
-        raise ConfigError(
-            f"--model: {len(fitting)} graphs take jobs here, of {names}; name one, with --server ({SEE})"
-        )
-    return fitting[0]
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

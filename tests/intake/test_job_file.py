@@ -61,7 +61,7 @@ def test_without_a_server_or_a_graph_it_says_what_to_do(
     jobs = tmp_path / "jobs.jsonl"
     jobs.write_text('{"id": "a", "token_ids": [1]}\n')
     monkeypatch.setattr("wavepp_worker.intake.prefill_queue.CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr("wavepp_worker.submit_command.run_dirs", lambda: [])
+    monkeypatch.setattr("wavepp_worker.intake.running_queues.run_dirs", lambda: [])
     monkeypatch.delenv("NATS_SERVER", raising=False)
     given = ["submit", str(jobs), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, given)

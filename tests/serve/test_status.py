@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 from wavepp_worker.serve import guard
-from wavepp_worker.serve.status import run_dirs
+from wavepp_worker.serve.run_state import run_dirs
 
 
 @pytest.fixture

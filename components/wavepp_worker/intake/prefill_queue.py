@@ -17,10 +17,12 @@ from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, Req
 from wavepp_worker.intake.messages import Answer, Job, JobResult
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.queue_client import QueueClient
+from wavepp_worker.intake.running_queues import choose_queue, running_queues
 from wavepp_worker.model.sampling_params import SamplingParams
-from wavepp_worker.nats_variables import nats_environment
+from wavepp_worker.nats_variables import SERVER_VARIABLE, nats_environment
 
 CONNECT_SECONDS = 10.0
+DEFAULT_NAMESPACE = "dynamo"
 CALL_SECONDS = 150.0
 
 _ERRORS = {
@@ -39,16 +41,20 @@ class PrefillQueue:
     Use it as a context manager, or call ``open`` and ``close``. All methods are thread-safe.
     """
 
-    def __init__(self, model: str, *, namespace: str = "dynamo", server: str | None = None) -> None:
+    def __init__(self, model: str, *, namespace: str | None = None, server: str | None = None) -> None:
         """Nothing is connected yet.
 
         Args:
             model: the name that clients ask for.
-            namespace: Dynamo's, of the workers.
-            server: URLs of NATS servers, with commas between; by default ``NATS_SERVER`` of the environment. How to
-                prove oneself is in the environment as well, as for Dynamo (``NATS_AUTH_USERNAME`` and so on).
+            namespace: Dynamo's, of the workers; by default that of a graph that runs here, else ``dynamo``.
+            server: URLs of NATS servers, with commas between; by default ``NATS_SERVER`` of the environment, else that
+                of the graph of this user that runs here and takes jobs of this model. How to prove oneself to another
+                is in the environment as well, as for Dynamo (``NATS_AUTH_USERNAME`` and so on).
         """
-        self._client = QueueClient(QueueName(namespace, model), server, nats_environment())
+        self._client: QueueClient
+        self._model = model
+        self._namespace = namespace
+        self._server = server
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="prefill queue", daemon=True)
         self._closed = False
@@ -65,15 +71,27 @@ class PrefillQueue:
         """Connect, within ``seconds``.
 
         Raises:
-            ConfigError: the server has no JetStream, or there can be none; names what to set.
+            ConfigError: no graph here takes jobs of this model, or several do; the server has no JetStream, or there
+                can be none; names what to set.
             QueueError: the server is not there.
         """
+        self._client = self._find()
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._client.open(seconds), self._loop).result()
         except BaseException:
             self.close()
             raise
+
+    def _find(self) -> QueueClient:
+        environment = nats_environment()
+        namespace = self._namespace
+        if self._server is None and SERVER_VARIABLE not in environment:
+            running = choose_queue(running_queues(), self._model, namespace)
+            if running is not None:
+                namespace = running.namespace
+                environment |= running.environment
+        return QueueClient(QueueName(namespace or DEFAULT_NAMESPACE, self._model), self._server, environment)
 
     def close(self) -> None:
         """Leave; jobs that were sent go on, and who sends their ids again gets their answers. Idempotent."""

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from wavepp_worker.serve import guard
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_dir import STATE_FILE
+from wavepp_worker.serve.run_state import read_state, run_dirs
 from wavepp_worker.serve.worker_load import load_lines
-
-
-def run_dirs() -> list[Path]:
-    """The directories of all runs whose processes this user may look at."""
-    return sorted({Path(directory) for _, directory in guard.processes()})
-
-
-def read_state(run_dir: Path) -> dict[str, Any] | None:
-    """What a launcher says of its run; None if there is none."""
-    try:
-        state = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return state if isinstance(state, dict) and "processes" in state else None
 
 
 async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
