@@ -56,7 +56,7 @@ INVALID: tuple[dict[str, Any], ...] = (
     {"prompt": [1, 2, 100_000]},
     {"prompt": [1], "no_such_parameter": 1},
     {"prompt": [1], "temperature": -1},
-    {"prompt": [1], "n": 2},
+    {"prompt": [1], "n": 129},
     {"prompt": [1], "suffix": "x"},
     {"prompt": {"a": 1}},
     {"prompt": [1], "max_tokens": "many"},
