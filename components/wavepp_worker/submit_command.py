@@ -71,7 +71,7 @@ def submit(
             # A bar over lines of results would make both unreadable.
             shown = out != STANDARD or not sys.stdout.isatty()
             queue = PrefillQueue(model, namespace=namespace, server=server)
-            run = run_job_file(queue, source, results, ahead=ahead, shown=shown, again=again)
+            run = run_job_file(queue, source, results, _warn, ahead=ahead, shown=shown, again=again)
     except ConfigError as error:
         _leave(str(error), 2)
     except WaveppError as error:
@@ -85,6 +85,10 @@ def submit(
     typer.echo(json.dumps(run.summary()), err=out == STANDARD)
     if run.failed:
         _leave(f"{run.failed} of {run.prompts} jobs failed; their result lines say why", 1)
+
+
+def _warn(sentence: str) -> None:
+    typer.secho(f"warning: {sentence}", fg="yellow", err=True)
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

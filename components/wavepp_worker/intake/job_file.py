@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from wavepp_worker.errors import ConfigError, InvalidRequest, QueueError, WaveppError
 from wavepp_worker.intake.messages import Job, JobResult
 from wavepp_worker.intake.prefill_queue import PrefillQueue
+from wavepp_worker.intake.served_watch import ServedWatch
 from wavepp_worker.runtime.client.file_run import FileRun, result_record, write_all
 from wavepp_worker.runtime.client.prompt_feed import Asked, PromptFeed
 from wavepp_worker.runtime.client.prompt_lines import PromptSource
@@ -39,6 +41,7 @@ def run_job_file(
     queue: PrefillQueue,
     source: PromptSource[Job],
     results: ResultLines,
+    say: Callable[[str], None],
     *,
     ahead: int,
     shown: bool,
@@ -51,13 +54,15 @@ def run_job_file(
 
     Args:
         queue: not open yet; closed afterwards.
+        say: told that no worker takes jobs, for whoever waits.
         ahead: most jobs that are sent and not answered.
         again: run jobs once more that failed before.
         shown: show progress on standard error.
 
     Raises:
         ConfigError: the server has no JetStream, or there can be none.
-        WaveppError: the server is not there, or the results cannot be written; says how many are.
+        WaveppError: the server is not there, no worker was seen for 300 s, or the results cannot be written; says how
+            many are.
         BrokenPipeError: nobody reads the results any more.
     """
     begun = time.monotonic()
@@ -74,7 +79,7 @@ def run_job_file(
     def record_of(asked: Asked[Job, JobResult]) -> dict[str, Any]:
         record = result_record(asked)
         if stopped:
-            raise QueueError("the queue was closed")
+            raise QueueError(watch.reason or "the queue was closed")
         if "error" not in record:
             assert not isinstance(asked.answer, InvalidRequest)
             answer = asked.answer.result()
@@ -83,9 +88,10 @@ def run_job_file(
                 record["handoff"] = msgspec.to_builtins(answer.handoff)
         return record
 
+    watch = ServedWatch(queue, say, stop)
     with StopSignals(stop) as signals:
         try:
-            with PromptProgress(source, shown=shown) as progress, queue:
+            with PromptProgress(source, shown=shown) as progress, queue, watch:
                 run.start_seconds = time.monotonic() - begun
                 progress.begin("jobs")
                 write_all(feed, record_of, results, progress, run)

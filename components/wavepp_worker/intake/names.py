@@ -24,6 +24,12 @@ def token_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
+def queue_of(stream: str) -> str | None:
+    """The queue that has a stream for its jobs, as ``NAMESPACE/MODEL`` in tokens; None of another stream."""
+    found = re.fullmatch(r"wavepp:([^:]+):([^:]+):jobs", stream)
+    return None if found is None else f"{found[1]}/{found[2]}"
+
+
 @dataclass(frozen=True)
 class QueueName:
     """The queue of one model in one Dynamo namespace.

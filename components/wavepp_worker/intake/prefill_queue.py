@@ -175,6 +175,27 @@ class PrefillQueue:
         """
         return self._call(self._client.depth())
 
+    def served(self) -> bool:
+        """Whether a worker asks for jobs, or has some. One whose room is all taken by other requests does neither.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        return self._call(self._client.served())
+
+    def others(self) -> list[str]:
+        """The other queues on the server that workers have taken jobs of, as ``NAMESPACE/MODEL``.
+
+        Raises:
+            QueueError: the server does not say.
+        """
+        return self._call(self._client.others())
+
+    @property
+    def called(self) -> str:
+        """Its model and namespace, to be shown; once it is open."""
+        return f"model {self._client.name.model} in namespace {self._client.name.namespace}"
+
     def _call(self, work: Coroutine[Any, Any, Value]) -> Value:
         if self._closed or not self._thread.is_alive():
             work.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from wavepp_worker.errors import InvalidRequest, QueueError
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
@@ -42,12 +42,15 @@ _NOT_STORED = 10077
 _TOO_MANY = (10047, 10023)
 
 
+Value = TypeVar("Value")
+
+
 class QueueClient:
     """One queue, seen by a sender."""
 
     def __init__(self, name: QueueName, server: str | None, environment: Mapping[str, str]) -> None:
         """``server``, ``environment``: as of ``servers``; nothing is connected yet."""
-        self._name = name
+        self.name = name
         self._server = server
         self._environment = environment
         self._connection: Any = None
@@ -66,7 +69,7 @@ class QueueClient:
             self._connection = await connect(
                 self._server, self._environment, "wavepp client", seconds, meanwhile
             )
-        self._streams = QueueStreams(self._connection, self._name)
+        self._streams = QueueStreams(self._connection, self.name)
         self._ledger = JobLedger(self._streams)
         await self._streams.ensure()
 
@@ -97,7 +100,7 @@ class QueueClient:
             if (state := read_state(message.data)) is not None:
                 heard.put_nowait(state)
 
-        subscription = await self._connection.subscribe(self._name.state(job.token), cb=hear)
+        subscription = await self._connection.subscribe(self.name.state(job.token), cb=hear)
         try:
             found = await self._ledger.find(job.token, SEND_SECONDS)
             forgiven = again and await self._forgive(job.token, found)
@@ -130,7 +133,7 @@ class QueueClient:
                 return
             with suppress(Overtaken):
                 await self._ledger.write(job, answer, found.revision if found else 0, SEND_SECONDS)
-                await self._connection.publish(self._name.cancel(job), b"")
+                await self._connection.publish(self.name.cancel(job), b"")
                 return
 
     async def _forgive(self, job: str, found: Recorded | None) -> bool:
@@ -176,6 +179,30 @@ class QueueClient:
         # Those address replicas that never were, or wait for the first replica at all.
         return sum(load.waiting for load in loads) + max(0, orphans)
 
+    async def served(self) -> bool:
+        """Whether a worker asks for jobs, or has some. One whose room is all taken otherwise does neither.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        return any(load.asking or load.taken for load in await self._told(self._streams.loads()))
+
+    async def others(self) -> list[str]:
+        """As of the streams.
+
+        Raises:
+            QueueError: the server does not say.
+        """
+        return await self._told(self._streams.others())
+
+    async def _told(self, question: Awaitable[Value]) -> Value:
+        from nats.errors import Error
+
+        try:
+            return await question
+        except Error as error:
+            raise QueueError(f"the NATS server does not say who is there: {error}") from error
+
     async def _send(self, job: Job, data: bytes) -> bool:
         """Queue it; False if its id is known."""
         from nats.errors import Error, MaxPayloadError
@@ -187,7 +214,7 @@ class QueueClient:
         while True:
             try:
                 await self._streams.jetstream.publish(
-                    self._name.job(job.token, job.replica), data, headers=headers
+                    self.name.job(job.token, job.replica), data, headers=headers
                 )
                 return True
             except MaxPayloadError as error:

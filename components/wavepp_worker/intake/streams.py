@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import ConfigError, QueueError
-from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.names import QueueName, queue_of
 
 RESULT_SECONDS = 3600
 """How long what became of a job is kept, and an id means that job."""
@@ -46,12 +46,14 @@ class ConsumerLoad:
         waiting: not taken by anybody yet.
         taken: delivered, and not over.
         next_number: the stream's number from which on those that wait are.
+        asking: requests of workers for jobs that wait at the server.
     """
 
     replica: str | None
     waiting: int
     taken: int
     next_number: int
+    asking: int
 
 
 class QueueStreams:
@@ -196,11 +198,18 @@ class QueueStreams:
                     info.num_pending or 0,
                     info.num_ack_pending or 0,
                     (info.delivered.stream_seq if info.delivered else 0) + 1,
+                    info.num_waiting or 0,
                 )
                 for info in page
             ]
             if len(page) < 256:
                 return found
+
+    async def others(self) -> list[str]:
+        """The queues on the server but this one that workers have taken jobs of, as ``NAMESPACE/MODEL``."""
+        streams = await self.jetstream.streams_info()
+        names = [each.config.name or "" for each in streams if each.state.consumer_count]
+        return sorted(filter(None, map(queue_of, {*names} - {self.name.jobs_stream})))
 
     async def jobs(self) -> int:
         """Jobs that are not over."""
