@@ -108,6 +108,7 @@ SEVERAL_MODULES = {
         "what holds of every planner", ("runtime/planning/planner.py",)
     ),
     "runtime/trace/test_traced_runs.py": Together("the trace of real runs"),
+    "serve/test_status.py": Together("the runs that are there", ("serve/runs.py",)),
     "serve/test_launch_plan.py": Together(
         "what a plan says before anything starts",
         ("serve/flag_check.py", "serve/http_address.py", "serve/model_choice.py"),

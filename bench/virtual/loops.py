@@ -11,8 +11,8 @@ from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
     LaneAdmitted,
+    LaneMessage,
     LaneProgress,
     RequestsWaiting,
 )
@@ -63,7 +63,7 @@ class VirtualLoops:
             rank.number: FollowerLoop(rank.parts.order, rank.timeline, config.wait) for rank in ranks[1:]
         }
         self._events, self._ranks, self._latency = events, ranks, latency
-        self._messages: list[RequestsWaiting | LaneAdmitted | LaneAborted] = []
+        self._messages: list[LaneMessage] = []
         self._completions: list[WaveDone] = []
         self._seconds: dict[int, float] = {}
         self._ring_opened = 0.0
@@ -71,7 +71,7 @@ class VirtualLoops:
         for rank in ranks:
             rank.gate.on_resume = partial(self._wake, rank)
 
-    def tell_leader(self, messages: Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]) -> None:
+    def tell_leader(self, messages: Sequence[LaneMessage]) -> None:
         """What rank 0's WAVE thread says; requests that wait are nothing to wake up for."""
         self._messages += messages
         for message in messages:

@@ -19,7 +19,7 @@ from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.timed_model import read_timed_model
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
 from wavepp_worker.runtime.client.rank_configs import rank_configs
-from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, RequestsWaiting
+from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted, LaneMessage
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
@@ -186,7 +186,7 @@ class Replica:
         self._rounds.submit(request)
         return name
 
-    def _to_loop(self, messages: Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]) -> None:
+    def _to_loop(self, messages: Sequence[LaneMessage]) -> None:
         for message in messages:
             if isinstance(message, LaneAdmitted):
                 served = self._served[message.request_id]

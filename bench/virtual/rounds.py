@@ -11,10 +11,8 @@ from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.protocol.codec import Codec
 from wavepp_worker.runtime.protocol.commands import Command, Submit
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
-    LaneAdmitted,
+    LaneMessage,
     LaneProgress,
-    RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
@@ -55,9 +53,7 @@ class VirtualRounds:
             config.ranks,
         )
         self.count = 0
-        self.to_loop: Callable[[Sequence[RequestsWaiting | LaneAdmitted | LaneAborted]], None] = lambda _: (
-            None
-        )
+        self.to_loop: Callable[[Sequence[LaneMessage]], None] = lambda _: None
         self.on_admitted: Callable[[VirtualRank, Sequence[str]], None] = lambda rank, requests: None
         self._followers = [
             FollowerWave(rank.parts.actions, rank.parts.reports, config.wait) for rank in ranks[1:]

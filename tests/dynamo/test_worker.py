@@ -12,6 +12,7 @@ from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.errors import EngineDead, HandoffError
 from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -166,7 +167,8 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
 def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)
-        assert worker.supported_controls() == {"audit", "timings", "describe"}
+        asks_why = set() if kind == "decode" else {"why"}
+        assert worker.supported_controls() == {"audit", "timings", "describe"} | asks_why
         assert (await worker.engine_control("audit", {}))["status"] == "ok"
         described = await worker.engine_control("describe", {})
         assert described["status"] == "ok"
@@ -184,7 +186,9 @@ def test_controls(kind: str, text_model: Path) -> None:
             "status": "error",
             "message": "lst: unknown; timings takes last, of how many requests",
         }
-        assert (await worker.engine_control("other", {}))["status"] == "error"
+        refused = await worker.engine_control("other", {})
+        assert refused["status"] == "error"
+        assert "these are: audit, describe, timings" in refused["message"]
         handler = worker._handler if kind != "agg" else worker._prefill
 
         def leak(timeout: float = 30.0) -> None:
@@ -266,5 +270,53 @@ def test_an_answer_that_cannot_be_put_into_words_fails_alone(
         handler = worker._handler if which == "decode" else worker._decode
         assert handler.engine.aborted["r"].is_set(), "nobody wants the rest"
         assert reasons(await collect(worker, prompt(which, room=2), Context("s"))) == ["length"]
+
+    run(check())
+
+
+@pytest.mark.parametrize("which", ["prefill", "agg"])
+def test_a_replica_says_why_a_request_waits_under_all_of_its_names(which: str, text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started(which, text_model)
+        handler = worker._handler if which == "prefill" else worker._prefill
+        request_id = "d6415c17-e214-4dfe-a63c-97c89e84501e"
+        asked: list[str | None] = []
+
+        def why(name: str | None = None) -> list[Whereabouts]:
+            asked.append(name)
+            known = name in (None, request_id)
+            return [Whereabouts(request_id=request_id, state="queued", sentence="waits")] if known else []
+
+        handler.engine.why = why
+        for body in ({}, {"request_id": request_id}, {"request_id": f"chatcmpl-{request_id}"}):
+            answer = await worker.engine_control("why", body)
+            assert answer["status"] == "ok"
+            [found] = answer["requests"]
+            assert (found["request_id"], found["state"], found["sentence"]) == (request_id, "queued", "waits")
+        assert asked == [None, request_id, f"chatcmpl-{request_id}", request_id]
+        handler.engine.why = lambda name: []
+        await collect(worker, prompt(which), Context("ended"))
+        [over] = (await worker.engine_control("why", {"request_id": "ended"}))["requests"]
+        assert over["state"] == "over"
+        [unknown] = (await worker.engine_control("why", {"request_id": "never"}))["requests"]
+        assert unknown["state"] == "unknown"
+        assert await worker.engine_control("why", {"request_id": 7}) == {
+            "status": "error",
+            "message": "request_id=7 should be a text",
+        }
+
+        assert await worker.engine_control("why", {"id": "a"}) == {
+            "status": "error",
+            "message": "id: unknown; why takes request_id, or nothing",
+        }
+
+        def dead(name: str) -> list[Whereabouts]:
+            raise EngineDead("rank 1 died")
+
+        handler.engine.why = dead
+        assert await worker.engine_control("why", {"request_id": "a"}) == {
+            "status": "error",
+            "message": "EngineDead: rank 1 died",
+        }
 
     run(check())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +86,47 @@ def test_what_operators_are_told_to_type_shows_what_they_are_told(graph: ServedG
         '"timings":[',
     ):
         assert told in done.stdout, done.stdout
+
+
+def wavepp(graph: ServedGraph, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command on the command line, of this graph's run."""
+    code = "import sys; from wavepp_worker.cli import app; app(sys.argv[1:])"
+    command = [sys.executable, "-c", code, *words, "--run-dir", str(graph.running.run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_a_request_waits_for_is_said_under_the_id_that_its_client_has(graph: ServedGraph) -> None:
+    """While a rank of each replica stands still, nothing ends; and of an answer it is said how long it took."""
+    chosen = [str(uuid.uuid4()) for _ in range(2)]
+    ranks = [ranks_of(worker["pid"])[1] for worker in graph.workers("PrefillWorker")]
+    for rank in ranks:
+        os.kill(rank, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            headers = [{"x-dynamo-request-id": each} for each in chosen]
+            body = {"model": graph.running.model, "prompt": [5] * 100, "max_tokens": 2}
+            answers = [
+                pool.submit(graph.http.post, "/v1/completions", json=body, headers=each) for each in headers
+            ]
+            graph.running.wait_for(lambda: all(each in wavepp(graph, "why").stdout for each in chosen), 60)
+            said = wavepp(graph, "why", f"cmpl-{chosen[0]}")
+            assert said.returncode == 0, said.stderr
+            assert said.stdout.startswith("PrefillWorker:")
+            assert f" {chosen[0]} " in said.stdout
+            assert "the vote of rank 1 is missing" in said.stdout
+            [found] = json.loads(wavepp(graph, "why", chosen[1], "--json").stdout)
+            assert (found["request_id"], found["ranks"]) == (chosen[1], [1])
+            for rank in ranks:
+                os.kill(rank, signal.SIGCONT)
+            assert [answer.result(60).status_code for answer in answers] == [200, 200]
+    finally:
+        for rank in ranks:
+            os.kill(rank, signal.SIGCONT)
+    answered = answers[0].result().json()["id"]
+    assert "is prefilled, which took" in wavepp(graph, "why", answered).stdout
+    nobody = wavepp(graph, "why", "nobody")
+    assert nobody.returncode == 1
+    assert "no replica has request nobody (2 replicas that prefill asked)" in nobody.stderr
 
 
 def at_once(graph: ServedGraph, prompts: list[list[int]]) -> list[dict[str, Any]]:

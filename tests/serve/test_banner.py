@@ -41,6 +41,7 @@ def test_a_worker_is_told_with_its_ranks_its_tiers_and_its_urls() -> None:
         "                 metrics http://127.0.0.1:20001/metrics  health http://127.0.0.1:20001/health",
         "                 audit: curl -X POST http://127.0.0.1:20001/engine/control/audit",
         "                 timings: curl -X POST http://127.0.0.1:20001/engine/control/timings",
+        "                 why: curl -X POST http://127.0.0.1:20001/engine/control/why",
     ]
 
 

@@ -118,10 +118,12 @@ class AggWorker(WaveppWorker):
 
     def supported_controls(self) -> set[str]:
         own = set() if self._remote is None else {"remote_prefill"}
-        return super().supported_controls() | own
+        return super().supported_controls() | {"why"} | own
 
     async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """As of every worker, and ``POST /engine/control/remote_prefill``: limits to change, by their names."""
+        """As of every worker, ``…/why``, and ``…/remote_prefill``: limits to change, by their names."""
+        if control == "why":
+            return await self._prefill.why(body)
         if control != "remote_prefill" or self._remote is None:
             return await super().engine_control(control, body)
         try:

@@ -109,6 +109,10 @@ class PrefillMetrics:
         latest = list(self._last)[::-1][:last]
         return [{"request_id": name, **msgspec.to_builtins(timings)} for name, timings in latest]
 
+    def timing(self, request_id: str) -> Timings | None:
+        """Where the time of a request went; None if it is none of the latest that finished."""
+        return next((timings for name, timings in reversed(self._last) if name == request_id), None)
+
     def _families(self) -> Iterator[Metric]:
         stats = self._stats()
         gauges = {

@@ -152,6 +152,15 @@ class PrefillWorker(WaveppWorker):
             raise self.exception(error) from error
         yield prefill_chunk(result, params, logprobs=parsed.sampling.logprobs is not None)
 
+    def supported_controls(self) -> set[str]:
+        return super().supported_controls() | {"why"}
+
+    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
+        """As of every worker, and ``POST /engine/control/why``."""
+        if control == "why":
+            return await self._handler.why(body)
+        return await super().engine_control(control, body)
+
     def let_go(self, request_id: str) -> None:
         self._handler.engine.abort(request_id)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
@@ -16,6 +17,7 @@ from wavepp_worker.dynamo.canary import Canary
 from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
+from wavepp_worker.dynamo.request_ids import ended_or_unknown, possible_ids
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
@@ -25,6 +27,7 @@ from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
 POLL_SECONDS = 0.05
@@ -242,6 +245,28 @@ class PrefillHandler:
         if self.bootstrap is not None:
             self.bootstrap.fail(bootstrap_room, failure_reason(error))
 
+    async def why(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Where requests are, to be answered as JSON.
+
+        Args:
+            body: has the ``request_id`` that a client got, or that logs have; without, those that wait longest are
+                meant.
+        """
+        given = body.get("request_id")
+        if others := body.keys() - {"request_id"}:
+            return {"status": "error", "message": f"{min(others)}: unknown; why takes request_id, or nothing"}
+        if given is not None and not isinstance(given, str):
+            return {"status": "error", "message": f"request_id={given!r} should be a text"}
+        ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
+        try:
+            for request_id in ids:
+                found = await asyncio.to_thread(self.engine.why, request_id)
+                if found or request_id is None:
+                    return _explained(found)
+        except WaveppError as error:
+            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        return _explained([ended_or_unknown([each for each in ids if each], self.metrics.timing)])
+
     async def probe(self, parsed: ParsedRequest) -> GenerateChunk:
         """The answer to a health probe; see ``Canary``.
 
@@ -273,6 +298,10 @@ class PrefillHandler:
 
     def _pending_bootstrap_rooms(self) -> int:
         return self.bootstrap.pending() if self.bootstrap is not None else 0
+
+
+def _explained(requests: Sequence[Whereabouts]) -> dict[str, Any]:
+    return {"status": "ok", "requests": msgspec.to_builtins(requests)}
 
 
 def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) -> PrefillRequest:

@@ -173,7 +173,10 @@ class WaveppWorker(LLMEngine):
         return WorkerDescription(instance=instance, engines=self.describe())
 
     async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /engine/control/audit``, ``…/describe`` and ``…/timings`` (body: ``{"last": 16}``)."""
+        """``POST /engine/control/audit``, ``…/describe`` and ``…/timings`` (body: ``{"last": 16}``).
+
+        Where requests are prefilled, ``…/why`` as well (body: ``{"request_id": "…"}``, or ``{}``).
+        """
         try:
             match control:
                 case "audit":
@@ -195,10 +198,8 @@ class WaveppWorker(LLMEngine):
                     return {"status": "ok", "timings": self.timings(last)}
         except WaveppError as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        return {
-            "status": "error",
-            "message": f"there is no control {control!r}; try audit, timings or describe",
-        }
+        known = ", ".join(sorted(self.supported_controls()))
+        return {"status": "error", "message": f"there is no control {control!r}; these are: {known}"}
 
     def engine_died(self, reason: str) -> None:
         """Leave, as the engine is dead. Requests that arrive meanwhile are refused."""

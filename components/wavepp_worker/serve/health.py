@@ -59,6 +59,12 @@ async def describe(url: str) -> WorkerDescription | None:
         return None
 
 
+async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
+    """What the worker at ``url`` answers to an engine control; None if it does not within ``timeout`` seconds."""
+    data = json.dumps(body).encode()
+    return (await asyncio.to_thread(_get, f"{url}/engine/control/{name}", timeout, data))[1]
+
+
 async def metrics(url: str) -> str:
     """The metrics of the process at ``url``, in Prometheus' text format; empty if it does not answer."""
     status, body = await asyncio.to_thread(_fetch, f"{url}/metrics", 2.0)

@@ -10,7 +10,7 @@ import typer
 
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import read_state, run_dirs
+from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.serve.worker_load import load_lines
 
 
@@ -49,11 +49,5 @@ def status(
     ] = None,
 ) -> None:
     """Print what every running graph of `dynamo serve` consists of, what it does, and where to look at it."""
-    directories = [run_dir.absolute()] if run_dir is not None else run_dirs()
-    states = [(each, state) for each in directories if (state := read_state(each)) is not None]
-    if not states:
-        where = f"no graph runs in {run_dir}" if run_dir is not None else "no graph of this user runs here"
-        typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
-        raise typer.Exit(1)
-    for each, state in states:
+    for each, state in found_runs(run_dir):
         typer.echo("\n".join(describe_run(each, state, asyncio.run(loads_of(state)))))

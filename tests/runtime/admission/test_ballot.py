@@ -39,3 +39,10 @@ def test_a_vote_that_is_not_missing_is_refused_and_not_counted(refused: Vote, co
         ballot.cast(refused)
     assert ballot.cast(vote(0)) is None, "what was refused is not among the votes"
     assert ballot.cast(vote(2)) == Tally(round_id=7, votes=(vote(0), vote(1), vote(2)))
+
+
+def test_whose_vote_is_missing_is_known_at_any_time() -> None:
+    ballot = Ballot(Plan(round_id=7), ranks=3)
+    assert ballot.missing == (0, 1, 2)
+    ballot.cast(vote(1))
+    assert ballot.missing == (0, 2)

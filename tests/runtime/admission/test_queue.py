@@ -11,6 +11,7 @@ from wavepp_worker.runtime.admission.queue import (
     AdmissionQueue,
 )
 from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
 from tests.support.cache_bench import BLOCK, keys_of
 
@@ -223,3 +224,64 @@ def test_requests_without_a_writer_wait_for_nobody_to_find_out() -> None:
         Admit("a", 0, branches=(12,)),
         Admit("b", 0, branches=(12,)),
     )
+
+
+def test_where_requests_are_is_told_of_those_that_are_not_admitted() -> None:
+    queue = AdmissionQueue(limit=2, headroom_tokens=50)
+    queue.arrive("a", 100, 0.0)
+    queue.arrive("b", 100, 1.0)
+    queue.arrive("urgent", 100, 2.0, priority=3)
+    queue.arrive("c", 300, 3.0)
+    everybody = ["a", "b", "urgent", "c", "unknown"]
+
+    def told(now: float = 10.0, room: float = 400.0) -> dict[str, Queued | Preparing]:
+        return {each.request_id: each for each in queue.whereabouts(everybody, now, room)}
+
+    found = told()
+    assert list(found) == ["urgent", "a", "b", "c"]
+    assert {name: each.because for name, each in found.items() if isinstance(each, Queued)} == {
+        "urgent": "looking up",
+        "a": "ahead",
+        "b": "ahead",
+        "c": "ahead",
+    }
+    last = found["c"]
+    assert isinstance(last, Queued)
+    assert (last.ahead, last.higher, last.priority, last.seconds, last.first) == (3, 1, 0, 7.0, "urgent")
+    queue.apply(RoundOutcome(candidates=tuple(Admit(name, 16) for name in everybody[:4])), 10.0)
+    small = told(room=100.0)["urgent"]
+    assert isinstance(small, Queued)
+    assert (small.because, small.needs, small.room) == ("room", 84, 50)
+    assert [each.request_id for each in queue.work(10.0, 400.0).prepare] == ["urgent", "a"]
+    found = told(now=10.5)
+    assert found["a"] == Preparing(request_id="a", seconds=0.5, endpoint=16)
+    waiting = found["c"]
+    assert isinstance(waiting, Queued)
+    assert (waiting.because, waiting.ahead, waiting.higher, waiting.holding, waiting.limit) == (
+        "places",
+        1,
+        0,
+        2,
+        2,
+    )
+    queue.apply(RoundOutcome(admitted=(Admit("urgent", 16),), lower=(Admit("a", 0),)), 11.0)
+    assert told(now=12.0)["a"] == Preparing(request_id="a", seconds=2.0, endpoint=0, lowered=True)
+    assert "urgent" not in told()
+    queue.check()
+
+
+def test_a_request_that_waits_for_one_that_is_being_prepared_is_told_its_name() -> None:
+    queue = AdmissionQueue(limit=4, block_size=BLOCK)
+    keys = BlockKeys.of(keys_of(list(range(4 * BLOCK))))
+    for name in ("first", "second"):
+        queue.arrive(name, 4 * BLOCK + 1, 0.0, keys)
+    queue.apply(RoundOutcome(candidates=(Admit("first", 0), Admit("second", 0))), 0.0)
+    assert [each.request_id for each in queue.work(0.0).prepare] == ["first"]
+    [second] = queue.whereabouts(["second"], 0.0, 1000.0)
+    assert isinstance(second, Queued)
+    assert (second.because, second.writer) == ("writer", "first")
+    queue.apply(RoundOutcome(admitted=(Admit("first", 0),)), 0.0)
+    [admit] = queue.work(0.0).prepare
+    assert admit.writer == "first"
+    [second] = queue.whereabouts(["second"], 0.0, 1000.0)
+    assert second == Preparing(request_id="second", seconds=0.0, endpoint=4 * BLOCK, writer="first")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import MAX_KEY_BYTES_PER_ROUND, RoundPlanner
+from wavepp_worker.runtime.protocol.lane_events import LaneEnded
 from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued, Running
 
 
 def arrival(name: str, key_bytes: int) -> Arrival:
@@ -57,3 +59,26 @@ def test_in_lockstep_nothing_comes_between_a_look_up_and_the_last_allocation() -
     late = planner.next_plan(0.0)
     assert late is not None
     assert [request.request_id for request in late.arrivals] == ["late-1", "late-2"]
+
+
+def test_where_requests_are_is_known_from_their_arrival_to_the_end_of_their_last_wave() -> None:
+    planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
+    planner.submit(arrival("a", 16), 1.0)
+    planner.submit(arrival("b", 16), 2.0)
+
+    def told(now: float) -> list[Queued | Preparing | Running]:
+        return planner.whereabouts(["b", "unknown"], now, 1000.0)
+
+    assert told(5.0) == [Queued(request_id="b", seconds=3.0, because="announcing", ahead=1)]
+    announced = planner.next_plan(5.0)
+    assert announced is not None
+    [waiting] = told(5.0)
+    assert isinstance(waiting, Queued)
+    assert (waiting.because, waiting.ahead) == ("ahead", 1)
+    planner.apply(announced, RoundOutcome(candidates=(Admit("a", 0), Admit("b", 0))), 5.0)
+    prepared = planner.next_plan(5.0)
+    assert prepared is not None
+    planner.apply(prepared, RoundOutcome(admitted=(Admit("a", 0), Admit("b", 0))), 5.0)
+    assert told(6.0) == [Running(request_id="b")]
+    planner.lane_progressed(LaneEnded("b", aborted=False))
+    assert told(6.0) == []

@@ -72,3 +72,23 @@ def test_a_probe_is_in_no_statistics() -> None:
         follows = ledger.progress(Finished(request_id=known, first=SampledToken(1), stages=()), 2.0)
         assert follows.future is (live.future if not number else None)
     assert (ledger.finished, ledger.failed, ledger.prompt_tokens, ledger.reused_tokens) == (0, 0, 0, 0)
+
+
+def test_live_requests_are_found_by_any_of_their_names_and_by_how_long_they_wait() -> None:
+    ledger = RequestLedger(ranks=1)
+    for at, name in enumerate(("late", "a", "a-7", "probe")):
+        request = PrefillRequest(request_id=name, tokens=b"\0" * 4, probe=name == "probe")
+        ledger.accept(request, now=9.0 - at, deadline=99.0)
+
+    def found(request_id: str) -> list[str]:
+        return [live.name for live in ledger.find(request_id)]
+
+    assert found("a") == ["a"]
+    assert found("a-1") == ["a"], "as ranks and their logs have it"
+    assert found("a-7-2") == ["a-7"]
+    assert found("lat") == []
+    ledger.abort("a")
+    del ledger._live["a"]
+    assert found("a") == ["a-7"], "an attempt or a job of it"
+    assert [live.name for live in ledger.longest(2)] == ["a-7", "late"]
+    assert [live.name for live in ledger.longest(1)] == ["a-7"]

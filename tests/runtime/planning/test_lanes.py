@@ -12,6 +12,7 @@ from wavepp_worker.runtime.planning.planner import PipelineView
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import LaneAborted, LaneAdmitted, LaneEnded, LaneScheduled
 from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.protocol.whereabouts import InLanes
 
 from tests.support.planning import shape
 
@@ -225,3 +226,31 @@ def test_nothing_is_learned_from_waves_that_nobody_asked_for() -> None:
     wave_id, _ = lanes.launch(lanes.propose())
     lanes.complete(wave_id, 0.5)
     assert len(planner.seen) == 3
+
+
+def test_where_requests_are_is_told_of_those_that_have_a_lane_or_are_in_a_wave() -> None:
+    lanes = Lanes(Ring(4), GreedyPlanner(4), 8)
+    lanes.take(LaneAdmitted("writer", 0, 10))
+    lanes.take(LaneAdmitted("reader", 8, 12, after="writer"))
+    lanes.take(LaneAdmitted("short", 2, 3))
+    lanes.launch(lanes.propose())
+    reader, writer, unknown = (list(lanes.whereabouts([each])) for each in ("reader", "writer", "unknown"))
+    assert writer == [
+        InLanes(request_id="writer", place=1, lanes=3, next=4, end=10, waves=(1,), wave_ids=(0,))
+    ]
+    assert reader == [
+        InLanes(request_id="reader", place=2, lanes=3, next=8, end=12, after="writer", after_tokens=4)
+    ]
+    assert unknown == []
+    for _ in range(2):
+        lanes.launch(lanes.propose())
+    [reader, writer, short] = lanes.whereabouts(["reader", "writer", "short"])
+    assert (writer.place, writer.next, writer.end, writer.waves) == (0, 0, 0, (1, 2, 3))
+    assert (reader.after, reader.place, reader.next, reader.waves) == ("", 1, 10, (3,))
+    assert (short.place, short.lanes, short.waves) == (2, 2, ())
+    for name in ("writer", "reader", "short"):
+        lanes.materialised(name)
+    lanes.complete(0)
+    [writer] = lanes.whereabouts(["writer"])
+    assert (writer.waves, writer.wave_ids) == ((1, 2), (1, 2))
+    lanes.check()

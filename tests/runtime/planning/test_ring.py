@@ -31,3 +31,14 @@ def test_a_ring_whose_counts_are_wrong_says_so() -> None:
     ring._in_flight["b"] += 1
     with pytest.raises(ValueError, match="the ring counts"):
         ring.check()
+
+
+def test_the_waves_that_carry_a_request_have_a_place_and_an_id() -> None:
+    ring = Ring(4)
+    for start in range(3):
+        ring.launch((Span("b" if start == 1 else "a", start, 1, False),))
+    ring.complete(0)
+    ring.launch((Span("a", 3, 1, False), Span("b", 3, 1, False)))
+    assert ring.carrying("a") == [(2, 2), (3, 3)]
+    assert ring.carrying("b") == [(1, 1), (3, 3)]
+    assert ring.carrying("c") == []

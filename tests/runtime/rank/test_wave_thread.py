@@ -12,8 +12,8 @@ from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.protocol.commands import Command, Stop
-from wavepp_worker.runtime.protocol.events import Admitted, Heartbeat
+from wavepp_worker.runtime.protocol.commands import Command, Explain, Stop
+from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Heartbeat
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
@@ -23,7 +23,8 @@ from wavepp_worker.runtime.protocol.lane_events import (
 )
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
-from wavepp_worker.runtime.protocol.rounds import Plan, Tally
+from wavepp_worker.runtime.protocol.rounds import Claim, Plan, Tally, Vote
+from wavepp_worker.runtime.protocol.whereabouts import Queued
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
@@ -175,3 +176,46 @@ def test_a_rank_0_that_falls_silent_in_a_round_is_an_error_of_the_others(bench: 
     rank_0.broadcast(Plan(round_id=0))
     with pytest.raises(EngineDead, match="the tally of round 0"):
         thread.run(threading.Event())
+
+
+def test_questions_are_answered_while_a_vote_is_missing_and_other_commands_wait_in_their_order(
+    bench: Bench,
+) -> None:
+    rounds = FollowerRounds(bench.context, ADDRESS)
+    bench.opened.append(rounds)
+    running, _ = started(bench.leader_thread())
+    bench.submit("a")
+    assert isinstance(rounds.receive(WAIT), Plan)
+    for name in ("b", "c"):
+        bench.submit(name)
+    bench.command(Explain(question_id=5, request_ids=("a", "b")))
+    wait_until(lambda: bench.leader.events.of(AdmissionExplained))
+    [answer] = bench.leader.events.of(AdmissionExplained)
+    assert (answer.question_id, answer.round_id, answer.missing) == (5, 0, (1,))
+    assert [(each.request_id, type(each)) for each in answer.requests] == [("a", Queued)]
+    assert bench.to_loop.socket.poll(10_000)
+    assert Explain(question_id=5, request_ids=("a", "b")) in bench.to_loop.take(), "LOOP answers for itself"
+    rounds.send(Vote(round_id=0, rank=1, endpoints=(0,)))
+    assert isinstance(rounds.receive(WAIT), Tally)
+    plan = rounds.receive(WAIT)
+    assert isinstance(plan, Plan)
+    assert [each.request_id for each in plan.arrivals] == ["b", "c"]
+    rounds.send(
+        Vote(
+            round_id=1,
+            rank=1,
+            endpoints=(0,) * len(plan.hint),
+            claims=tuple(Claim(each.endpoint, committed=True) for each in plan.prepare),
+        )
+    )
+    bench.command(Stop())
+    for round_id in range(2, 10):
+        assert isinstance(rounds.receive(WAIT), Tally)
+        plan = rounds.receive(WAIT)
+        assert isinstance(plan, Plan)
+        claims = tuple(Claim(each.endpoint, committed=True) for each in plan.prepare)
+        rounds.send(Vote(round_id=round_id, rank=1, endpoints=(0,) * len(plan.hint), claims=claims))
+        if plan.stop:
+            break
+    running.join(10)
+    assert not running.is_alive()

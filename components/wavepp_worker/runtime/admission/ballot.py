@@ -18,6 +18,11 @@ class Ballot:
         self._ranks = ranks
         self._votes: dict[int, Vote] = {}
 
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that have not voted."""
+        return tuple(rank for rank in range(self._ranks) if rank not in self._votes)
+
     def cast(self, vote: Vote) -> Tally | None:
         """Take one rank's vote; returns the tally, in rank order, once every rank has voted.
 

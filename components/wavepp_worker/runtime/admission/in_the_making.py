@@ -104,6 +104,10 @@ class InTheMaking:
         """Whose blocks a request waits for; empty if for nobody's."""
         return self._reads[request_id][0] if request_id in self._reads else ""
 
+    def read_by(self, request_id: str) -> tuple[str, int]:
+        """Whose blocks a request waits for, and up to which; an empty name if for nobody's."""
+        return self._reads.get(request_id, ("", 0))
+
     def stopped_reading(self, request_id: str) -> None:
         """A request has its blocks, or will never want them; unknown ids are ignored."""
         if request_id in self._reads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -16,7 +16,9 @@ from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_nex
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.waiting import Waiting
+from wavepp_worker.runtime.admission.why_queued import why_queued
 from wavepp_worker.runtime.protocol.rounds import Admit
+from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
 MAX_HINT_AGE_SECONDS = 0.02
 """Seconds after which the candidate of a request that had to wait is looked up again before it is prepared."""
@@ -140,6 +142,10 @@ class AdmissionQueue:
         """An admitted request does not count against the limit any more; unknown ids are ignored."""
         self._open.discard(request_id)
 
+    def writer_of(self, request_id: str) -> str:
+        """Whose blocks a request waits for; empty if for nobody's."""
+        return self._making.writer_of(request_id)
+
     def freed(self) -> None:
         """Some room may have come free: try again at once."""
         self._retry_at = -math.inf
@@ -255,6 +261,32 @@ class AdmissionQueue:
             self.freed()
         return admissions
 
+    def whereabouts(
+        self, request_ids: Collection[str], now: float, unreserved_tokens: float
+    ) -> Iterator[Queued | Preparing]:
+        """Where those of these requests are that are not admitted; changes nothing.
+
+        Args:
+            unreserved_tokens: see ``work``.
+        """
+        higher, priority = 0, None
+        for ahead, (request_id, entry) in enumerate(self._waiting.items()):
+            if entry.priority != priority:
+                higher, priority = ahead, entry.priority
+            if request_id in request_ids:
+                yield self._queued(request_id, entry, ahead, higher, now, unreserved_tokens)
+        for request_id in request_ids:
+            if (prepared := self._preparing.get(request_id)) is not None:
+                writer, reads_to = self._making.read_by(request_id)
+                present = reads_to * self.block_size if writer else prepared.candidate or 0
+                yield Preparing(
+                    request_id=request_id,
+                    seconds=now - (prepared.arrived if prepared.selected is None else prepared.selected),
+                    endpoint=self._lower.get(request_id, present),
+                    lowered=request_id in self._lower,
+                    writer=writer,
+                )
+
     def check(self) -> None:
         """Raise ValueError unless every request is in exactly one place and the limit is kept."""
         waiting, preparing = self._waiting.keys(), self._preparing.keys()
@@ -307,6 +339,44 @@ class AdmissionQueue:
         if not admit.writer or self._making.sure(admit.writer, admit.endpoint // self.block_size):
             return False
         return any((other.writer, other.endpoint) == (admit.writer, admit.endpoint) for other in prepare)
+
+    def _queued(
+        self, request_id: str, entry: Waiting, ahead: int, higher: int, now: float, unreserved_tokens: float
+    ) -> Queued:
+        admit = self._candidate(request_id, entry)
+        writer = self._prepared_writer(entry, admit.endpoint)
+        needs = self._room(entry, admit, set())
+        alone = not ahead and entry.failed and not self._open and not self._preparing
+        room = max(0.0, unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens)
+        places = self._free_places()
+        return Queued(
+            request_id=request_id,
+            seconds=now - entry.arrived,
+            because=why_queued(
+                entry, ahead=ahead, places=places, needs=needs, room=room, prepared_writer=writer
+            ),
+            ahead=ahead,
+            higher=higher,
+            priority=entry.priority,
+            order="fcfs" if self.order is None else "prefix",
+            needs=needs,
+            room=needs if math.isinf(room) else int(room),
+            holding=self.limit - places,
+            limit=self.limit,
+            writer=writer,
+            first=next(iter(self._waiting)),
+            passed=entry.passed,
+        )
+
+    def _prepared_writer(self, entry: Waiting, endpoint: int) -> str:
+        """Of the requests that are being prepared, one that computes what another needs after ``endpoint`` next."""
+        present = endpoint // self.block_size if self.block_size else entry.reusable
+        found = (
+            name
+            for name, other in self._preparing.items()
+            if makes_next(other.keys, entry.keys, present, entry.reusable)
+        )
+        return next(found, "")
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:

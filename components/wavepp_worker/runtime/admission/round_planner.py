@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from wavepp_worker.block_keys import BlockKeys
@@ -20,6 +21,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Plan
+from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued, Running
 
 MAX_KEY_BYTES_PER_ROUND = 4 << 20
 """Keys that one round announces: a burst of long prompts would hold up what the others of a round wait for."""
@@ -144,6 +146,28 @@ class RoundPlanner:
         if plan.release:
             self._queue.freed()
         return RoundResult(admissions, plan.release)
+
+    def whereabouts(
+        self, request_ids: Collection[str], now: float, unreserved_tokens: float
+    ) -> list[Queued | Preparing | Running]:
+        """Where those of these requests are that are not over; changes nothing.
+
+        ``unreserved_tokens``: see ``AdmissionQueue.work``.
+        """
+        found: list[Queued | Preparing | Running] = [
+            Queued(
+                request_id=request_id,
+                seconds=now - arrived,
+                because="announcing",
+                ahead=len(self._queue) + place,
+                priority=arrival.priority,
+            )
+            for place, (request_id, (arrival, arrived)) in enumerate(self._arrivals.items())
+            if request_id in request_ids
+        ]
+        found += self._queue.whereabouts(request_ids, now, unreserved_tokens)
+        running = (request_id for request_id in request_ids if request_id in self._running)
+        return [*found, *(Running(request_id=each, writer=self._queue.writer_of(each)) for each in running)]
 
     def check(self) -> None:
         """Raise ValueError unless the books are consistent."""

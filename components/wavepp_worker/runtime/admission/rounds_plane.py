@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import zmq
 
@@ -31,6 +32,9 @@ class LeaderRounds:
         """
         self._timeout = timeout
         self._delay = delay
+        self._poller = zmq.Poller()
+        self._commands: zmq.Socket[bytes] | None = None
+        self._arrived: Callable[[], None] = lambda: None
         self._sockets = []
         for address in addresses:
             socket = context.socket(zmq.PAIR)
@@ -54,6 +58,11 @@ class LeaderRounds:
                     f"it was not connected for {self._timeout:.0f} s"
                 ) from error
 
+    def meanwhile(self, commands: zmq.Socket[bytes], arrived: Callable[[], None]) -> None:
+        """While a vote is waited for, have ``arrived`` take whatever comes to ``commands``."""
+        self._poller.register(commands, zmq.POLLIN)
+        self._commands, self._arrived = commands, arrived
+
     def votes(self, round_id: int) -> Iterator[Vote]:
         """One vote of each follower, in rank order, once the delay has passed.
 
@@ -63,7 +72,7 @@ class LeaderRounds:
         """
         time.sleep(self._delay)
         for rank, socket in enumerate(self._sockets, start=1):
-            if not socket.poll(int(self._timeout * 1000)):
+            if not self._comes(socket):
                 raise EngineDead(
                     f"rank {rank}'s vote on round {round_id} did not arrive within {self._timeout:.0f} s"
                 )
@@ -71,6 +80,22 @@ class LeaderRounds:
             if not isinstance(vote, Vote) or vote.rank != rank:
                 raise PositionMismatch(f"expected rank {rank}'s vote on round {round_id}, got {vote}")
             yield vote
+
+    def _comes(self, vote: zmq.Socket[bytes]) -> bool:
+        """Whether a vote is there within the timeout."""
+        if self._commands is None:
+            return bool(vote.poll(int(self._timeout * 1000)))
+        due = time.monotonic() + self._timeout
+        self._poller.register(vote, zmq.POLLIN)
+        try:
+            while True:
+                arrived = dict(self._poller.poll(max(0, math.ceil(1000 * (due - time.monotonic())))))
+                if self._commands in arrived:
+                    self._arrived()
+                if vote in arrived or time.monotonic() >= due:
+                    return vote in arrived
+        finally:
+            self._poller.unregister(vote)
 
     def close(self) -> None:
         for socket in self._sockets:

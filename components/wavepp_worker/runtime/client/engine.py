@@ -18,6 +18,7 @@ from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.description import engine_description
 from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.inquiry import Inquiry
 from wavepp_worker.runtime.client.kv_budget import with_pools
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
 from wavepp_worker.runtime.client.rank_events import RankEvents
@@ -27,6 +28,7 @@ from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import EngineStats, IndexDelta, PrefillResult
+from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
 
@@ -72,7 +74,10 @@ class PrefillEngine:
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
         self._auditor = Auditor(self._state, config.pp)
-        self._events = RankEvents(config, self.info.model_id, self._state, self._auditor, on_index)
+        self._inquiry = Inquiry(self._state, config.pp)
+        self._events = RankEvents(
+            config, self.info.model_id, self._state, self._auditor, self._inquiry, on_index
+        )
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 
     def __enter__(self) -> PrefillEngine:
@@ -288,6 +293,24 @@ class PrefillEngine:
         with self._state.lock:
             addresses = self._state.roster.handoff_addresses()
         return engine_description(self.config, addresses, self.rank_pids)
+
+    def why(self, request_id: str | None = None) -> list[Whereabouts]:
+        """Why requests are not finished yet: where each of them is; costs nothing but when it is called.
+
+        Args:
+            request_id: of one request; without, those that were submitted first and are not over, at most 20.
+
+        Returns:
+            Nothing of a request that is over, or never was here. One that is prefilled for a job of a queue, or anew,
+            counts as the one that its id begins with.
+
+        Raises:
+            EngineDead: the engine is not running.
+
+        >>> engine.why("never submitted")
+        []
+        """
+        return self._inquiry.ask(request_id)
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.

@@ -20,15 +20,18 @@ from wavepp_worker.liveness.process_state import process_state
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
+from wavepp_worker.runtime.client.inquiry import Inquiry
 from wavepp_worker.runtime.client.request_ledger import Progress
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.events import (
+    AdmissionExplained,
     Alive,
     AuditReport,
     CacheChanges,
     Event,
     Failed,
     Heartbeat,
+    LanesExplained,
     RankFailed,
     RankReady,
 )
@@ -46,10 +49,12 @@ class RankEvents:
         model_id: str,
         state: EngineState,
         auditor: Auditor,
+        inquiry: Inquiry,
         on_index: Callable[[IndexDelta], None] | None,
     ) -> None:
         self._state = state
         self._auditor = auditor
+        self._inquiry = inquiry
         self._on_index = on_index
         self._index = IndexFeed(config.pp, config.block_size, model_id)
         self._request_timeout = config.request_timeout
@@ -87,6 +92,8 @@ class RankEvents:
                 self._failed(event)
             case AuditReport():
                 self._auditor.add(event)
+            case AdmissionExplained() | LanesExplained():
+                self._inquiry.add(event)
             case _:
                 self._progress(event)
 

@@ -6,6 +6,7 @@ it under its lock.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -140,6 +141,18 @@ class RequestLedger:
     def names(self) -> list[str]:
         """Of all live requests."""
         return sorted(self._live)
+
+    def find(self, request_id: str) -> list[LiveRequest]:
+        """Live requests of this name, of this id among the ranks, or that a job or an attempt of this one has."""
+        exact = self._live.get(request_id) or self._live.get(self._names.get(request_id, ""))
+        if exact is not None:
+            return [exact]
+        return [live for name, live in self._live.items() if name.startswith(f"{request_id}-")]
+
+    def longest(self, most: int) -> list[LiveRequest]:
+        """At most so many of the live requests, those that came first, without probes."""
+        wanted = (live for live in self._live.values() if not live.request.probe)
+        return heapq.nsmallest(most, wanted, key=lambda live: live.submitted)
 
     def unanswered(self) -> int:
         return sum(not live.closed and not live.request.probe for live in self._live.values())

@@ -16,6 +16,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneScheduled,
 )
 from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.protocol.whereabouts import InLanes
 
 
 class Lanes:
@@ -138,6 +139,28 @@ class Lanes:
                 self._probes.discard(span.request_id)
                 ended.append(LaneEnded(span.request_id, aborted=False))
         return ended
+
+    def whereabouts(self, request_ids: Iterable[str]) -> Iterator[InLanes]:
+        """Where those of these requests are that have a lane or are in a wave; changes nothing."""
+        places = {request_id: place for place, request_id in enumerate(self._lanes, start=1)}
+        for request_id in request_ids:
+            lane, waves = self._lanes.get(request_id), self.ring.carrying(request_id)
+            if lane is None and not waves:
+                continue
+            after = self._after.get(request_id, "")
+            writer = self._lanes.get(after)
+            behind = 0 if lane is None or writer is None else max(0, lane.next - writer.next)
+            yield InLanes(
+                request_id=request_id,
+                place=places.get(request_id, 0),
+                lanes=len(self._lanes),
+                next=0 if lane is None else lane.next,
+                end=0 if lane is None else lane.end,
+                after=after if behind else "",
+                after_tokens=behind,
+                waves=tuple(place for place, _ in waves),
+                wave_ids=tuple(wave_id for _, wave_id in waves),
+            )
 
     def check(self) -> None:
         """Raise ValueError unless lanes, leases and ring agree."""

@@ -34,6 +34,16 @@ class Ring:
         """Whether some wave in flight has a chunk of this request."""
         return self._in_flight[request_id] > 0
 
+    def carrying(self, request_id: str) -> list[tuple[int, int]]:
+        """The waves in flight that have a chunk of this request: each one's place, the oldest being 1, and its id."""
+        if not self.carries(request_id):
+            return []
+        return [
+            (place, wave_id)
+            for place, (wave_id, spans) in enumerate(self._waves.items(), start=1)
+            if any(span.request_id == request_id for span in spans)
+        ]
+
     def launch(self, spans: tuple[Span, ...]) -> int:
         """Put a wave in flight and return its id.
 

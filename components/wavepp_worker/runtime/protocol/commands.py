@@ -29,8 +29,15 @@ class Audit(Message, frozen=True):
     audit_id: int
 
 
+class Explain(Message, frozen=True):
+    """Engine to rank 0: where are these requests? Changes nothing; its two threads answer each for itself."""
+
+    question_id: int
+    request_ids: tuple[str, ...]
+
+
 class Stop(Message, frozen=True):
     """Engine to rank 0: all ranks leave."""
 
 
-Command = Submit | Abort | Audit | Stop
+Command = Submit | Abort | Audit | Explain | Stop

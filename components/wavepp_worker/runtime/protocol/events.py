@@ -10,6 +10,7 @@ from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import StageTiming
+from wavepp_worker.runtime.protocol.whereabouts import InLanes, Preparing, Queued, Running
 
 
 class RankReady(Message, frozen=True):
@@ -145,6 +146,36 @@ class AuditReport(Message, frozen=True):
     problems: tuple[str, ...]
 
 
+class AdmissionExplained(Message, frozen=True):
+    """Rank 0's WAVE thread: where requests are between their arrival and their end; those over are left out.
+
+    Attributes:
+        round_id: of the round that is open; None if none is.
+        missing: ranks whose vote on it is missing.
+    """
+
+    question_id: int
+    requests: tuple[Queued | Preparing | Running, ...]
+    round_id: int | None = None
+    missing: tuple[int, ...] = ()
+
+
+class LanesExplained(Message, frozen=True):
+    """Rank 0's LOOP thread: requests that have a lane or are in a wave.
+
+    Attributes:
+        in_flight: waves that are in flight.
+        ring: most of them.
+        on_device: of these, the newest that rank 0's own device has not computed yet.
+    """
+
+    question_id: int
+    requests: tuple[InLanes, ...]
+    in_flight: int
+    ring: int
+    on_device: int = 0
+
+
 Event = (
     RankReady
     | RankFailed
@@ -157,4 +188,6 @@ Event = (
     | HandoffSettled
     | CacheChanges
     | AuditReport
+    | AdmissionExplained
+    | LanesExplained
 )

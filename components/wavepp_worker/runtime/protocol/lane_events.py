@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wavepp_worker.runtime.protocol.commands import Explain
+
 
 @dataclass(frozen=True)
 class RequestsWaiting:
@@ -62,4 +64,6 @@ class LaneEnded:
     aborted: bool
 
 
+LaneMessage = RequestsWaiting | LaneAdmitted | LaneAborted | Explain
+"""What WAVE tells LOOP; a question goes on as it came."""
 LaneProgress = LaneMaterialised | LaneScheduled | LaneEnded

@@ -25,10 +25,8 @@ from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
-    LaneAdmitted,
+    LaneMessage,
     LaneProgress,
-    RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.rank.answers import Answers
@@ -185,7 +183,7 @@ def _leader(
     wave_watched: Watched,
     loop_watched: Watched,
 ) -> Threads:
-    to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted] = Inbox(context, "loop")
+    to_loop: Inbox[LaneMessage] = Inbox(context, "loop")
     to_wave: Inbox[LaneProgress] = Inbox(context, "wave")
     commands = context.socket(zmq.PULL)
     commands.bind(config.commands)
@@ -203,7 +201,7 @@ def _leader(
     loop, seconds = LeaderLoop(lanes, parts.order, timeline), config.wave_timeout
     return Threads(
         LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),
-        LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, loop_watched, seconds),
+        LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, events, loop_watched, seconds),
         executor,
         (rounds, to_loop, to_wave, commands, plane),
     )

@@ -15,15 +15,14 @@ from wavepp_worker.model.stage import Activations
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
-    LaneAdmitted,
+    LaneMessage,
     LaneProgress,
-    RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
+from wavepp_worker.runtime.state.reports import EventSink
 
 LONGEST_POLL_MS = 100
 """Milliseconds after which a loop looks whether it shall stop."""
@@ -39,8 +38,9 @@ class LeaderLoopThread:
         executor: Executor,
         plane: DataPlane,
         gate: WaveGate,
-        from_wave: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
+        from_wave: Inbox[LaneMessage],
         to_wave: Inbox[LaneProgress],
+        events: EventSink,
         watched: Watched,
         turn_seconds: float,
     ) -> None:
@@ -51,6 +51,7 @@ class LeaderLoopThread:
         self._gate = gate
         self._from_wave = from_wave
         self._to_wave = to_wave
+        self._events = events
         self._watched = watched
         self._turn_seconds = turn_seconds
 
@@ -74,6 +75,8 @@ class LeaderLoopThread:
                     self._from_wave.take(), self._executor.device.left(), time.monotonic()
                 )
                 self._tell(effects.progress)
+                for event in effects.explained:
+                    self._events.send(event)
                 if effects.wave is not None:
                     self._executor.execute(effects.wave, {})
                     self._loop.executed()

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
+from wavepp_worker.runtime.protocol.commands import Explain
+from wavepp_worker.runtime.protocol.events import LanesExplained
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
-    LaneAdmitted,
     LaneMaterialised,
+    LaneMessage,
     LaneProgress,
     RequestsWaiting,
 )
@@ -37,11 +38,13 @@ class LeaderLoopEffects:
         progress: to the WAVE thread, before the wave is executed.
         wave: to be executed now.
         busy: there may be more to do at once.
+        explained: to the engine, before the wave is executed.
     """
 
     progress: tuple[LaneProgress, ...] = ()
     wave: WaveHeader | None = None
     busy: bool = False
+    explained: tuple[LanesExplained, ...] = ()
 
 
 class LeaderLoop:
@@ -72,7 +75,7 @@ class LeaderLoop:
 
     def turn(
         self,
-        messages: Iterable[RequestsWaiting | LaneAdmitted | LaneAborted],
+        messages: Iterable[LaneMessage],
         left: Sequence[float],
         now: float,
     ) -> LeaderLoopEffects:
@@ -84,19 +87,22 @@ class LeaderLoop:
             now: seconds, of a clock that never goes back.
         """
         progress: list[LaneProgress] = []
+        explained: list[LanesExplained] = []
         for message in messages:
             if isinstance(message, RequestsWaiting):
                 self._waiting = message.requests
+            elif isinstance(message, Explain):
+                explained.append(self._explain(message, len(left)))
             else:
                 progress += self._lanes.take(message)
         wave = self._launch(left, now, progress) if len(left) < WAVES_ON_DEVICE else None
         if wave is not None:
-            return LeaderLoopEffects(tuple(progress), wave, busy=True)
+            return LeaderLoopEffects(tuple(progress), wave, busy=True, explained=tuple(explained))
         request_id = self._lanes.next_to_materialise()
         if request_id is not None:
             self._materialise(request_id, progress)
             self.executed()
-        return LeaderLoopEffects(tuple(progress), busy=request_id is not None)
+        return LeaderLoopEffects(tuple(progress), busy=request_id is not None, explained=tuple(explained))
 
     def executed(self) -> None:
         """The wave of the latest turn is executed: from now on, the thread waits for work."""
@@ -118,6 +124,15 @@ class LeaderLoop:
             return None
         due = left[0] if len(left) >= WAVES_ON_DEVICE else left[-1] - LAUNCH_MARGIN_SECONDS
         return due if due > 0 else None
+
+    def _explain(self, question: Explain, on_device: int) -> LanesExplained:
+        return LanesExplained(
+            question_id=question.question_id,
+            requests=tuple(self._lanes.whereabouts(question.request_ids)),
+            in_flight=len(self._lanes.ring),
+            ring=self._lanes.ring.size,
+            on_device=on_device,
+        )
 
     def _launch(self, left: Sequence[float], now: float, progress: list[LaneProgress]) -> WaveHeader | None:
         begun = self._timeline.now()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterator
 
 import zmq
 
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.commands import Command, Explain
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
-    LaneAdmitted,
+    LaneMessage,
     LaneProgress,
     RequestsWaiting,
 )
@@ -33,7 +34,7 @@ class LeaderWaveThread:
         rounds: LeaderRounds,
         commands: zmq.Socket[bytes],
         from_loop: Inbox[LaneProgress],
-        to_loop: Inbox[RequestsWaiting | LaneAdmitted | LaneAborted],
+        to_loop: Inbox[LaneMessage],
         events: EventSink,
         timeline: Timeline,
         watched: Watched,
@@ -49,6 +50,8 @@ class LeaderWaveThread:
         self._timeline = timeline
         self._watched = watched
         self._turn_seconds = turn_seconds
+        self._later: list[Command] = []
+        rounds.meanwhile(commands, self._answer)
 
     def run(self, stopping: threading.Event) -> None:
         """Serve until told to stop; then tell the LOOP thread by ``stopping``."""
@@ -58,11 +61,10 @@ class LeaderWaveThread:
         while not self._wave.stopped:
             now = time.monotonic()
             self._watched.idle()
-            poller.poll(max(0, math.ceil(1000 * (self._wave.due(now) - now))))
+            poller.poll(0 if self._later else max(0, math.ceil(1000 * (self._wave.due(now) - now))))
             self._watched.busy("its turn", self._turn_seconds)
-            commands = []
-            while self._commands.poll(0):
-                commands.append(Codec.command.decode(self._commands.recv()))
+            commands = [*self._later, *self._arrived()]
+            self._later.clear()
             effects = self._wave.turn([*commands, *self._from_loop.take()], time.monotonic())
             self._send(effects)
             if effects.plan is not None:
@@ -83,6 +85,19 @@ class LeaderWaveThread:
             self._rounds.broadcast(tally)
         self._watched.busy(f"the outcome of round {plan.round_id}", self._turn_seconds)
         self._send(self._wave.close(time.monotonic()))
+
+    def _arrived(self) -> Iterator[Command]:
+        while self._commands.poll(0):
+            yield Codec.command.decode(self._commands.recv())
+
+    def _answer(self) -> None:
+        """Answer what is asked while a round is open; all other commands wait until it is over."""
+        for command in self._arrived():
+            if isinstance(command, Explain):
+                self._to_loop.put(command)
+                self._events.send(self._wave.explain(command, time.monotonic()))
+            else:
+                self._later.append(command)
 
     def _send(self, effects: LeaderWaveEffects) -> None:
         for message in effects.to_loop:

@@ -12,11 +12,11 @@ from wavepp_worker.runtime.admission.actions import RoundActions
 from wavepp_worker.runtime.admission.ballot import Ballot
 from wavepp_worker.runtime.admission.queue import Admission
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
-from wavepp_worker.runtime.protocol.commands import Abort, Audit, Command, Stop, Submit
-from wavepp_worker.runtime.protocol.events import Admitted, Event, Released
+from wavepp_worker.runtime.protocol.commands import Abort, Audit, Command, Explain, Stop, Submit
+from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Event, Released
 from wavepp_worker.runtime.protocol.lane_events import (
-    LaneAborted,
     LaneAdmitted,
+    LaneMessage,
     LaneProgress,
     RequestsWaiting,
 )
@@ -38,7 +38,7 @@ class LeaderWaveEffects:
         plan: to all ranks: a round has begun, and this rank has to vote on it too.
     """
 
-    to_loop: tuple[RequestsWaiting | LaneAdmitted | LaneAborted, ...] = ()
+    to_loop: tuple[LaneMessage, ...] = ()
     events: tuple[Event, ...] = ()
     plan: Plan | None = None
 
@@ -84,6 +84,7 @@ class LeaderWave:
             raise PositionMismatch(
                 f"round {self._ballot.plan.round_id} is open; messages wait until it is closed"
             )
+        questions: list[Explain] = []
         for message in messages:
             match message:
                 case Submit(request=request, keys=keys):
@@ -93,6 +94,8 @@ class LeaderWave:
                     self._planner.abort(request_id)
                 case Audit(audit_id=audit_id):
                     self._planner.audit(audit_id)
+                case Explain():
+                    questions.append(message)
                 case Stop():
                     self._planner.stop()
                 case _:
@@ -101,10 +104,24 @@ class LeaderWave:
         if now >= self._next_beat:
             self._next_beat = now + self._heartbeat_seconds
             events = (self._reports.heartbeat(self._planner.waiting, self._planner.running),)
+        explained = tuple(self.explain(question, now) for question in questions)
         plan = self._planner.next_plan(now, self._cache.unreserved_tokens(), self._cache)
         if plan is not None:
             self._ballot = Ballot(plan, self._ranks)
-        return LeaderWaveEffects((*self._tell_waiting(), *self._planner.take_aborted()), events, plan)
+        to_loop: tuple[LaneMessage, ...] = (*self._tell_waiting(), *self._planner.take_aborted(), *questions)
+        return LeaderWaveEffects(to_loop, (*events, *explained), plan)
+
+    def explain(self, question: Explain, now: float) -> AdmissionExplained:
+        """Where requests are; at any time, also while a round is open. The LOOP thread has to be asked as well."""
+        ballot = self._ballot
+        return AdmissionExplained(
+            question_id=question.question_id,
+            requests=tuple(
+                self._planner.whereabouts(question.request_ids, now, self._cache.unreserved_tokens())
+            ),
+            round_id=None if ballot is None else ballot.plan.round_id,
+            missing=() if ballot is None else ballot.missing,
+        )
 
     def vote(self) -> Tally | None:
         """Act on the open round's plan and cast this rank's vote; see ``cast``."""

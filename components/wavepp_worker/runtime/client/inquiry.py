@@ -1,0 +1,65 @@
+"""Asks rank 0's threads where requests are."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.whereabouts import Heard, whereabouts
+from wavepp_worker.runtime.protocol.commands import Explain
+from wavepp_worker.runtime.protocol.events import AdmissionExplained, LanesExplained
+from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
+
+ANSWER_SECONDS = 2.0
+"""How long rank 0's threads may take to say where requests are; one that computes a wave is not disturbed."""
+MOST = 20
+"""Most requests that one question is about."""
+
+
+class Inquiry:
+    """Gathers what both threads of rank 0 and the ledger know of some requests."""
+
+    def __init__(self, state: EngineState, ranks: int) -> None:
+        self._state = state
+        self._ranks = ranks
+        self._numbers = itertools.count()
+        self._answers: dict[int, Heard] = {}
+
+    def add(self, answer: AdmissionExplained | LanesExplained) -> None:
+        """Take what a thread said; nobody waits any more for what comes late."""
+        with self._state.changed:
+            heard = self._answers.get(answer.question_id)
+            if heard is not None:
+                heard.take(answer)
+                self._state.changed.notify_all()
+
+    def ask(self, request_id: str | None) -> list[Whereabouts]:
+        """Where a request is, or those that came first are; see ``PrefillEngine.why``.
+
+        Raises:
+            EngineDead: the engine is not running.
+        """
+        state = self._state
+        with state.changed:
+            link = state.running_link()
+            ledger = state.ledger
+            found = ledger.longest(MOST) if request_id is None else ledger.find(request_id)[:MOST]
+            if not found:
+                return []
+            question_id = next(self._numbers)
+            heard = self._answers[question_id] = Heard()
+            link.send(
+                Explain(question_id=question_id, request_ids=tuple(live.request.request_id for live in found))
+            )
+            state.changed.wait_for(lambda: heard.complete or state.death is not None, ANSWER_SECONDS)
+            del self._answers[question_id]
+            state.running_link()
+            heard.beats = state.roster.beats()
+            now = time.monotonic()
+            # While they were asked, some have come to their end.
+            return [
+                whereabouts(live, heard, now, self._ranks, ledger.name)
+                for live in found
+                if ledger.get(live.name) is live
+            ]

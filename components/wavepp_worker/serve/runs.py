@@ -1,0 +1,25 @@
+"""The graphs that run on this machine, as commands find them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from wavepp_worker.serve.run_state import read_state, run_dirs
+
+
+def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
+    """The run of a directory, or all runs of this user, each with what its launcher says.
+
+    Raises:
+        typer.Exit: none runs; that was said.
+    """
+    directories = [run_dir.absolute()] if run_dir is not None else run_dirs()
+    found = [(each, state) for each in directories if (state := read_state(each)) is not None]
+    if not found:
+        where = f"no graph runs in {run_dir}" if run_dir is not None else "no graph of this user runs here"
+        typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
+        raise typer.Exit(1)
+    return found

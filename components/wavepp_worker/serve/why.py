@@ -1,0 +1,107 @@
+"""``wavepp why``: where requests are that take long, asked of every replica that prefills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wavepp_worker.serve.health import control
+from wavepp_worker.serve.runs import found_runs
+
+MOST = 20
+"""Most requests that are listed."""
+
+
+def prefill_workers(state: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and URL of each process of a run that may prefill."""
+    return [
+        (f"{each['service']}:{each['replica']}", each["url"])
+        for each in state["processes"]
+        if each.get("url") and each.get("kind") == "worker" and _may_prefill(each.get("about"))
+    ]
+
+
+def _may_prefill(about: Any) -> bool:
+    # A worker that is not ready yet has not said what it is.
+    engines = about.get("engines", ()) if isinstance(about, dict) else None
+    return engines is None or any(engine.get("role") == "prefill" for engine in engines)
+
+
+async def ask(
+    workers: list[tuple[str, str]], request_id: str | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the workers say, each request with its ``worker``; and a sentence of each that does not say."""
+    body = {} if request_id is None else {"request_id": request_id}
+    answers = await asyncio.gather(*(control(url, "why", body) for _, url in workers))
+    found: list[dict[str, Any]] = []
+    silent = []
+    for (name, url), answer in zip(workers, answers, strict=True):
+        if isinstance(answer, dict) and answer.get("status") == "ok":
+            found += [{"worker": name, **each} for each in answer["requests"]]
+        else:
+            said = answer.get("message") if isinstance(answer, dict) else None
+            silent.append(f"{name} at {url} does not say: {said or 'it does not answer'}")
+    return found, silent
+
+
+def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str, Any]]:
+    """Of what the workers say, what is worth telling: who has a request, else who had it, else nobody."""
+    if request_id is None:
+        return sorted(found, key=lambda each: -each["seconds"])[:MOST]
+    live = [each for each in found if each["state"] not in ("unknown", "over")]
+    return live or [each for each in found if each["state"] == "over"]
+
+
+def line(each: dict[str, Any]) -> str:
+    """One request as people read it."""
+    return f"{each['worker']}  {each['request_id']} {each['sentence']}"
+
+
+def why(
+    request_id: Annotated[
+        str | None,
+        typer.Argument(
+            help="Of an answer, of the header x-dynamo-request-id, of a log line or of a job; "
+            "without, the requests that wait longest.",
+            show_default=False,
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Say where a request is, and what it waits for; or so of the requests that wait longest.
+
+    Leaves with 1 if no graph runs, or no replica has the request.
+    """
+    workers = [each for _, state in found_runs(run_dir) for each in prefill_workers(state)]
+    found, silent = asyncio.run(ask(workers, request_id))
+    told = chosen(found, request_id)
+    for sentence in silent:
+        typer.secho(sentence, fg="yellow", err=True)
+    if as_json:
+        typer.echo(json.dumps(told))
+    else:
+        typer.echo("\n".join(map(line, told)), nl=bool(told))
+    if not told:
+        _nothing(len(workers), request_id)
+
+
+def _nothing(workers: int, request_id: str | None) -> None:
+    asked = f"{workers} replica{'' if workers == 1 else 's'} that prefill{'s' if workers == 1 else ''}"
+    if request_id is None:
+        typer.echo(f"no request waits: none is queued, computed or held ({asked} asked)", err=True)
+        return
+    typer.secho(
+        f"no replica has request {request_id} ({asked} asked): it is over, at a decode worker, not sent yet, or its "
+        "id is another; wavepp why without an id lists those that wait",
+        fg="red",
+        err=True,
+    )
+    raise typer.Exit(1)
