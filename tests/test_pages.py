@@ -57,7 +57,7 @@ TOOLS = frozenset(
 )
 """Programs of others, and what a shell knows itself."""
 OTHERS_FLAGS = frozenset(
-    {"--gpus", "--network", "--no-deps", "--privileged", "--shm-size", "--since", "--unit"}
+    {"--data-dir", "--gpus", "--network", "--no-deps", "--privileged", "--shm-size", "--since", "--unit"}
 )
 """Flags of others' programs that pages name."""
 FORMER_FLAGS = frozenset(f"--{option}" for option in OPTIONS)
@@ -97,8 +97,8 @@ def graph_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nats() -> Iterator[socket.socket]:
-    """Takes connections."""
+def listener() -> Iterator[socket.socket]:
+    """Takes connections, as etcd and NATS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 
@@ -111,19 +111,23 @@ def test_pages_have_commands_and_only_known_programs() -> None:
 
 @pytest.mark.parametrize("command", of_program("dynamo"), ids=str)
 def test_dynamo_serve_takes_what_pages_give_it(
-    command: Command, tiny_llama: Path, graph_file: Path, monkeypatch: pytest.MonkeyPatch, nats: socket.socket
+    command: Command,
+    tiny_llama: Path,
+    graph_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listener: socket.socket,
 ) -> None:
     """``--dry-run`` checks everything that can be checked before a process starts; GPUs are as many as the page has.
 
-    NATS takes connections.
+    Etcd and NATS take connections.
     """
     monkeypatch.chdir(ROOT)
     gpus = next((each.count(",") + 1 for each in command.variables if "CUDA_VISIBLE" in each), 0)
     monkeypatch.setattr(device, "gpu_count", lambda: gpus)
     for variable in (
         *command.variables,
-        "ETCD_ENDPOINTS=http://127.0.0.1:1",
-        f"NATS_SERVER=nats://127.0.0.1:{nats.getsockname()[1]}",
+        f"ETCD_ENDPOINTS=http://127.0.0.1:{listener.getsockname()[1]}",
+        f"NATS_SERVER=nats://127.0.0.1:{listener.getsockname()[1]}",
         "DYN_FILE_KV=/tmp/store",
         "DYN_ZMQ_BROKER_URL=xsub=tcp://127.0.0.1:1 , xpub=tcp://127.0.0.1:2",
     ):

@@ -62,10 +62,31 @@ def test_a_worker_that_was_told_to_stop_ends_at_once_with_0(
 ) -> None:
     """A canary that Dynamo's threads asked for while the interpreter ended aborted the process."""
 
-    async def life(worker: PrefillWorker) -> None: ...
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: worker._stop_order.given)
+        await worker.cleanup()
 
     run_worker_as(monkeypatch, text_model, life)
     assert exit_codes == [0]
+
+
+def test_a_worker_whose_runtime_ends_unasked_says_so(
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As when etcd was away for longer than the worker's lease."""
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        await worker.cleanup()
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert exit_codes == [worker_module.EXIT_ENGINE_DIED]
+    assert "FATAL: Dynamo ended its runtime" in capsys.readouterr().err
 
 
 def test_a_worker_that_was_told_to_stop_ends_before_its_event_loop(

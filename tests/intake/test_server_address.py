@@ -10,7 +10,7 @@ from wavepp_worker.intake import server_address
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.server_address import authentication, connect, servers
-from wavepp_worker.nats_variables import without_password
+from wavepp_worker.server_reach import without_password
 
 from tests.support.certificates import loopback_certificates
 from tests.support.nats_servers import NatsServer

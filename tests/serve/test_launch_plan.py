@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,13 @@ from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_pla
 from wavepp_worker.serve.model_choice import DEMO_MODEL, DEMO_SHAPE
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
+
+
+@pytest.fixture
+def etcd_port() -> Iterator[int]:
+    """Takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        yield there.getsockname()[1]
 
 
 def flags(plan: LaunchPlan, service: str) -> list[tuple[str, ...]]:
@@ -74,13 +82,35 @@ def test_a_model_given_by_its_id_is_fetched_and_served_under_it(
     assert f"--model={tiny_llama}" in flags(plan, "Frontend")[0]
 
 
-def test_a_worker_is_checked_in_the_environment_that_it_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discovery_by_etcd_needs_etcd_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A graph that starts a NATS server for its queue needs etcd no less.
+    for name in ("disagg_wavepp", "disagg_wavepp_queue"):
+        monkeypatch.setenv("ETCD_ENDPOINTS", "http://u:secret@127.0.0.1:9,127.0.0.1:10")
+        etcd = resolve(f"graphs:{name}"), {"Common": {"discovery_backend": "etcd"}}, Options()
+        with pytest.raises(
+            ConfigError,
+            match=r"discovery_backend=etcd .* by ETCD_ENDPOINTS \(http://127.0.0.1:9: .*; http://127.0.0.1:10: ",
+        ):
+            make_launch_plan(*etcd)
+        with socket.create_server(("127.0.0.1", 0)) as there:
+            monkeypatch.setenv("ETCD_ENDPOINTS", f"127.0.0.1:9, 127.0.0.1:{there.getsockname()[1]}")
+            make_launch_plan(*etcd)
+    monkeypatch.delenv("ETCD_ENDPOINTS")
+    monkeypatch.setattr("wavepp_worker.etcd_variables.DEFAULT_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="ETCD_ENDPOINTS, which is not set"):
+        make_launch_plan(*etcd)
+
+
+def test_a_worker_is_checked_in_the_environment_that_it_would_have(
+    monkeypatch: pytest.MonkeyPatch, etcd_port: int
+) -> None:
     graph = resolve("graphs:disagg_wavepp")
     bad = {"DecodeWorker": {"ServiceArgs": {"envs": {"DYN_ENGINE_REQUEST_LIMIT": "many"}}}}
     with pytest.raises(ConfigError, match=r"^DecodeWorker: one of Dynamo's own variables"):
         make_launch_plan(graph, bad, Options())
     assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
     # The launcher has all listen on loopback, so hand-offs may; not where requests come from elsewhere.
+    monkeypatch.setenv("ETCD_ENDPOINTS", f"http://127.0.0.1:{etcd_port}")
     etcd = {"Common": {"discovery_backend": "etcd", "host": "127.0.0.1"}}
     [note] = [each for each in make_launch_plan(graph, etcd, Options()).notes if "cannot reach them" in each]
     assert note.startswith(

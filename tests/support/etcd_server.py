@@ -57,6 +57,13 @@ class EtcdServer:
     def delete(self, key: str) -> None:
         self.post("/v3/kv/deleterange", {"key": _encoded(key)})
 
+    def keys(self, prefix: str) -> list[str]:
+        """All that begin with it."""
+        end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+        body = {"key": _encoded(prefix), "range_end": _encoded(end), "keys_only": True}
+        found = self.post("/v3/kv/range", body).get("kvs", ())
+        return [base64.b64decode(each["key"]).decode() for each in found]
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=5) as answer:

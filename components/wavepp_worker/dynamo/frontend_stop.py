@@ -28,6 +28,10 @@ class FrontendStop:
         self._waiting: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
+    @property
+    def given(self) -> bool:
+        return self._waiting is not None
+
     def give(self, then: Callable[[], Any]) -> None:
         """Call ``then`` once all answers have ended, or their time is over; a second order waits no longer."""
         if self._waiting is None:

@@ -16,6 +16,7 @@ from dynamo.common.constants import DisaggregationMode
 from dynamo.llm import ModelInput
 
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
+from wavepp_worker.dynamo.etcd_use import wait_for_etcd
 from wavepp_worker.dynamo.nats_use import hide_unused_nats
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.worker import WaveppWorker, leave_process
@@ -64,6 +65,7 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
         for number in (signal.SIGTERM, signal.SIGINT):
             # Dynamo stops the worker. Its handlers come later, and call those that they find.
             asyncio.get_running_loop().add_signal_handler(number, worker.told_to_stop)
+        await wait_for_etcd(config)
         try:
             await Worker(worker, config).run()
         except Exception:
@@ -72,7 +74,7 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
             raise
         # Dynamo's threads may still call into Python: they abort the process if the interpreter ends under them, and
         # what they ask for is lost with an ERROR if the event loop does.
-        leave_process(0)
+        leave_process(worker.runtime_ended())
 
     try:
         uvloop.run(main())

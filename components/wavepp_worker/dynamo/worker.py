@@ -20,6 +20,7 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
+from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
@@ -142,6 +143,14 @@ class WaveppWorker(LLMEngine):
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
+
+    def runtime_ended(self) -> int:
+        """The exit code, now that Dynamo is done with this worker; says why if nobody told it to stop."""
+        if self._stop_order.given:
+            return 0
+        if not self._dying.is_set():
+            sys.stderr.write(RUNTIME_ENDED)
+        return EXIT_RUNTIME_ENDED
 
     async def register_prometheus(self, metrics: Any) -> None:
         """Show our metrics beside Dynamo's own."""

@@ -21,9 +21,9 @@ from wavepp_worker.former_names import Settings
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
-from wavepp_worker.nats_variables import without_password
 from wavepp_worker.runtime.client.disk_room import DiskUse
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.server_reach import without_password
 from wavepp_worker.setting_names import flag_of, keys_as_flags
 
 _RUNTIMES = ("custom_jinja_template", "discovery_backend")

@@ -19,11 +19,10 @@ import aiohttp
 import msgspec
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.etcd_variables import etcd_urls
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS_VARIABLE = "ETCD_ENDPOINTS"
-DEFAULT_ENDPOINT = "http://localhost:2379"
 ANSWER_SECONDS = 5.0
 """That a server may take to answer a question."""
 SILENCE_SECONDS = 60.0
@@ -48,8 +47,7 @@ class EtcdKey:
             ConfigError: a certificate cannot be read; names the variable.
         """
         self.key = key
-        text = environment.get(ENDPOINTS_VARIABLE) or DEFAULT_ENDPOINT
-        self._urls = [_url(each.strip()) for each in text.split(",") if each.strip()]
+        self._urls = etcd_urls(environment)
         self._user = environment.get("ETCD_AUTH_USERNAME")
         self._password = environment.get("ETCD_AUTH_PASSWORD", "")
         self._ssl = _ssl_context(environment)
@@ -129,10 +127,6 @@ async def _ask(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) 
         if answer.status != 200:
             raise ValueError(f"{path} is answered with {answer.status}: {text[:200]}")
         return msgspec.json.decode(text, type=dict[str, Any])
-
-
-def _url(endpoint: str) -> str:
-    return endpoint if "://" in endpoint else f"http://{endpoint}"
 
 
 def _ssl_context(environment: Mapping[str, str]) -> ssl.SSLContext | None:

@@ -19,9 +19,8 @@ from wavepp_worker.nats_variables import (
     SERVER_VARIABLE,
     TOKEN_VARIABLE,
     USER_VARIABLE,
-    split_servers,
-    without_password,
 )
+from wavepp_worker.server_reach import split_servers, without_password
 
 _AUTHENTICATION = {
     USER_VARIABLE: "user",

@@ -7,9 +7,9 @@ import resource
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from wavepp_worker import etcd_variables, nats_variables
 from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.nats_variables import SERVER_VARIABLE, why_unreached
 from wavepp_worker.serve.settings import ServiceSettings
 
 BROKER_VARIABLE = "DYN_ZMQ_BROKER_URL"
@@ -96,8 +96,12 @@ def loopback_note(planes: Mapping[str, Any]) -> str | None:
     )
 
 
-def check_nats_planes(services: Iterable[ServiceSettings]) -> None:
-    """Refuse to start processes whose Dynamo could not: it connects to NATS at once where a plane is NATS.
+def check_servers(services: Iterable[ServiceSettings], *, own_nats: bool) -> None:
+    """Refuse to start processes whose Dynamo could not: it connects at once to the servers of its planes.
+
+    Args:
+        services: what is started.
+        own_nats: whether the launcher starts a NATS server itself.
 
     Raises:
         ConfigError: no server is reached; names the key, and the variable that says where servers are.
@@ -105,12 +109,16 @@ def check_nats_planes(services: Iterable[ServiceSettings]) -> None:
     found: dict[tuple[str, str | None], str | None] = {}
     for own in services:
         environment = {**os.environ, **own.envs}
-        for name in ("request_plane", "event_plane"):
-            if own.flags.get(name) != "nats":
+        for name, server, of in (
+            ("discovery_backend", "etcd", etcd_variables),
+            ("request_plane", "nats", nats_variables),
+            ("event_plane", "nats", nats_variables),
+        ):
+            if own.flags.get(name) != server or (own_nats and server == "nats"):
                 continue
-            asked = (name, environment.get(SERVER_VARIABLE))
+            asked = (name, environment.get(of.SERVER_VARIABLE))
             if asked not in found:
-                found[asked] = why_unreached(f"{name}=nats", environment)
+                found[asked] = of.why_unreached(f"{name}={server}", environment)
             if (reason := found[asked]) is not None:
                 raise ConfigError(reason)
 

@@ -18,8 +18,8 @@ from wavepp_worker.serve.environment import (
     STORE_VARIABLE,
     SYSTEM_HOST_VARIABLE,
     base_environment,
-    check_nats_planes,
     check_reach,
+    check_servers,
     loopback_note,
 )
 from wavepp_worker.serve.flag_check import check_flags, check_module
@@ -229,9 +229,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             workers.append(serving(service, flags, choice))
     queue = None
     chosen = [settings[service.name] for service in services]
-    if not wants_queue_server(chosen):
-        check_nats_planes(chosen)
-    else:
+    own_nats = wants_queue_server(chosen)
+    check_servers(chosen, own_nats=own_nats)
+    if own_nats:
         queue = choose_queue_server(held, alone=options.only is not None)
         processes.append(
             Process(

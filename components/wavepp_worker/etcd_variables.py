@@ -1,0 +1,38 @@
+"""The variable that says where etcd is, which is Dynamo's, and whether a server answers there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wavepp_worker.server_reach import failures, split_servers
+
+SERVER_VARIABLE = "ETCD_ENDPOINTS"
+DEFAULT_ENDPOINT = "http://localhost:2379"
+"""Where Dynamo looks for a server that nobody names."""
+
+_DEFAULT_PORT = 2379
+
+
+def etcd_urls(environment: Mapping[str, str]) -> list[str]:
+    """The servers that a process with this environment asks, each with its scheme."""
+    named = split_servers(environment.get(SERVER_VARIABLE) or DEFAULT_ENDPOINT)
+    return [url if "://" in url else f"http://{url}" for url in named]
+
+
+def why_unreached(discovery: str, environment: Mapping[str, str]) -> str | None:
+    """Why Dynamo cannot start with discovery by etcd; None if a server takes connections.
+
+    Takes 2 s for each server at most, beside the look-up of its name.
+
+    Args:
+        discovery: the setting that asks for it, to be named.
+        environment: of the process that will connect.
+    """
+    reasons = failures(etcd_urls(environment), _DEFAULT_PORT)
+    if reasons is None:
+        return None
+    given = "" if environment.get(SERVER_VARIABLE) else ", which is not set"
+    return (
+        f"{discovery} needs etcd, and none is reached by {SERVER_VARIABLE}{given} ({reasons}); start one, name it "
+        f"in {SERVER_VARIABLE}, or take another discovery"
+    )

@@ -1,0 +1,189 @@
+"""The graph where processes find each other by etcd, and hear each other over TCP and ZeroMQ or over NATS alone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support import etcd_server
+from tests.support.etcd_server import EtcdServer
+from tests.support.graph_process import REPOSITORY, serve_graph
+from tests.support.nats_servers import NatsServer
+from tests.support.reference import Reference
+from tests.support.served_graph import ServedGraph
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        etcd_server.BINARY is None,
+        reason="there is no etcd on this machine; install one (apt install etcd-server)",
+    ),
+]
+LENGTH = 400
+ANSWER = 6
+
+
+@dataclass
+class Planes:
+    """A running graph, and the server of its planes that is to fail.
+
+    Attributes:
+        away: seconds for which it does; more than a lease of etcd lives.
+    """
+
+    graph: ServedGraph
+    server: EtcdServer | NatsServer
+    away: float
+
+
+@pytest.fixture(scope="module", params=["etcd-tcp-zmq", "etcd-nats-nats"])
+def planes(
+    request: pytest.FixtureRequest, ascii_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Planes]:
+    discovery, requests, events = request.param.split("-")
+    with ExitStack() as stack:
+        etcd = EtcdServer(tmp_path_factory.mktemp("etcd"))
+        stack.callback(etcd.close)
+        etcd.start()
+        server: EtcdServer | NatsServer = etcd
+        variables = {"ETCD_ENDPOINTS": etcd.url}
+        if events == "nats":
+            server = NatsServer(tmp_path_factory.mktemp("nats"))
+            stack.callback(server.close)
+            server.start()
+            variables["NATS_SERVER"] = server.url
+        with (
+            serve_graph(
+                "graphs:disagg_wavepp",
+                f"--Common.model={ascii_model}",
+                "--Common.dtype=float32",
+                "--Common.kv_tokens=16384",
+                "--PrefillWorker.pp=1",
+                f"--Common.discovery_backend={discovery}",
+                f"--Common.request_plane={requests}",
+                f"--Common.event_plane={events}",
+                env=variables,
+                cwd=REPOSITORY,
+            ) as running,
+            httpx.Client(base_url=running.base_url, timeout=120) as client,
+        ):
+            assert etcd.keys("v1/instances/")
+            yield Planes(ServedGraph(running, client), server, 3 if events == "nats" else 12)
+        # What a process does not take out of discovery ends with its lease.
+        wait_until(lambda: not etcd.keys("v1/"))
+
+
+@pytest.fixture
+def graph(planes: Planes) -> ServedGraph:
+    return planes.graph
+
+
+def prompt(seed: int, length: int = LENGTH) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(256) for _ in range(length)]
+
+
+def ask(graph: ServedGraph, tokens: list[int]) -> dict[str, Any]:
+    return graph.complete(tokens, max_tokens=ANSWER, nvext={"extra_fields": ["worker_id", "timing"]})
+
+
+def heard(graph: ServedGraph) -> float:
+    """Events of stored blocks that the router has applied."""
+    lines = graph.http.get("/metrics").text.splitlines()
+    name = "dynamo_component_kv_cache_events_applied{"
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith(name) and 'event_type="stored"' in line and 'status="ok"' in line
+    )
+
+
+def is_reused(graph: ServedGraph, reference: Reference, seed: int) -> None:
+    """A prompt that is new, and then once more with another end: the router has heard of its blocks meanwhile."""
+    before, shared = heard(graph), prompt(seed)
+    cold = ask(graph, shared)
+    assert cold["choices"][0]["text"] == reference.text(shared, ANSWER)
+    assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    graph.running.wait_for(lambda: heard(graph) > before)
+    longer = [*shared, *prompt(seed + 1, 20)]
+    warm = ask(graph, longer)
+    assert warm["choices"][0]["text"] == reference.text(longer, ANSWER)
+    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == LENGTH
+    assert warm["nvext"]["timing"]["kv_hit_rate"] > 0.9
+    assert warm["nvext"]["worker_id"]["prefill_worker_id"] == cold["nvext"]["worker_id"]["prefill_worker_id"]
+
+
+def answered(graph: ServedGraph, tokens: list[int], expected: str) -> bool:
+    """Whether it is answered, and then rightly; a refusal has to be a sentence."""
+    try:
+        answer = graph.post("/v1/completions", prompt=tokens, max_tokens=ANSWER)
+    except httpx.ConnectError:
+        return False
+    if answer.status_code == 503:
+        assert answer.json()["message"]
+        return False
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["text"] == expected
+    return True
+
+
+def test_texts_are_right_and_a_known_prefix_is_reused(graph: ServedGraph, reference: Reference) -> None:
+    is_reused(graph, reference, 1)
+    answer = graph.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": "Hello"}], max_tokens=ANSWER
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == ANSWER
+    graph.audit()
+
+
+def test_a_killed_prefill_worker_is_back_and_answers(graph: ServedGraph, reference: Reference) -> None:
+    victim = graph.workers("PrefillWorker")[0]
+    os.kill(victim["pid"], signal.SIGKILL)
+    asked = prompt(10, 60)
+    expected = reference.text(asked, ANSWER)
+    graph.running.wait_for(lambda: answered(graph, asked, expected))
+
+    def back() -> bool:
+        worker = graph.workers("PrefillWorker")[0]
+        return worker["pid"] != victim["pid"] and worker["ready"]
+
+    graph.running.wait_for(back, 90)
+    seeds, used = itertools.count(100), set()
+
+    def both_answer() -> bool:
+        answer = graph.post(
+            "/v1/completions",
+            prompt=prompt(next(seeds), 64),
+            max_tokens=1,
+            nvext={"extra_fields": ["worker_id"]},
+        )
+        if answer.status_code == 200:
+            used.add(answer.json()["nvext"]["worker_id"]["prefill_worker_id"])
+        return len(used) == 2
+
+    graph.running.wait_for(both_answer)
+
+
+def test_answers_are_right_again_after_the_server_was_away(planes: Planes, reference: Reference) -> None:
+    graph, asked = planes.graph, prompt(20, 60)
+    expected = reference.text(asked, ANSWER)
+    planes.server.kill()
+    time.sleep(planes.away)
+    planes.server.start()
+    graph.running.wait_for(lambda: answered(graph, asked, expected), 60)
+    graph.running.wait_for(lambda: all(entry["ready"] for entry in graph.running.state()["processes"]), 60)
+    is_reused(graph, reference, 30)
+    graph.audit()
