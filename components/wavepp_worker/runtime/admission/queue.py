@@ -11,12 +11,12 @@ from itertools import islice
 from msgspec import structs
 
 from wavepp_worker.block_keys import BlockKeys
-from wavepp_worker.runtime.admission.branches import branches
-from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
+from wavepp_worker.runtime.admission.sharing import Sharing
 from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.admission.why_queued import why_queued
+from wavepp_worker.runtime.admission.work import Admission, Work
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
@@ -28,39 +28,9 @@ LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
 ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
-MAX_BRANCHES_FROM = 128
-"""Of those that wait, so many are looked at for where they leave the prompt of one that is being prepared."""
 
 
 NO_KEYS = BlockKeys()
-
-
-@dataclass(frozen=True)
-class Work:
-    """The admission part of the next round's plan; see ``Plan``."""
-
-    hint: tuple[str, ...] = ()
-    prepare: tuple[Admit, ...] = ()
-    exempt: bool = False
-    reconcile: tuple[Admit, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.hint or self.prepare or self.reconcile)
-
-
-@dataclass(frozen=True)
-class Admission:
-    """A request that all ranks admitted: how long it queued, and how long its admission took (seconds).
-
-    Attributes:
-        after: the request that computes some of what is before the endpoint; empty if nobody does.
-    """
-
-    request_id: str
-    endpoint: int
-    queued: float
-    admission: float
-    after: str = ""
 
 
 @dataclass
@@ -81,7 +51,7 @@ class AdmissionQueue:
     headroom_tokens: int = 0
     block_size: int = 0
     order: PrefixOrder | None = None
-    _making: InTheMaking = field(default_factory=InTheMaking)
+    _sharing: Sharing = field(init=False)
     _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _lower: dict[str, int] = field(default_factory=dict)
@@ -90,6 +60,9 @@ class AdmissionQueue:
     _looked_up_at: float = -math.inf
     _looked_up: bool = False
     _arrivals: int = 0
+
+    def __post_init__(self) -> None:
+        self._sharing = Sharing(self.block_size)
 
     def __len__(self) -> int:
         """Requests that are not admitted yet."""
@@ -104,7 +77,7 @@ class AdmissionQueue:
         self, request_id: str, prompt_tokens: int, now: float, keys: BlockKeys = NO_KEYS, priority: int = 0
     ) -> None:
         self._arrivals += 1
-        reusable = shareable(keys, prompt_tokens, self.block_size) if self.block_size else 0
+        reusable = self._sharing.reusable(keys, prompt_tokens)
         entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
         last = next(reversed(self._waiting.values()), entry)
         self._waiting[request_id] = entry
@@ -117,26 +90,26 @@ class AdmissionQueue:
         found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
         if found is not None:
             give_back(found, found.prompt_tokens)
-            self._making.stopped_reading(request_id)
+            self._sharing.making.stopped_reading(request_id)
             self.freed()
         return found is not None
 
     def abort(self, request_id: str) -> int:
         """An admitted request has lost its owner; returns up to which token it goes on for others, 0 if for none."""
-        return self._making.aborted(request_id) * self.block_size
+        return self._sharing.aborted(request_id)
 
     def take_lowered(self) -> list[tuple[str, int]]:
         """Requests without an owner that fewer others need now, and up to which token they go on."""
-        return [(name, end * self.block_size) for name, end in self._making.take_lowered()]
+        return self._sharing.take_lowered()
 
     def materialised(self, request_id: str) -> None:
         """On rank 0, the request's blocks are its own: all it reuses is in waves. Unknown ids are ignored."""
-        self._making.stopped_reading(request_id)
+        self._sharing.making.stopped_reading(request_id)
 
     def ended(self, request_id: str) -> None:
         """No wave carries an admitted request any more, and none will; unknown ids are ignored."""
         self.leave(request_id)
-        self._making.ended(request_id)
+        self._sharing.making.ended(request_id)
 
     def leave(self, request_id: str) -> None:
         """An admitted request does not count against the limit any more; unknown ids are ignored."""
@@ -144,7 +117,7 @@ class AdmissionQueue:
 
     def writer_of(self, request_id: str) -> str:
         """Whose blocks a request waits for; empty if for nobody's."""
-        return self._making.writer_of(request_id)
+        return self._sharing.making.writer_of(request_id)
 
     def freed(self) -> None:
         """Some room may have come free: try again at once."""
@@ -174,7 +147,7 @@ class AdmissionQueue:
             cache: of rank 0, which ``order`` looks at.
         """
         reconcile = tuple(
-            Admit(name, endpoint, branches=self._branches(self._preparing[name], endpoint))
+            Admit(name, endpoint, branches=self._branches(name, endpoint))
             for name, endpoint in self._lower.items()
         )
         self._lower.clear()
@@ -195,10 +168,14 @@ class AdmissionQueue:
             for request_id, entry in heads:
                 if entry.candidate is None:
                     break
-                admit = self._candidate(request_id, entry)
+                admit = self._sharing.candidate(request_id, entry)
                 if self._made_by_another(entry, admit, prepare):
                     break
-                if cache is not None and cache.leaves_snapshots and self._asked_by_another(admit, prepare):
+                if (
+                    cache is not None
+                    and cache.leaves_snapshots
+                    and self._sharing.asked_by_another(admit, prepare)
+                ):
                     break
                 left -= self._room(entry, admit, groups)
                 if left < 0:
@@ -215,7 +192,7 @@ class AdmissionQueue:
                     prepare.append(admit)
         self._begin(prepare, now)
         prepare = [
-            structs.replace(admit, branches=self._branches(self._preparing[admit.request_id], admit.endpoint))
+            structs.replace(admit, branches=self._branches(admit.request_id, admit.endpoint))
             for admit in prepare
         ]
         return Work((*stale, *again), tuple(prepare), alone and bool(prepare), reconcile)
@@ -236,24 +213,17 @@ class AdmissionQueue:
             entry = self._preparing.pop(admit.request_id)
             give_back(entry, admit.endpoint)
             self._open.add(admit.request_id)
-            after = self._making.writer_of(admit.request_id)
+            after = self._sharing.making.writer_of(admit.request_id)
             if self.order is not None:
                 self.order.admitted(entry, admit.endpoint)
-            if self.block_size:
-                self._making.admitted(
-                    admit.request_id,
-                    entry.keys,
-                    admit.endpoint // self.block_size,
-                    [end // self.block_size for end in admit.branches],
-                )
+            self._sharing.admitted(admit, entry.keys)
             selected = now if entry.selected is None else entry.selected
             admissions.append(
                 Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected, after)
             )
         for admit in outcome.lower:
             self._lower[admit.request_id] = admit.endpoint
-            if self.block_size:
-                self._making.lowered(admit.request_id, admit.endpoint // self.block_size)
+            self._sharing.lowered(admit)
         if outcome.failed:
             self._put_back(outcome.failed)
             self._retry_at = now + ROUND_RETRY_SECONDS
@@ -277,7 +247,7 @@ class AdmissionQueue:
                 yield self._queued(request_id, entry, ahead, higher, now, unreserved_tokens)
         for request_id in request_ids:
             if (prepared := self._preparing.get(request_id)) is not None:
-                writer, reads_to = self._making.read_by(request_id)
+                writer, reads_to = self._sharing.making.read_by(request_id)
                 present = reads_to * self.block_size if writer else prepared.candidate or 0
                 yield Preparing(
                     request_id=request_id,
@@ -298,53 +268,13 @@ class AdmissionQueue:
             raise ValueError(
                 f"{len(preparing) + len(self._open)} requests hold leases, the limit is {self.limit}"
             )
-        self._making.check()
-
-    def _candidate(self, request_id: str, entry: Waiting) -> Admit:
-        """The furthest endpoint there is for a request, with blocks that another is to compute."""
-        present = entry.candidate or 0
-        if not self.block_size:
-            return Admit(request_id, present)
-        found = self._making.writer(entry.keys, present // self.block_size, entry.reusable)
-        if found is None:
-            return Admit(request_id, present)
-        writer, end = found
-        return Admit(request_id, end * self.block_size, writer)
-
-    def _made_by_another(self, entry: Waiting, admit: Admit, prepare: Sequence[Admit]) -> bool:
-        """Whether a request that is being prepared will compute the next block, and can be waited for once admitted."""
-        if not self.block_size:
-            return False
-        present = admit.endpoint // self.block_size
-        ahead = [self._waiting[other.request_id] for other in prepare]
-        return any(
-            makes_next(other.keys, entry.keys, present, entry.reusable)
-            for other in (*ahead, *self._preparing.values())
-        )
-
-    def _branches(self, entry: Waiting, endpoint: int) -> tuple[int, ...]:
-        """Where those that wait leave the prompt of a request that is being prepared at ``endpoint``."""
-        if not self.block_size:
-            return ()
-        blocks = branches(
-            entry.keys, endpoint // self.block_size, islice(self._waiting.values(), MAX_BRANCHES_FROM)
-        )
-        return tuple(end * self.block_size for end in blocks)
-
-    def _asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
-        """Whether it turns out in this round if a request can resume there.
-
-        If it cannot, and all who want to were prepared at once, all would go down and compute the same.
-        """
-        if not admit.writer or self._making.sure(admit.writer, admit.endpoint // self.block_size):
-            return False
-        return any((other.writer, other.endpoint) == (admit.writer, admit.endpoint) for other in prepare)
+        self._sharing.making.check()
 
     def _queued(
         self, request_id: str, entry: Waiting, ahead: int, higher: int, now: float, unreserved_tokens: float
     ) -> Queued:
-        admit = self._candidate(request_id, entry)
-        writer = self._prepared_writer(entry, admit.endpoint)
+        admit = self._sharing.candidate(request_id, entry)
+        writer = self._sharing.prepared_writer(entry, admit.endpoint, self._preparing)
         needs = self._room(entry, admit, set())
         alone = not ahead and entry.failed and not self._open and not self._preparing
         room = max(0.0, unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens)
@@ -368,20 +298,18 @@ class AdmissionQueue:
             passed=entry.passed,
         )
 
-    def _prepared_writer(self, entry: Waiting, endpoint: int) -> str:
-        """Of the requests that are being prepared, one that computes what another needs after ``endpoint`` next."""
-        present = endpoint // self.block_size if self.block_size else entry.reusable
-        found = (
-            name
-            for name, other in self._preparing.items()
-            if makes_next(other.keys, entry.keys, present, entry.reusable)
-        )
-        return next(found, "")
+    def _made_by_another(self, entry: Waiting, admit: Admit, prepare: Sequence[Admit]) -> bool:
+        """Whether a request that is being prepared, or will be in this round, computes what another needs next."""
+        ahead = [self._waiting[other.request_id] for other in prepare]
+        return self._sharing.made_by_another(entry, admit, (*ahead, *self._preparing.values()))
+
+    def _branches(self, request_id: str, endpoint: int) -> tuple[int, ...]:
+        return self._sharing.branches(self._preparing[request_id], endpoint, self._waiting.values())
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:
             entry = self._preparing.pop(request_id)
-            self._making.stopped_reading(request_id)
+            self._sharing.making.stopped_reading(request_id)
             give_back(entry, entry.prompt_tokens)
             entry.failed = True
             self._waiting[request_id] = entry
@@ -395,8 +323,8 @@ class AdmissionQueue:
         places = max(0, self._free_places())
         chosen = None
         if self.order is not None and cache is not None and places and now >= self._retry_at:
-            running = len(self._making) + len(self._preparing)
-            around = Surroundings(room, cache, running, self._making.writer)
+            running = len(self._sharing.making) + len(self._preparing)
+            around = Surroundings(room, cache, running, self._sharing.making.writer)
             chosen = self.order.heads(self._waiting.values(), now, around)
         if chosen is None:
             return list(islice(self._waiting.items(), places))
@@ -424,8 +352,7 @@ class AdmissionQueue:
             if self.order is not None:
                 charge(entry, self._waiting.values())
             self._preparing[admit.request_id] = entry
-            if admit.writer:
-                self._making.reads(admit.request_id, admit.writer, admit.endpoint // self.block_size)
+            self._sharing.reads(admit)
 
     def _lockstep_work(
         self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float

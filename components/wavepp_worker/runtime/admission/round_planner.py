@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
-from wavepp_worker.runtime.admission.queue import Admission, AdmissionQueue, Work
+from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.work import Admission, Work
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneEnded,

@@ -10,8 +10,8 @@ from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.actions import RoundActions
 from wavepp_worker.runtime.admission.ballot import Ballot
-from wavepp_worker.runtime.admission.queue import Admission
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.admission.work import Admission
 from wavepp_worker.runtime.protocol.commands import Abort, Audit, Command, Explain, Stop, Submit
 from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Event, Released
 from wavepp_worker.runtime.protocol.lane_events import (

@@ -1,0 +1,103 @@
+"""What a waiting request shares with others that are admitted, being prepared, or wait like it. Rank 0 only; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.branches import branches
+from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
+from wavepp_worker.runtime.admission.waiting import Waiting
+from wavepp_worker.runtime.protocol.rounds import Admit
+
+MAX_BRANCHES_FROM = 128
+"""Of those that wait, so many are looked at for where they leave the prompt of one that is being prepared."""
+
+
+class Sharing:
+    """Blocks in the making, in tokens, as far as they are reused.
+
+    Attributes:
+        making: the writers and their readers, in blocks.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        """``block_size``: 0 if nobody reuses what is still to be computed."""
+        self.making = InTheMaking()
+        self._block_size = block_size
+
+    def reusable(self, keys: BlockKeys, prompt_tokens: int) -> int:
+        """Blocks of a prompt that others may compute for it."""
+        return shareable(keys, prompt_tokens, self._block_size) if self._block_size else 0
+
+    def candidate(self, request_id: str, entry: Waiting) -> Admit:
+        """The furthest endpoint there is for a request, with blocks that another is to compute."""
+        present = entry.candidate or 0
+        if not self._block_size:
+            return Admit(request_id, present)
+        found = self.making.writer(entry.keys, present // self._block_size, entry.reusable)
+        if found is None:
+            return Admit(request_id, present)
+        writer, end = found
+        return Admit(request_id, end * self._block_size, writer)
+
+    def made_by_another(self, entry: Waiting, admit: Admit, others: Iterable[Waiting]) -> bool:
+        """Whether one of ``others``, which are being prepared, will compute a request's next block.
+
+        Once that one is admitted, it can be waited for.
+        """
+        if not self._block_size:
+            return False
+        present = admit.endpoint // self._block_size
+        return any(makes_next(other.keys, entry.keys, present, entry.reusable) for other in others)
+
+    def prepared_writer(self, entry: Waiting, endpoint: int, preparing: Mapping[str, Waiting]) -> str:
+        """Of the requests that are being prepared, one that computes what another needs after ``endpoint`` next."""
+        present = endpoint // self._block_size if self._block_size else entry.reusable
+        found = (
+            name
+            for name, other in preparing.items()
+            if makes_next(other.keys, entry.keys, present, entry.reusable)
+        )
+        return next(found, "")
+
+    def branches(self, entry: Waiting, endpoint: int, waiting: Iterable[Waiting]) -> tuple[int, ...]:
+        """Where others will resume of the prompt of a request that is being prepared at ``endpoint``."""
+        if not self._block_size:
+            return ()
+        blocks = branches(entry.keys, endpoint // self._block_size, islice(waiting, MAX_BRANCHES_FROM))
+        return tuple(end * self._block_size for end in blocks)
+
+    def asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
+        """Whether it turns out in this round if a request can resume there.
+
+        If it cannot, and all who want to were prepared at once, all would go down and compute the same.
+        """
+        if not admit.writer or self.making.sure(admit.writer, admit.endpoint // self._block_size):
+            return False
+        return any((other.writer, other.endpoint) == (admit.writer, admit.endpoint) for other in prepare)
+
+    def reads(self, admit: Admit) -> None:
+        """A request is being prepared, behind a writer if it names one."""
+        if admit.writer:
+            self.making.reads(admit.request_id, admit.writer, admit.endpoint // self._block_size)
+
+    def admitted(self, admit: Admit, keys: BlockKeys) -> None:
+        """A request is admitted: from now on it is a writer."""
+        if self._block_size:
+            asked = [end // self._block_size for end in admit.branches]
+            self.making.admitted(admit.request_id, keys, admit.endpoint // self._block_size, asked)
+
+    def lowered(self, admit: Admit) -> None:
+        """A request can resume no further than there."""
+        if self._block_size:
+            self.making.lowered(admit.request_id, admit.endpoint // self._block_size)
+
+    def aborted(self, request_id: str) -> int:
+        """An admitted request has lost its owner; returns up to which token it goes on for others, 0 if for none."""
+        return self.making.aborted(request_id) * self._block_size
+
+    def take_lowered(self) -> list[tuple[str, int]]:
+        """Requests without an owner that fewer others need now, and up to which token they go on."""
+        return [(name, end * self._block_size) for name, end in self.making.take_lowered()]
