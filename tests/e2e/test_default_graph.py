@@ -129,6 +129,20 @@ def test_what_a_request_waits_for_is_said_under_the_id_that_its_client_has(graph
     assert "no replica has request nobody (2 replicas that prefill asked)" in nobody.stderr
 
 
+def test_a_frame_of_top_has_every_rank_and_worker(graph: ServedGraph) -> None:
+    ask(graph, [7] * 40)
+    shown = wavepp(graph, "top", "--once")
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()]
+    assert [row[0] for row in rows if ":" in row[0]][1:] == [
+        "PrefillWorker:0",
+        "PrefillWorker:1",
+        "DecodeWorker:0",
+    ]
+    assert [row[0] for row in rows].count("1") == 2, "each replica has two ranks"
+    assert "does not answer" not in shown.stdout
+
+
 def at_once(graph: ServedGraph, prompts: list[list[int]]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(prompts)) as pool:
         return list(pool.map(lambda prompt: ask(graph, prompt), prompts))

@@ -128,6 +128,10 @@ class PrefillMetrics:
             ),
             "used_blocks": ("KV blocks in use on the fullest rank.", stats.used_blocks),
             "total_blocks": ("KV blocks of the smallest rank.", stats.total_blocks),
+            "waves_in_flight": (
+                "Waves between their launch on the first rank and their end on the last.",
+                stats.waves_in_flight,
+            ),
             "last_wave_age_seconds": (
                 "Seconds since the last wave, over the ranks the longest.",
                 stats.last_wave_age,
@@ -138,6 +142,10 @@ class PrefillMetrics:
             "reused_tokens": ("Of these, tokens whose KV was reused.", stats.reused_tokens),
             "waves": ("Waves the first rank ran, but for canaries alone.", stats.waves),
             "rounds": ("Rounds of admission, but for canaries alone.", stats.rounds),
+            "pipeline_active_seconds": (
+                "Seconds in which some wave was in flight, but for canaries alone.",
+                stats.active,
+            ),
         }
         yield from _families(gauges, counters)
         yield from _rank_families(stats.ranks)

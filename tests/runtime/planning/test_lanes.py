@@ -254,3 +254,15 @@ def test_where_requests_are_is_told_of_those_that_have_a_lane_or_are_in_a_wave()
     [writer] = lanes.whereabouts(["writer"])
     assert (writer.waves, writer.wave_ids) == ((1, 2), (1, 2))
     lanes.check()
+
+
+def test_waves_that_nobody_asked_for_do_not_count_as_in_flight() -> None:
+    lanes = Lanes(Ring(4), GreedyPlanner(4), 8)
+    lanes.take(LaneAdmitted("probe", 0, 1, probe=True))
+    lanes.launch(lanes.propose())
+    assert (len(lanes.ring), lanes.in_flight) == (1, 0)
+    lanes.take(LaneAdmitted("a", 0, 4))
+    lanes.launch(lanes.propose())
+    assert (len(lanes.ring), lanes.in_flight) == (2, 1)
+    lanes.complete(0)
+    assert lanes.in_flight == 1

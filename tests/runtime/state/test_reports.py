@@ -248,3 +248,18 @@ def test_why_a_request_failed_can_be_sent_whatever_it_quotes(monkeypatch: pytest
         "the source is closed",
     ]
     assert len(logged) == 1, "what is not ours is a defect"
+
+
+def test_a_heartbeat_has_the_waves_in_flight_and_the_time_in_which_there_were_some() -> None:
+    now = 10.0
+    books = RankBooks()
+    told = RankReports(
+        rank=0, events=books.events, requests=books.requests, cache=books.cache, clock=lambda: now
+    )
+    seen = []
+    for waves, seconds in ((0, 1.0), (2, 2.0), (1, 4.0), (0, 8.0), (1, 16.0)):
+        told.in_flight(waves)
+        now += seconds
+        beat = told.heartbeat(waiting=0, running=0)
+        seen.append((beat.in_flight, beat.active))
+    assert seen == [(0, 0.0), (2, 2.0), (1, 6.0), (0, 6.0), (1, 22.0)]

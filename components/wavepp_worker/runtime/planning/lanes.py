@@ -42,6 +42,13 @@ class Lanes:
         """Requests with tokens that no wave carries yet."""
         return len(self._lanes)
 
+    @property
+    def in_flight(self) -> int:
+        """Waves in flight that somebody asked for: all but those of probes alone."""
+        if not self._probes:
+            return len(self.ring)
+        return sum(any(span.request_id not in self._probes for span in spans) for spans in self.ring.waves())
+
     def take(self, event: LaneAdmitted | LaneAborted) -> list[LaneProgress]:
         """Account for a request that may run from now on, or shall not run any further."""
         request_id = event.request_id

@@ -45,6 +45,8 @@ class Heartbeat(Message, frozen=True):
         rounds: rounds about requests since start, on rank 0 without those about probes alone.
         busy: seconds that it computed since start.
         tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
+        in_flight: waves that are in flight (rank 0 only).
+        active: seconds since start in which some wave was (rank 0 only).
     """
 
     rank: int
@@ -56,6 +58,8 @@ class Heartbeat(Message, frozen=True):
     rounds: int
     busy: float = 0.0
     tiers: tuple[TierFigures, ...] = ()
+    in_flight: int = 0
+    active: float = 0.0
 
 
 class Admitted(Message, frozen=True):

@@ -228,6 +228,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
         holding: answered requests whose KV some rank still holds.
         last_wave_age: seconds since the rank that waited longest executed a wave.
         ranks: what each rank did, in rank order.
+        waves_in_flight: between their launch and their end on the last rank.
+        active: seconds since the start in which some wave was in flight.
     """
 
     queued: int
@@ -243,3 +245,5 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     last_wave_age: float
     ranks: tuple[RankLoad, ...] = ()
+    waves_in_flight: int = 0
+    active: float = 0.0

@@ -201,7 +201,7 @@ def _leader(
     loop, seconds = LeaderLoop(lanes, parts.order, timeline), config.wave_timeout
     return Threads(
         LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),
-        LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, events, loop_watched, seconds),
+        LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, parts.reports, loop_watched, seconds),
         executor,
         (rounds, to_loop, to_wave, commands, plane),
     )

@@ -22,7 +22,7 @@ from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
-from wavepp_worker.runtime.state.reports import EventSink
+from wavepp_worker.runtime.state.reports import RankReports
 
 LONGEST_POLL_MS = 100
 """Milliseconds after which a loop looks whether it shall stop."""
@@ -40,7 +40,7 @@ class LeaderLoopThread:
         gate: WaveGate,
         from_wave: Inbox[LaneMessage],
         to_wave: Inbox[LaneProgress],
-        events: EventSink,
+        reports: RankReports,
         watched: Watched,
         turn_seconds: float,
     ) -> None:
@@ -51,7 +51,7 @@ class LeaderLoopThread:
         self._gate = gate
         self._from_wave = from_wave
         self._to_wave = to_wave
-        self._events = events
+        self._reports = reports
         self._watched = watched
         self._turn_seconds = turn_seconds
 
@@ -75,8 +75,9 @@ class LeaderLoopThread:
                     self._from_wave.take(), self._executor.device.left(), time.monotonic()
                 )
                 self._tell(effects.progress)
+                self._reports.in_flight(self._loop.in_flight)
                 for event in effects.explained:
-                    self._events.send(event)
+                    self._reports.send(event)
                 if effects.wave is not None:
                     self._executor.execute(effects.wave, {})
                     self._loop.executed()

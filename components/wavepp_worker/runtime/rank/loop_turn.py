@@ -112,6 +112,11 @@ class LeaderLoop:
         """Raise ValueError unless lanes, leases and ring agree."""
         self._lanes.check()
 
+    @property
+    def in_flight(self) -> int:
+        """Waves between their launch and their end on the last rank, but for those of probes alone."""
+        return self._lanes.in_flight
+
     def next_launch(self, left: Sequence[float]) -> float | None:
         """Seconds until a wave may be launched although no message comes; None if only a message can change that.
 

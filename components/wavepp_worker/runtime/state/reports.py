@@ -40,6 +40,7 @@ class RankReports:
         rounds: rounds applied since the start that were about requests, counted by the WAVE thread; those about
             probes alone are not, on rank 0.
         busy: seconds that waves were computed since the start, counted by the LOOP thread.
+        waves_in_flight: on rank 0, waves between their launch and their end on the last rank, by the LOOP thread.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class RankReports:
         self.waves = 0
         self.rounds = 0
         self.busy = 0.0
+        self.waves_in_flight = 0
         self._events = events
         self._requests = requests
         self._cache = cache
         self._origins = origins
         self._clock = clock
         self._last_wave = clock()
+        self._activity: tuple[float, float | None] = (0.0, None)
 
     def send(self, event: Message) -> None:
         """Tell the engine something that happened at this moment."""
@@ -90,6 +93,22 @@ class RankReports:
         self.busy += seconds
         self._last_wave = self._clock()
 
+    def in_flight(self, waves: int) -> None:
+        """On rank 0: so many waves are in flight from now on."""
+        ended, since = self._activity
+        if waves and since is None:
+            self._activity = ended, self._clock()
+        elif not waves and since is not None:
+            self._activity = ended + self._clock() - since, None
+        self.waves_in_flight = waves
+
+    @property
+    def active(self) -> float:
+        """Seconds since the start in which some wave was in flight."""
+        # Replaced as one: the WAVE thread reads it.
+        ended, since = self._activity
+        return ended + (0.0 if since is None else self._clock() - since)
+
     def round_applied(self) -> None:
         """Count a round."""
         self.rounds += 1
@@ -106,6 +125,8 @@ class RankReports:
             rounds=self.rounds,
             busy=self.busy,
             tiers=self._cache.tiers(),
+            in_flight=self.waves_in_flight,
+            active=self.active,
         )
 
     def audit(self, audit_id: int) -> None:
