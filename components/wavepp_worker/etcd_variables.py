@@ -1,12 +1,16 @@
-"""The variable that says where etcd is, which is Dynamo's, and whether a server answers there."""
+"""The variables that say where etcd is and who one is there, which are Dynamo's, and whether a server answers."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.server_reach import failures, split_servers
 
 SERVER_VARIABLE = "ETCD_ENDPOINTS"
+USER_VARIABLE = "ETCD_AUTH_USERNAME"
+PASSWORD_VARIABLE = "ETCD_AUTH_PASSWORD"
 DEFAULT_ENDPOINT = "http://localhost:2379"
 """Where Dynamo looks for a server that nobody names."""
 
@@ -36,3 +40,24 @@ def why_unreached(discovery: str, environment: Mapping[str, str]) -> str | None:
         f"{discovery} needs etcd, and none is reached by {SERVER_VARIABLE}{given} ({reasons}); start one, name it "
         f"in {SERVER_VARIABLE}, or take another discovery"
     )
+
+
+def ssl_context(environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """With whose certificates to ask; None for those that everybody trusts.
+
+    Raises:
+        ConfigError: a certificate cannot be read; names the variable.
+    """
+    authority = environment.get("ETCD_AUTH_CA")
+    certificate, key = environment.get("ETCD_AUTH_CLIENT_CERT"), environment.get("ETCD_AUTH_CLIENT_KEY")
+    if not authority and not certificate:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"ETCD_AUTH_CA, ETCD_AUTH_CLIENT_CERT or ETCD_AUTH_CLIENT_KEY: no certificate can be read: {error}"
+        ) from error
+    return context

@@ -22,7 +22,6 @@ from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.nats_servers import NatsServer
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
-from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -40,12 +39,15 @@ class Planes:
     """A running graph, and the server of its planes that is to fail.
 
     Attributes:
-        away: seconds for which it does; more than a lease of etcd lives.
+        away: seconds for which it does.
+        fatal: whether processes end of that.
     """
 
+    etcd: EtcdServer
     graph: ServedGraph
     server: EtcdServer | NatsServer
     away: float
+    fatal: bool
 
 
 @pytest.fixture(scope="module", params=["etcd-tcp-zmq", "etcd-nats-nats"])
@@ -64,6 +66,8 @@ def planes(
             stack.callback(server.close)
             server.start()
             variables["NATS_SERVER"] = server.url
+            # Who is killed has to be taken out of discovery by somebody.
+            variables["ETCD_LEASE_TTL"] = "60"
         with (
             serve_graph(
                 "graphs:disagg_wavepp",
@@ -80,9 +84,10 @@ def planes(
             httpx.Client(base_url=running.base_url, timeout=120) as client,
         ):
             assert etcd.keys("v1/instances/")
-            yield Planes(ServedGraph(running, client), server, 3 if events == "nats" else 12)
-        # What a process does not take out of discovery ends with its lease.
-        wait_until(lambda: not etcd.keys("v1/"))
+            # More than the ten seconds of a lease, where it is etcd.
+            fatal = server is etcd
+            yield Planes(etcd, ServedGraph(running, client), server, 12 if fatal else 3, fatal)
+        assert etcd.keys("v1/") == []
 
 
 @pytest.fixture
@@ -149,8 +154,15 @@ def test_texts_are_right_and_a_known_prefix_is_reused(graph: ServedGraph, refere
     graph.audit()
 
 
-def test_a_killed_prefill_worker_is_back_and_answers(graph: ServedGraph, reference: Reference) -> None:
+def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: Reference) -> None:
+    graph = planes.graph
     victim = graph.workers("PrefillWorker")[0]
+    instance = graph.control(victim, "describe")["instance"]
+
+    def known() -> bool:
+        return any(key.endswith(f"/{instance}") for key in planes.etcd.keys("v1/instances/"))
+
+    assert known()
     os.kill(victim["pid"], signal.SIGKILL)
     asked = prompt(10, 60)
     expected = reference.text(asked, ANSWER)
@@ -161,6 +173,7 @@ def test_a_killed_prefill_worker_is_back_and_answers(graph: ServedGraph, referen
         return worker["pid"] != victim["pid"] and worker["ready"]
 
     graph.running.wait_for(back, 90)
+    assert not known(), "frontends may still ask the dead one"
     seeds, used = itertools.count(100), set()
 
     def both_answer() -> bool:
@@ -184,6 +197,7 @@ def test_answers_are_right_again_after_the_server_was_away(planes: Planes, refer
     time.sleep(planes.away)
     planes.server.start()
     graph.running.wait_for(lambda: answered(graph, asked, expected), 60)
+    assert ("FATAL: Dynamo ended its runtime" in graph.running.log()) == planes.fatal
     graph.running.wait_for(lambda: all(entry["ready"] for entry in graph.running.state()["processes"]), 60)
     is_reused(graph, reference, 30)
     graph.audit()

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from wavepp_worker.liveness.deaths import Death
 from wavepp_worker.serve import health_watch
 from wavepp_worker.serve import keeper as module
+from wavepp_worker.serve.discovery_entries import remove_entries
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper
 from wavepp_worker.serve.launch_plan import Process
@@ -67,7 +69,7 @@ async def keep(
     tmp_path: Path,
     *flags: str,
     until: Callable[[Keeper, Lines], Any],
-    store: Path | None = None,
+    forget: Callable[[str], object] | None = None,
     **limits: Any,
 ) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
@@ -84,7 +86,7 @@ async def keep(
     )
     log: Any = lines
     keeper = Keeper(
-        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, log, store
+        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, log, forget
     )
     running = asyncio.create_task(keeper.run())
     deadline = time.monotonic() + 60
@@ -223,7 +225,7 @@ def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Pa
         return bool(lines.of("is up again"))
 
     async def check() -> None:
-        lines = await keep(tmp_path, until=until, store=tmp_path / "store")
+        lines = await keep(tmp_path, until=until, forget=partial(remove_entries, tmp_path / "store"))
         (death,) = lines.died
         assert (death.label, death.why[:20]) == ("Worker:0", "was ended by SIGKILL")
         assert not entry.exists()

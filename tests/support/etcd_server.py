@@ -51,8 +51,10 @@ class EtcdServer:
             time.sleep(0.05)
         raise AssertionError(f"etcd does not start:\n{self._log.read_text()}")
 
-    def put(self, key: str, value: str) -> None:
-        self.post("/v3/kv/put", {"key": _encoded(key), "value": _encoded(value)})
+    def put(self, key: str, value: str, lease: int = 0) -> None:
+        """``lease``: with which the key ends; 0 for none."""
+        body = {"key": _encoded(key), "value": _encoded(value), "lease": str(lease)}
+        self.post("/v3/kv/put", body)
 
     def delete(self, key: str) -> None:
         self.post("/v3/kv/deleterange", {"key": _encoded(key)})

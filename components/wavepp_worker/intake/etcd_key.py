@@ -10,7 +10,6 @@ import base64
 import itertools
 import logging
 import os
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,8 +17,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from wavepp_worker.errors import ConfigError
-from wavepp_worker.etcd_variables import etcd_urls
+from wavepp_worker.etcd_variables import PASSWORD_VARIABLE, USER_VARIABLE, etcd_urls, ssl_context
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +46,9 @@ class EtcdKey:
         """
         self.key = key
         self._urls = etcd_urls(environment)
-        self._user = environment.get("ETCD_AUTH_USERNAME")
-        self._password = environment.get("ETCD_AUTH_PASSWORD", "")
-        self._ssl = _ssl_context(environment)
+        self._user = environment.get(USER_VARIABLE)
+        self._password = environment.get(PASSWORD_VARIABLE, "")
+        self._ssl = ssl_context(environment)
         self._told: int | None = None
         self._failing = False
 
@@ -127,19 +125,3 @@ async def _ask(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) 
         if answer.status != 200:
             raise ValueError(f"{path} is answered with {answer.status}: {text[:200]}")
         return msgspec.json.decode(text, type=dict[str, Any])
-
-
-def _ssl_context(environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    authority = environment.get("ETCD_AUTH_CA")
-    certificate, key = environment.get("ETCD_AUTH_CLIENT_CERT"), environment.get("ETCD_AUTH_CLIENT_KEY")
-    if not authority and not certificate:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=authority or None)
-        if certificate:
-            context.load_cert_chain(certificate, key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"ETCD_AUTH_CA, ETCD_AUTH_CLIENT_CERT or ETCD_AUTH_CLIENT_KEY: no certificate can be read: {error}"
-        ) from error
-    return context

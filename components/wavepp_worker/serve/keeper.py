@@ -15,7 +15,6 @@ from wavepp_worker.liveness.process_state import exit_reason, oom_kills
 from wavepp_worker.liveness.stop_times import LEAVING
 from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
-from wavepp_worker.serve.discovery_entries import remove_entries
 from wavepp_worker.serve.health import describe, get
 from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
 from wavepp_worker.serve.launch_plan import Process
@@ -60,7 +59,7 @@ class Keeper:
         limits: KeepLimits,
         changed: Callable[[], None],
         deaths: DeathNotes,
-        store: Path | None = None,
+        forget: Callable[[str], object] | None = None,
     ) -> None:
         """
         Args:
@@ -71,7 +70,7 @@ class Keeper:
             limits: what it is allowed.
             changed: called whenever ``pid``, ``ready``, ``restarts`` or ``about`` does.
             deaths: told at once of an end that nobody asked for, and when it is ready again.
-            store: the root of discovery by files; None for another discovery.
+            forget: takes it out of discovery by its id once it is dead; may block for seconds. None if nothing can.
         """
         self.process = process
         self.about: WorkerDescription | None = None
@@ -82,7 +81,7 @@ class Keeper:
         self._log = log
         self._changed = changed
         self._deaths = deaths
-        self._store = store
+        self._forget_worker = forget
         self._child: Child | None = None
         self._ever_ready = False
         self._failed_starts = 0
@@ -253,8 +252,8 @@ class Keeper:
     async def _forget(self) -> None:
         """Have no frontend ask the dead one."""
         about, self.about = self.about, None
-        if self._store is not None and about is not None and about.instance is not None:
-            await asyncio.to_thread(remove_entries, self._store, about.instance)
+        if self._forget_worker is not None and about is not None and about.instance is not None:
+            await asyncio.to_thread(self._forget_worker, about.instance)
 
     def _question(self, ready: bool) -> str:
         """What to ask it; of a frontend, workers that it lacks say nothing against it."""

@@ -82,6 +82,7 @@ class LaunchPlan:
         model: the name clients ask for; None if only the workers know.
         chats: whether a message of a user can be tried; else a prompt, as the chat template is missing or refuses it.
         wants_demo: some process needs the demo model.
+        discovery: how its processes find each other, by Dynamo's name.
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
         namespace: Dynamo's, of its processes.
@@ -98,6 +99,7 @@ class LaunchPlan:
     model: str | None
     chats: bool
     wants_demo: bool
+    discovery: str
     own_store: bool
     own_broker: bool
     namespace: str
@@ -271,6 +273,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         model=model,
         chats=chats and objection is None,
         wants_demo=wants_demo,
+        discovery=str(planes["discovery_backend"]),
         own_store=own_store,
         own_broker=planes["event_plane"] == "zmq"
         and BROKER_VARIABLE not in os.environ

@@ -9,13 +9,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wavepp_worker.liveness.stop_times import KILL_SECONDS
-from wavepp_worker.serve.environment import STORE_VARIABLE
+from wavepp_worker.serve.discovery_entries import forgetter
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
@@ -51,7 +50,6 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._killed = False
         self._began = time.monotonic()
-        store = Path(environment[STORE_VARIABLE]) if STORE_VARIABLE in environment else None
         deaths = run_dir.death_notes()
         self._keepers = [
             Keeper(
@@ -62,7 +60,7 @@ class Supervisor:
                 limits,
                 self._write_state,
                 deaths,
-                store,
+                forgetter(plan.discovery, {**environment, **process.env}),
             )
             for process in plan.processes
         ]
