@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from wavepp_worker.dynamo.choices import MOST_CHOICE_BYTES
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 
 from tests.support.waiting import WAIT_SECONDS
@@ -18,13 +19,18 @@ COMPLETIONS = "/v1/completions"
 
 
 class OneChoice:
-    """Answers with the seed it is asked with, in as many pieces as that is large; ``refused`` with a status."""
+    """Answers with the seed it is asked with, in as many pieces as that is large; ``refused`` with a status.
+
+    Those of ``waiting`` are not before ``goes_on``.
+    """
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.refused: dict[int, int] = {}
         self.broken: set[int] = set()
         self.hanging: set[int] = set()
+        self.waiting: set[int] = set()
+        self.goes_on = asyncio.Event()
         self.left = 0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -33,7 +39,9 @@ class OneChoice:
         assert "x-wavepp-choice" not in request.headers
         body = json.loads(await request.read())
         self.bodies.append(body)
-        seed = body["seed"]
+        seed = body.get("seed", 1)
+        if seed in self.waiting:
+            await self.goes_on.wait()
         if seed in self.refused:
             return web.json_response({"message": f"no {seed}"}, status=self.refused[seed])
         usage = {"prompt_tokens": 4, "completion_tokens": seed, "total_tokens": 4 + seed}
@@ -131,12 +139,39 @@ def test_a_stream_has_the_pieces_of_all_and_ends_once() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_one_is_refused_with_is_the_answer_and_the_others_are_given_up(stream: bool) -> None:
+def test_what_one_is_refused_with_is_the_answer_where_nothing_has_begun(stream: bool) -> None:
     async def check(frontend: OneChoice, session: aiohttp.ClientSession, url: str) -> None:
         frontend.refused = {4: 418}
-        frontend.hanging = {3, 5} if stream else set()
+        frontend.waiting = {3, 5} if stream else set()
         async with session.post(url, json={**ASKED, "stream": stream}) as answer:
             assert (answer.status, await answer.json()) == (418, {"message": "no 4"})
+
+    through(check)
+
+
+def test_a_stream_begins_although_a_choice_has_to_wait_and_ends_if_that_is_refused() -> None:
+    async def check(frontend: OneChoice, session: aiohttp.ClientSession, url: str) -> None:
+        frontend.waiting, frontend.refused, frontend.hanging = {4}, {4: 418}, {3, 5}
+        async with session.post(url, json={**ASKED, "stream": True}) as answer:
+            assert (await answer.content.readline()).startswith(b'data: {"id"')
+            frontend.goes_on.set()
+            rest = await answer.text()
+        assert rest.count('"no 4"') == 1
+        assert '"code": 418' in rest
+        assert rest.endswith("data: [DONE]\n\n")
+        while frontend.left < 2:
+            await asyncio.sleep(0.01)
+
+    through(check)
+
+
+def test_more_than_may_be_asked_for_all_choices_is_refused_before_any_is() -> None:
+    async def check(frontend: OneChoice, session: aiohttp.ClientSession, url: str) -> None:
+        prompt = "x" * (MOST_CHOICE_BYTES // 128)
+        async with session.post(url, json={"prompt": prompt, "n": 128}) as answer:
+            assert answer.status == 400
+            assert "128 choices of a body" in (await answer.json())["message"]
+        assert not frontend.bodies
 
     through(check)
 

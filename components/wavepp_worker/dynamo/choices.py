@@ -10,14 +10,31 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from wavepp_worker.errors import InvalidRequest
+
 MOST_CHOICES = 128
 """Of one request, those of all its prompts together."""
+MOST_CHOICE_BYTES = 64 << 20
+"""Of the body of a request, once for each choice: so much is asked, and decoded, for all of them."""
 
 
 def choices_wanted(body: Any) -> int:
     """How many choices for each prompt; 1 also where the frontend refuses what is asked for."""
     wanted = body.get("n") if isinstance(body, Mapping) else None
     return wanted if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 1 else 1
+
+
+def check_bytes(count: int, size: int) -> None:
+    """Refuse a request that would be too much asked once for each of ``count`` choices; ``size``: bytes of its body.
+
+    Raises:
+        InvalidRequest: it would.
+    """
+    if count * size > MOST_CHOICE_BYTES:
+        raise InvalidRequest(
+            f"{count} choices of a body of {size} bytes are {count * size} bytes, this deployment takes at most "
+            f"{MOST_CHOICE_BYTES}; ask for fewer choices, or send a shorter prompt"
+        )
 
 
 def one_choice(body: Mapping[str, Any], number: int) -> bytes:

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from wavepp_worker.dynamo.choices import Choices, one_choice
-from wavepp_worker.dynamo.upstream import HOP_BY_HOP
+from wavepp_worker.dynamo.upstream import HOP_BY_HOP, Unanswered
 
 _PIECES_AHEAD = 64
 """Of all choices together that are there and not sent: a client that reads slowly slows them down."""
@@ -47,48 +47,63 @@ class FanOut:
         return secrets.compare_digest(request.headers.get(CHOICE_HEADER, "").encode(), self._mark.encode())
 
     async def answer(self, request: web.BaseRequest, body: dict[str, Any], count: int) -> web.StreamResponse:
-        """The answer with ``count`` choices for each prompt; the first refusal or error, if there is one."""
-        answers: list[aiohttp.ClientResponse] = []
-        asked = [asyncio.ensure_future(self._ask(request, body, number)) for number in range(count)]
+        """The answer with ``count`` choices for each prompt; the first refusal or error, if there is one.
+
+        A stream begins with the first choice that does: others may have to wait until this one has ended.
+
+        Raises:
+            Unanswered: a choice could not be asked for, or its answer broke off.
+        """
+        asked: list[asyncio.Task[aiohttp.ClientResponse]] = []
         try:
+            for number in range(count):
+                asked.append(asyncio.create_task(self._ask(request, one_choice(body, number))))
+                # Others come in between: a long body takes its time for each choice.
+                await asyncio.sleep(0)
             for each in asyncio.as_completed(asked):
-                answers.append(await each)
-                if answers[-1].status != 200:
-                    refused = answers[-1]
-                    kind = refused.headers.get("Content-Type", "application/json")
+                answer = await each
+                if answer.status != 200:
+                    kind = answer.headers.get("Content-Type", "application/json")
                     return web.Response(
-                        status=refused.status, body=await refused.read(), headers={"Content-Type": kind}
+                        status=answer.status, body=await answer.read(), headers={"Content-Type": kind}
                     )
-            in_order = [each.result() for each in asked]
-            if in_order[0].content_type == "text/event-stream":
-                return await _stream(request, in_order)
-            merged = Choices(count).merged([await each.json() for each in in_order])
+                if answer.content_type == "text/event-stream":
+                    return await _stream(request, asked)
+            merged = Choices(count).merged([await _json(each.result()) for each in asked])
             return web.json_response(merged)
         finally:
             for each in asked:
                 each.cancel()
-            for answer in answers:
-                answer.close()
+                if each.done() and not each.cancelled() and each.exception() is None:
+                    each.result().close()
 
-    async def _ask(
-        self, request: web.BaseRequest, body: dict[str, Any], number: int
-    ) -> aiohttp.ClientResponse:
+    async def _ask(self, request: web.BaseRequest, data: bytes) -> aiohttp.ClientResponse:
         assert self._session is not None
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _NOT_PASSED_ON}
         headers[CHOICE_HEADER] = self._mark
-        return await self._session.post(
-            self._url + request.path, data=one_choice(body, number), headers=headers
-        )
+        try:
+            return await self._session.post(self._url + request.path, data=data, headers=headers)
+        except aiohttp.ClientError as error:
+            raise Unanswered(f"a choice could not be asked for ({error}); ask again") from error
 
 
-async def _stream(request: web.BaseRequest, answers: list[aiohttp.ClientResponse]) -> web.StreamResponse:
+async def _json(answer: aiohttp.ClientResponse) -> Any:
+    try:
+        return await answer.json()
+    except (aiohttp.ClientError, ValueError) as error:
+        raise Unanswered(f"the answer of a choice broke off ({error}); ask again") from error
+
+
+async def _stream(
+    request: web.BaseRequest, asked: list[asyncio.Task[aiohttp.ClientResponse]]
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    choices = Choices(len(answers))
+    choices = Choices(len(asked))
     pieces: asyncio.Queue[tuple[int, bytes | None]] = asyncio.Queue(_PIECES_AHEAD)
-    readers = [asyncio.ensure_future(_read(number, answer, pieces)) for number, answer in enumerate(answers)]
+    readers = [asyncio.ensure_future(_read(number, each, pieces)) for number, each in enumerate(asked)]
     usage: dict[str, Any] | None = None
-    left = len(answers)
+    left = len(asked)
     try:
         while left:
             number, event = await pieces.get()
@@ -120,16 +135,30 @@ async def _stream(request: web.BaseRequest, answers: list[aiohttp.ClientResponse
 
 
 async def _read(
-    number: int, answer: aiohttp.ClientResponse, pieces: asyncio.Queue[tuple[int, bytes | None]]
+    number: int, asked: asyncio.Task[aiohttp.ClientResponse], pieces: asyncio.Queue[tuple[int, bytes | None]]
 ) -> None:
     try:
-        async for event in _events(answer):
-            if event != b"data: [DONE]":
-                await pieces.put((number, event))
-    except aiohttp.ClientError as error:
-        text = json.dumps({"error": {"message": str(error), "type": "service_unavailable", "code": 503}})
-        await pieces.put((number, b"data: " + text.encode()))
+        answer = await asked
+        if answer.status != 200:
+            await pieces.put((number, _error_event(await answer.text(), answer.status)))
+        else:
+            async for event in _events(answer):
+                if event != b"data: [DONE]":
+                    await pieces.put((number, event))
+    except (aiohttp.ClientError, Unanswered) as error:
+        await pieces.put((number, _error_event(str(error), 503)))
     await pieces.put((number, None))
+
+
+def _error_event(said: str, status: int) -> bytes:
+    """A refusal or error as an event; ``said``: a sentence, or JSON that has one as ``message``."""
+    try:
+        value = json.loads(said)
+    except ValueError:
+        value = None
+    message = value.get("message", said) if isinstance(value, dict) else said
+    kind = "invalid_request_error" if status < 500 else "service_unavailable"
+    return b"data: " + json.dumps({"error": {"message": message, "type": kind, "code": status}}).encode()
 
 
 async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

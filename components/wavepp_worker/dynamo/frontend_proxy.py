@@ -21,7 +21,7 @@ from aiohttp import web
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
-from wavepp_worker.dynamo.choices import choices_wanted
+from wavepp_worker.dynamo.choices import check_bytes, choices_wanted
 from wavepp_worker.dynamo.fan_out import FanOut
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
@@ -148,6 +148,7 @@ class FrontendProxy:
                 # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
                 with self._chosen_id(request):
                     if (count := choices_wanted(decoded)) > 1 and request.path in CARRYING_PATHS:
+                        check_bytes(count, len(body))
                         return await self._fan_out.answer(request, decoded, count)
                     return await self._pass_on(request, _passed_on(request, body, decoded))
         except InvalidRequest as error:
