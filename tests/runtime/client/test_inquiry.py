@@ -40,6 +40,13 @@ def engine(deep_llama: Path) -> Iterator[PrefillEngine]:
         yield running
 
 
+def stop(pid: int) -> None:
+    """Stop a process; its threads may run on for a moment after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_until(lambda: all("State:\tT" in (each / "status").read_text() for each in tasks.iterdir()))
+
+
 def prompt(seed: int, length: int) -> list[int]:
     draw = random.Random(seed)
     return [draw.randrange(200) for _ in range(length)]
@@ -70,7 +77,7 @@ def test_who_has_no_room_and_who_is_behind_it_is_told(engine: PrefillEngine) -> 
 
 def test_a_rank_whose_vote_is_missing_is_named(engine: PrefillEngine) -> None:
     """Rank 0's WAVE thread answers while it waits for that vote, and forgets nothing that it was told meanwhile."""
-    os.kill(engine.rank_pids[1], signal.SIGSTOP)
+    stop(engine.rank_pids[1])
     try:
         first = engine.submit(PrefillRequest.of("first", prompt(4, 40)))
         wait_until(lambda: engine.why("first")[0].ranks == (1,))
@@ -137,7 +144,7 @@ def test_an_answer_that_is_missing_is_waited_for_only_so_long(
 ) -> None:
     monkeypatch.setattr(inquiry, "ANSWER_SECONDS", 0.05)
     engine.submit(PrefillRequest.of("held", prompt(8, 40), handoff=True)).result(60)
-    os.kill(engine.rank_pids[0], signal.SIGSTOP)
+    stop(engine.rank_pids[0])
     try:
         future = engine.submit(PrefillRequest.of("unheard", prompt(9, 40)))
         held, unheard = engine.why()
