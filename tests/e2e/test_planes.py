@@ -60,8 +60,9 @@ def planes(
         stack.callback(etcd.close)
         etcd.start()
         server: EtcdServer | NatsServer = etcd
-        variables = {"ETCD_ENDPOINTS": etcd.url}
+        variables, replicas = {"ETCD_ENDPOINTS": etcd.url}, 1
         if events == "nats":
+            replicas = 2
             server = NatsServer(tmp_path_factory.mktemp("nats"))
             stack.callback(server.close)
             server.start()
@@ -75,6 +76,9 @@ def planes(
                 "--Common.dtype=float32",
                 "--Common.kv_tokens=16384",
                 "--PrefillWorker.pp=1",
+                f"--PrefillWorker.ServiceArgs.workers={replicas}",
+                # Else the router counts what it foretells as heard.
+                "--Frontend.router_predicted_ttl_secs=null",
                 f"--Common.discovery_backend={discovery}",
                 f"--Common.request_plane={requests}",
                 f"--Common.event_plane={events}",
@@ -166,7 +170,8 @@ def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: 
     os.kill(victim["pid"], signal.SIGKILL)
     asked = prompt(10, 60)
     expected = reference.text(asked, ANSWER)
-    graph.running.wait_for(lambda: answered(graph, asked, expected))
+    if len(graph.workers("PrefillWorker")) > 1:
+        graph.running.wait_for(lambda: answered(graph, asked, expected))
 
     def back() -> bool:
         worker = graph.workers("PrefillWorker")[0]
@@ -176,7 +181,7 @@ def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: 
     assert not known(), "frontends may still ask the dead one"
     seeds, used = itertools.count(100), set()
 
-    def both_answer() -> bool:
+    def all_answer() -> bool:
         answer = graph.post(
             "/v1/completions",
             prompt=prompt(next(seeds), 64),
@@ -185,9 +190,10 @@ def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: 
         )
         if answer.status_code == 200:
             used.add(answer.json()["nvext"]["worker_id"]["prefill_worker_id"])
-        return len(used) == 2
+        return len(used - {int(instance, 16)}) == len(graph.workers("PrefillWorker"))
 
-    graph.running.wait_for(both_answer)
+    graph.running.wait_for(all_answer)
+    graph.running.wait_for(lambda: answered(graph, asked, expected))
 
 
 def test_answers_are_right_again_after_the_server_was_away(planes: Planes, reference: Reference) -> None:
