@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from wavepp_worker.dynamo import presence
+from wavepp_worker.dynamo import etcd_use, presence
 from wavepp_worker.dynamo import run_worker as run_module
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.dynamo.prefill import PrefillWorker
@@ -35,7 +36,10 @@ def exit_codes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def run_worker_as(
-    monkeypatch: pytest.MonkeyPatch, model: Path, life: Callable[[PrefillWorker], Awaitable[None]]
+    monkeypatch: pytest.MonkeyPatch,
+    model: Path,
+    life: Callable[[PrefillWorker], Awaitable[None]],
+    discovery: str = "file",
 ) -> None:
     """``run_worker`` with ``life`` for what Dynamo does with the worker."""
 
@@ -48,7 +52,7 @@ def run_worker_as(
 
     monkeypatch.setattr(run_module, "Worker", DynamoWorker)
     run_module.run_worker(
-        lambda: PrefillWorker.from_args(["--model", str(model), "--discovery-backend", "file"])
+        lambda: PrefillWorker.from_args(["--model", str(model), "--discovery-backend", discovery])
     )
 
 
@@ -161,6 +165,34 @@ def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
 
     run_worker_as(monkeypatch, text_model, life)
     assert exit_codes[0] == 0
+
+
+def test_a_worker_without_etcd_waits_hears_an_order_to_stop_and_gives_up_with_a_sentence(
+    text_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exit_codes: list[int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(etcd_use, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(etcd_use, "AGAIN_SECONDS", 0.01)
+    asked = itertools.count()
+    begun: list[PrefillWorker] = []
+
+    def why_unreached(discovery: str, _: object) -> str:
+        if next(asked) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return f"{discovery} needs etcd"
+
+    monkeypatch.setattr(etcd_use, "why_unreached", why_unreached)
+
+    async def life(worker: PrefillWorker) -> None:
+        begun.append(worker)
+
+    with pytest.raises(SystemExit) as left:
+        run_worker_as(monkeypatch, text_model, life, "etcd")
+    # This one went on, as leaving did not end the process.
+    assert (exit_codes, left.value.code, begun) == ([0], 1, [])
+    assert "error: --discovery-backend=etcd needs etcd" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "code"), [(ConfigError("--pp: 9 ranks"), 2), (EngineDead("no rank"), 1)])

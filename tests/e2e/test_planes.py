@@ -39,14 +39,12 @@ class Planes:
     """A running graph, and the server of its planes that is to fail.
 
     Attributes:
-        away: seconds for which it does.
         fatal: whether processes end of that.
     """
 
     etcd: EtcdServer
     graph: ServedGraph
     server: EtcdServer | NatsServer
-    away: float
     fatal: bool
 
 
@@ -88,9 +86,7 @@ def planes(
             httpx.Client(base_url=running.base_url, timeout=120) as client,
         ):
             assert etcd.keys("v1/instances/")
-            # More than the ten seconds of a lease, where it is etcd.
-            fatal = server is etcd
-            yield Planes(etcd, ServedGraph(running, client), server, 12 if fatal else 3, fatal)
+            yield Planes(etcd, ServedGraph(running, client), server, server is etcd)
         assert etcd.keys("v1/") == []
 
 
@@ -196,11 +192,22 @@ def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: 
     graph.running.wait_for(lambda: answered(graph, asked, expected))
 
 
+def waiting(graph: ServedGraph) -> set[str]:
+    """The services of which somebody said that it waits for etcd."""
+    lines = graph.running.log().splitlines()
+    return {line.partition(":")[0] for line in lines if "| --discovery-backend=etcd needs etcd" in line}
+
+
 def test_answers_are_right_again_after_the_server_was_away(planes: Planes, reference: Reference) -> None:
     graph, asked = planes.graph, prompt(20, 60)
     expected = reference.text(asked, ANSWER)
     planes.server.kill()
-    time.sleep(planes.away)
+    if planes.fatal:
+        # Leases end, and all that are started anew wait for etcd.
+        graph.running.wait_for(lambda: {"Frontend", "DecodeWorker", "PrefillWorker"} <= waiting(graph), 90)
+        assert not answered(graph, asked, expected)
+    else:
+        time.sleep(3)
     planes.server.start()
     graph.running.wait_for(lambda: answered(graph, asked, expected), 60)
     assert ("FATAL: Dynamo ended its runtime" in graph.running.log()) == planes.fatal
