@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,13 +75,29 @@ def test_a_grammar_whose_process_dies_is_refused_and_not_tried_again(
     assert len(caplog.records) == 1
 
 
-def test_a_grammar_that_takes_too_long_is_refused(
+def test_a_grammar_that_takes_too_much_of_a_processor_is_refused(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_judge, "JUDGE_SECONDS", 0.1)
+    judge = GrammarJudge(tiny_llama, VOCABULARY)
+    try:
+        with pytest.raises(InvalidRequest, match="takes more than"):
+            judge.judge(HOSTILE["what may be there or not"]).result(WAIT_SECONDS)
+        assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
+    finally:
+        judge.close()
+
+
+def test_that_the_machine_is_busy_is_not_held_against_a_grammar(
     judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge.judge(SIMPLE).result(WAIT_SECONDS)
-    monkeypatch.setattr(grammar_judge, "JUDGE_SECONDS", 0.0)
-    with pytest.raises(InvalidRequest, match="takes more than"):
-        judge.judge(HOSTILE["what may be there or not"]).result(WAIT_SECONDS)
+    process = judge._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(grammar_judge, "LONGEST_SECONDS", 0.1)
+    with pytest.raises(RequestFailed, match="as this machine is busy; ask again"):
+        judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
     monkeypatch.undo()
     assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
 

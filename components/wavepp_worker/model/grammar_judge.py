@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ from wavepp_worker.model.grammar import Grammar, check_size
 from wavepp_worker.model.grammar_judge_process import READY, Verdict, read_message, write_message
 
 JUDGE_SECONDS = 3
-"""That a grammar may take to compile."""
+"""Of a processor that a grammar may take to compile."""
+LONGEST_SECONDS = 12.0
+"""That it may take in all: on a busy machine it waits for a processor."""
 START_SECONDS = 60.0
 """That the process may take to be there: a large tokenizer takes seconds to read on a busy machine."""
 WAIT_SECONDS = 60.0
@@ -102,13 +105,19 @@ class GrammarJudge:
         try:
             assert process.stdin is not None
             write_message(process.stdin, msgspec.msgpack.encode(grammar))
-            data = _answer(process, JUDGE_SECONDS)
+            data = _answer(process, LONGEST_SECONDS)
         except BrokenPipeError:
             data = None
         if data is not None:
             return msgspec.msgpack.decode(data, type=Verdict)
         self._end()
         self._check_open()
+        if process.returncode == -signal.SIGKILL:
+            # Its own limits end it otherwise.
+            raise RequestFailed(
+                f"what the answer must match could not be compiled within {LONGEST_SECONDS:.0f} s, as this machine is "
+                "busy; ask again"
+            )
         logger.warning("a grammar of %d characters was too complex to be judged", len(grammar.text))
         return Verdict(_TOO_COMPLEX)
 

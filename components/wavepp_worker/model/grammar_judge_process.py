@@ -74,7 +74,7 @@ def judge(compiler: GrammarCompiler, grammar: Grammar) -> Verdict:
         return Verdict(str(error))
 
 
-def _serve(compiler: GrammarCompiler, seconds: int) -> None:
+def _serve(compiler: GrammarCompiler, seconds: float) -> None:
     with contextlib.suppress(WaveppError):
         # Else every grammar is told what is wrong with the tokenizer.
         compiler.load()
@@ -82,23 +82,24 @@ def _serve(compiler: GrammarCompiler, seconds: int) -> None:
     held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY_BYTES, held + MEMORY_BYTES))
     while (data := read_message(sys.stdin.buffer)) is not None:
-        # Whoever waits for it kills it sooner; this is for the time when nobody does any more.
-        signal.alarm(2 * seconds)
+        # Time of a processor: nobody else's work is held against a grammar.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         verdict = judge(compiler, msgspec.msgpack.decode(data, type=Grammar))
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         write_message(sys.stdout.buffer, msgspec.msgpack.encode(verdict))
 
 
 def main() -> None:
-    """``model directory, vocabulary size, seconds for one grammar``."""
+    """``model directory, vocabulary size, seconds of a processor for one grammar``."""
     model, vocab_size, seconds = sys.argv[1:]
     # Whoever started it says when it ends, by closing its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     compiler = GrammarCompiler(Path(model), int(vocab_size))
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve, args=(compiler, int(seconds)), daemon=True)
+    thread = threading.Thread(target=_serve, args=(compiler, float(seconds)), daemon=True)
     thread.start()
     thread.join()
 
