@@ -35,7 +35,7 @@ class Upstream:
         if self.metrics:
             return web.Response(text=self.metrics)
         if self.failing:
-            return web.json_response({"message": "Failed to generate completions"}, status=500)
+            return web.json_response({"message": "Failed to parse chat completion response"}, status=500)
         if self.starting is not None:
             response = web.StreamResponse(status=404)
             await response.prepare(request)
