@@ -49,7 +49,10 @@ _WORKERS_OWN = {"handoff": "auto"}
 
 
 _OF_PREFILL = "is a setting of workers that prefill; a decode worker runs the whole model on one device"
-_OF_AGG = "is a setting of workers that both prefill and decode"
+_OF_AGG = (
+    "is a setting of workers that both prefill and decode, such as the decode workers of dynamo serve "
+    "graphs:disagg_wavepp_queue, which send long prompts to a queue (docs/queue.md)"
+)
 _TEMPLATE = "custom_jinja_template"
 
 

@@ -136,8 +136,8 @@ async def connect(
     except (OSError, ValueError, asyncio.TimeoutError, nats.errors.Error) as error:
         why = last[0] if last else str(error) or f"it does not answer within {seconds or 0.0:.0f} s"
         raise QueueError(
-            f"{SERVER_VARIABLE}: no NATS server can be used at {shown}: {why}; start one with JetStream "
-            f"(nats-server -js), and name it in {SERVER_VARIABLE}"
+            f"no NATS server can be used at {shown}: {why}; start one with JetStream (nats-server -js), or name "
+            f"another where this one is named, or in {SERVER_VARIABLE}"
         ) from error
     if last:
         logger.warning("the NATS server %s is reached", shown)

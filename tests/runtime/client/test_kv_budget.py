@@ -66,6 +66,12 @@ def test_a_fraction_that_holds_no_request_is_refused(tiny_llama: Path) -> None:
         with_pools(config, read_model_shape(tiny_llama), free=lambda device: GIB)
 
 
+def test_more_ranks_than_layers_are_not_taken_for_a_want_of_memory(tiny_llama: Path) -> None:
+    config = EngineConfig(model=tiny_llama, pp=99, kv_memory_fraction=0.1)
+    with pytest.raises(ConfigError, match=r"^pp: 99 stages cannot share 6 layers"):
+        with_pools(config, read_model_shape(tiny_llama), free=lambda device: GIB)
+
+
 def test_what_nobody_can_tell_is_left_to_the_default(tmp_path: Path, tiny_llama: Path) -> None:
     config = EngineConfig(model=tmp_path / "not made yet", kv_memory_fraction=0.1)
     assert with_pools(config, read_model_shape(tiny_llama)).kv_memory_fraction is None

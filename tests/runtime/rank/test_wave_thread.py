@@ -22,7 +22,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.message import encode
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Claim, Plan, Tally, Vote
 from wavepp_worker.runtime.protocol.whereabouts import Queued
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
@@ -143,7 +143,9 @@ def test_a_follower_heartbeats_while_messages_come_without_a_pause(bench: Bench)
     """A receive that never has to wait is no reason to be silent: whoever is silent is taken for dead."""
     rank_0, thread, count = bench.rank_0(), bench.follower_thread(beat=BEAT), 1000
     for round_id in range(count):
-        rank_0.broadcast(Plan(round_id=round_id, stop=round_id == count - 1))
+        # Only rounds about requests are counted.
+        arrivals = (Arrival.of(PrefillRequest.of(f"r{round_id}", [1] * 3), b""),)
+        rank_0.broadcast(Plan(round_id=round_id, arrivals=arrivals, stop=round_id == count - 1))
         rank_0.broadcast(Tally(round_id=round_id, votes=()))
     thread.run(threading.Event())
     beats = [beat.rounds for beat in bench.follower.events.of(Heartbeat)]

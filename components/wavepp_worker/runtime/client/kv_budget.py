@@ -10,6 +10,7 @@ from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
 from wavepp_worker.model.model_shape import ModelShape
+from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
 from wavepp_worker.runtime.client.kv_pools import per_rank
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -21,10 +22,12 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
     Where layers are balanced by cost, each rank with a GPU is taken to have one more than its even part.
 
     Raises:
-        ConfigError: as for ``per_rank`` and ``dtype_name``.
+        ConfigError: as for ``check_partition``, ``per_rank`` and ``dtype_name``.
     """
     if shape.kv_numbers is None or shape.num_layers is None or not has_weights(config.model):
         return []
+    # More ranks than layers would be taken for a want of memory.
+    check_partition(shape.num_layers, config.pp, config.partition)
     sizes, each = (
         weight_sizes(config.model),
         DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)],
