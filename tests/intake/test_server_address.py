@@ -50,7 +50,7 @@ def test_a_server_asks_who_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     server = NatsServer(tmp_path, 'authorization { user: "u", password: "p" }')
     server.start()
     try:
-        with pytest.raises(QueueError, match=r"NATS_SERVER: no NATS server can be used at .*Authorization"):
+        with pytest.raises(QueueError, match=r"no NATS server can be used at .*Authorization"):
             asyncio.run(connect(server.url, os.environ, "test", 1.0))
         monkeypatch.setenv("NATS_AUTH_USERNAME", "u")
         monkeypatch.setenv("NATS_AUTH_PASSWORD", "p")
