@@ -54,10 +54,15 @@ def test_a_long_queue_is_no_sign_of_death_and_canaries_are_no_users(graph: Serve
     (worker,) = graph.workers("PrefillWorker")
     url = f"http://127.0.0.1:{worker['port']}/health"
     time.sleep(3)
-    assert graph.metric(worker, "wavepp_waves_total") > 0, (
+    assert graph.metric(worker, "wavepp_rank_busy_seconds_total") > 0, (
         "no canary has come while nobody asked for anything"
     )
-    for name in ("wavepp_prompt_tokens_total", "wavepp_running_requests", "wavepp_queued_requests"):
+    for name in (
+        "wavepp_waves_total",
+        "wavepp_prompt_tokens_total",
+        "wavepp_running_requests",
+        "wavepp_queued_requests",
+    ):
         assert graph.metric(worker, name) == 0
     done, statuses = threading.Event(), []
 

@@ -212,5 +212,13 @@ def test_answers_are_right_again_after_the_server_was_away(planes: Planes, refer
     graph.running.wait_for(lambda: answered(graph, asked, expected), 60)
     assert ("FATAL: Dynamo ended its runtime" in graph.running.log()) == planes.fatal
     graph.running.wait_for(lambda: all(entry["ready"] for entry in graph.running.state()["processes"]), 60)
+    # Until the frontend has forgotten workers of before, it may still choose one for a prompt that nobody has.
+    fresh = itertools.count(40)
+
+    def new_ones_are_answered() -> bool:
+        prompts = [prompt(next(fresh), 60) for _ in range(6)]
+        return all(answered(graph, each, reference.text(each, ANSWER)) for each in prompts)
+
+    graph.running.wait_for(new_ones_are_answered, 60)
     is_reused(graph, reference, 30)
     graph.audit()

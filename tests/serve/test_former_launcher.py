@@ -132,7 +132,7 @@ def test_a_file_as_it_was(tmp_path: Path) -> None:
         ),
         (
             "PrefillWorker: {conditional-disagg: true}",
-            "PrefillWorker.conditional-disagg ({file}, line 1): which prompts go ",
+            "PrefillWorker.conditional-disagg ({file}, line 1): decode workers that send long prompts ",
         ),
         (
             "PrefillWorker: {remote-prefill: true}",

@@ -172,6 +172,7 @@ MUTANTS = (
         "ExecutionOrder.unadmitted",
         "for span in spans if",
         "for span in spans[:1] if",
+        late=True,
     ),
     Mutant(
         "execution order: nothing is materialised with a wave",

@@ -120,7 +120,8 @@ def start_graph(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "COLUMNS": "200", **(env or {})},
+            # A tenth of the machine's memory is more than a tiny model's tests need, and takes long to be zeroed.
+            env={**os.environ, "COLUMNS": "200", "DYN_WAVEPP_KV_TOKENS": "32768", **(env or {})},
             cwd=cwd,
         )
     running = RunningGraph(process, run_dir, scratch / "log")

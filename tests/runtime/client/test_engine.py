@@ -37,6 +37,7 @@ from wavepp_worker.runtime.tiers.disk_format import PAGE_BYTES, record_bytes
 
 from tests.support.prompts import PromptMaker
 from tests.support.reference import Reference
+from tests.support.waiting import wait_until
 
 
 def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
@@ -287,6 +288,8 @@ def test_higher_priorities_are_admitted_first_and_among_equals_who_came_first(ti
             # Two of them do not fit, so the others wait.
             request = msgspec.structs.replace(PrefillRequest.of(name, maker.tokens(480)), priority=priority)
             futures.append(engine.submit(request, lambda name=name: admitted.append(name)))
+            # Or somebody else may be the first that is looked at.
+            wait_until(lambda: bool(admitted))
         for future in futures:
             future.result(60)
         engine.audit()
