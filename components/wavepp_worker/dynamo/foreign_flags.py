@@ -211,9 +211,8 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         ),
         **_several(_ROLE, "is_prefill_worker is_decode_worker prefill_worker decode_worker"),
         **_several(
-            "decode workers that send long prompts to a queue are dynamo serve graphs:disagg_wavepp_queue, or "
-            "python -m wavepp_worker --disaggregation-mode agg with --remote-prefill nats and "
-            "--max-local-prefill-length (docs/queue.md)",
+            "decode workers that send long prompts to a queue are those of dynamo serve graphs:disagg_wavepp_queue; "
+            "how long is --max-local-prefill-length (docs/queue.md)",
             "conditional_disagg",
         ),
     }
