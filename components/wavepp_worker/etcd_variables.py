@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.server_reach import failures, split_servers
+from wavepp_worker.server_reach import needs_server, split_servers
 
 SERVER_VARIABLE = "ETCD_ENDPOINTS"
 USER_VARIABLE = "ETCD_AUTH_USERNAME"
@@ -32,13 +32,14 @@ def why_unreached(discovery: str, environment: Mapping[str, str]) -> str | None:
         discovery: the setting that asks for it, to be named.
         environment: of the process that will connect.
     """
-    reasons = failures(etcd_urls(environment), _DEFAULT_PORT)
-    if reasons is None:
-        return None
-    given = "" if environment.get(SERVER_VARIABLE) else ", which is not set"
-    return (
-        f"{discovery} needs etcd, and none is reached by {SERVER_VARIABLE}{given} ({reasons}); start one, name it "
-        f"in {SERVER_VARIABLE}, or take another discovery"
+    return needs_server(
+        discovery,
+        "etcd",
+        "discovery",
+        variable=SERVER_VARIABLE,
+        environment=environment,
+        urls=etcd_urls(environment),
+        default_port=_DEFAULT_PORT,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from wavepp_worker.server_reach import failures, split_servers
+from wavepp_worker.server_reach import needs_server, split_servers
 
 SERVER_VARIABLE = "NATS_SERVER"
 USER_VARIABLE = "NATS_AUTH_USERNAME"
@@ -41,11 +41,12 @@ def why_unreached(plane: str, environment: Mapping[str, str]) -> str | None:
         plane: the setting that asks for it, to be named.
         environment: of the process that will connect.
     """
-    reasons = failures(split_servers(environment.get(SERVER_VARIABLE) or DEFAULT_SERVER), _DEFAULT_PORT)
-    if reasons is None:
-        return None
-    given = "" if environment.get(SERVER_VARIABLE) else ", which is not set"
-    return (
-        f"{plane} needs a NATS server, and none is reached by {SERVER_VARIABLE}{given} ({reasons}); start one, name it "
-        f"in {SERVER_VARIABLE}, or take another plane"
+    return needs_server(
+        plane,
+        "a NATS server",
+        "plane",
+        variable=SERVER_VARIABLE,
+        environment=environment,
+        urls=split_servers(environment.get(SERVER_VARIABLE) or DEFAULT_SERVER),
+        default_port=_DEFAULT_PORT,
     )

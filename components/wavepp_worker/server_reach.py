@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 _ANSWER_SECONDS = 2.0
@@ -39,3 +39,34 @@ def failures(urls: Iterable[str], default_port: int) -> str | None:
         except (OSError, ValueError) as error:
             reasons.append(f"{without_password(url)}: {error}")
     return "; ".join(reasons)
+
+
+def needs_server(
+    setting: str,
+    server: str,
+    instead: str,
+    *,
+    variable: str,
+    environment: Mapping[str, str],
+    urls: Iterable[str],
+    default_port: int,
+) -> str | None:
+    """Why Dynamo cannot start with a setting that needs a server; None if one takes connections.
+
+    Takes as long as ``failures``.
+
+    Args:
+        setting: to be named.
+        server: what it needs, such as ``a NATS server``.
+        instead: what else could be chosen.
+        variable: of ``environment``, which names the servers.
+        urls, default_port: as of ``failures``.
+    """
+    reasons = failures(urls, default_port)
+    if reasons is None:
+        return None
+    given = "" if environment.get(variable) else ", which is not set"
+    return (
+        f"{setting} needs {server}, and none is reached by {variable}{given} ({reasons}); start one, name it "
+        f"in {variable}, or take another {instead}"
+    )

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from wavepp_worker.dynamo.choices import MOST_CHOICE_BYTES
-from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 
+from tests.support.proxied_frontend import proxy_before
 from tests.support.waiting import WAIT_SECONDS
 
 COMPLETIONS = "/v1/completions"
@@ -75,19 +75,8 @@ class OneChoice:
 def through(check: Callable[[OneChoice, aiohttp.ClientSession, str], Awaitable[None]]) -> None:
     async def main() -> None:
         frontend = OneChoice()
-        runner = web.ServerRunner(
-            web.Server(frontend.handle, handler_cancellation=True), shutdown_timeout=0.1
-        )
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100)
-        await proxy.start("127.0.0.1", 0)
-        try:
-            async with aiohttp.ClientSession() as session:
-                await check(frontend, session, f"http://127.0.0.1:{proxy.port}{COMPLETIONS}")
-        finally:
-            await proxy.close()
-            await runner.cleanup()
+        async with proxy_before(frontend.handle, handler_cancellation=True) as (proxy, session):
+            await check(frontend, session, f"http://127.0.0.1:{proxy.port}{COMPLETIONS}")
 
     async def bounded() -> None:
         await asyncio.wait_for(main(), WAIT_SECONDS)

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import shutil
-import subprocess
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from wavepp_worker.serve.ports import HeldPorts
+from tests.support.server_process import ServerProcess
 
 BINARY = shutil.which("etcd")
 
 
-class EtcdServer:
-    """On loopback, at a port of its own for as long as this is there."""
+class EtcdServer(ServerProcess):
+    """As of ``ServerProcess``."""
+
+    name = "etcd"
+    start_seconds = 20.0
 
     def __init__(self, store: Path, *flags: str, scheme: str = "http") -> None:
         """``flags``: further ones of ``etcd``."""
-        self._held = HeldPorts()
-        port, peer_port = self._held.choose(2)
+        super().__init__(store / "etcd.log")
+        port, peer_port = self.held.choose(2)
         self.url = f"{scheme}://127.0.0.1:{port}"
         peer = f"http://127.0.0.1:{peer_port}"
-        self._log = store / "etcd.log"
         assert BINARY is not None
-        self._command = [
+        self.command = [
             BINARY,
             f"--data-dir={store / 'data'}",
             f"--listen-client-urls={self.url}",
@@ -38,18 +37,9 @@ class EtcdServer:
             f"--initial-cluster=default={peer}",
             *flags,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                self.post("/v3/maintenance/status", {})
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"etcd does not start:\n{self._log.read_text()}")
+    def ask(self) -> None:
+        self.post("/v3/maintenance/status", {})
 
     def put(self, key: str, value: str, lease: int = 0) -> None:
         """``lease``: with which the key ends; 0 for none."""
@@ -70,16 +60,6 @@ class EtcdServer:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=5) as answer:
             return json.load(answer)
-
-    def kill(self) -> None:
-        """At once, as a machine that fails."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        self._held.close()
 
 
 def _encoded(text: str) -> str:

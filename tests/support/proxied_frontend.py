@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -56,16 +57,30 @@ class Client:
 
 
 @asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[Frontend, FrontendProxy, Client]]:
-    frontend = Frontend()
-    runner = web.ServerRunner(web.Server(frontend.handle), shutdown_timeout=0.1)
+async def proxy_before(
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **server: Any
+) -> AsyncIterator[tuple[FrontendProxy, aiohttp.ClientSession]]:
+    """A proxy, and a client's session.
+
+    Args:
+        handle: answers as the frontend.
+        server: further arguments of ``web.Server``.
+    """
+    runner = web.ServerRunner(web.Server(handle, **server), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100)
     await proxy.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession() as session:
-            yield frontend, proxy, Client(session, f"http://127.0.0.1:{proxy.port}")
+            yield proxy, session
     finally:
         await proxy.close()
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def proxied() -> AsyncIterator[tuple[Frontend, FrontendProxy, Client]]:
+    frontend = Frontend()
+    async with proxy_before(frontend.handle) as (proxy, session):
+        yield frontend, proxy, Client(session, f"http://127.0.0.1:{proxy.port}")

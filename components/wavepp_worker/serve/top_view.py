@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
-PREFIX = "wavepp_"
+from wavepp_worker.serve.own_metrics import own_samples
+
 SHARE_SECONDS = 1.0
 """Shares of busy time are over so long: heartbeats, twice a second, bring them."""
 RATE_SECONDS = 10.0
@@ -52,13 +52,9 @@ def read_frame(seconds: float, metrics: str) -> Frame:
     Raises:
         ValueError: it is no such text.
     """
-    own = "\n".join(line for line in metrics.splitlines() if line.startswith(PREFIX))
     values: dict[Key, float] = defaultdict(float)
-    for family in text_string_to_metric_families(own + "\n"):
-        for sample in family.samples:
-            labels = sample.labels
-            key = sample.name.removeprefix(PREFIX), labels.get("rank", ""), labels.get("tier", "")
-            values[key] += sample.value
+    for name, labels, value in own_samples(metrics):
+        values[name, labels.get("rank", ""), labels.get("tier", "")] += value
     return Frame(seconds, dict(values))
 
 

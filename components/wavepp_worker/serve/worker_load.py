@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from prometheus_client.parser import text_string_to_metric_families
-
-_PREFIX = "wavepp_"
+from wavepp_worker.serve.own_metrics import own_samples
 
 
 def load_lines(metrics: str) -> list[str]:
@@ -15,12 +13,9 @@ def load_lines(metrics: str) -> list[str]:
     Raises:
         ValueError: it is no such text.
     """
-    # Dynamo's are not asked for, and may be of a kind that this does not read.
-    own = "\n".join(line for line in metrics.splitlines() if line.startswith(_PREFIX))
     values: dict[str, float] = defaultdict(float)
-    for family in text_string_to_metric_families(own + "\n"):
-        for sample in family.samples:
-            values[sample.name.removeprefix(_PREFIX)] += sample.value
+    for name, _, value in own_samples(metrics):
+        values[name] += value
     lines = []
     if "running_requests" in values:
         lines.append(
