@@ -13,6 +13,7 @@ import typer
 
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.former_names import check_names
+from wavepp_worker.inspect_command import inspect
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.serve.status import status
 from wavepp_worker.serve.top import top
@@ -23,6 +24,7 @@ from wavepp_worker.versions import print_versions
 
 app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(status)
+app.command()(inspect)
 app.command()(submit)
 app.command()(top)
 app.command()(why)

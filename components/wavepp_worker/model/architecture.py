@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _ROPE_TYPES = {"default", "linear", "yarn", "llama3", "proportional"}
 
 
+# A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
+# runs up to 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
+_HEAD_SHARE = 1 / 32
+# The embedding copies one row per token and multiplies nothing.
+_EMBEDDING_SHARE = 0.0
+
+
 @dataclass(frozen=True)
 class Outline:
     """The parts of a causal language model and their sizes in parameters.
@@ -31,6 +39,7 @@ class Outline:
         head: parameters of the output head, whether or not it shares the embedding's.
         norm: attribute of the decoder that normalises after the last layer.
         windows: sliding window of each layer in tokens, None for full attention.
+        parameters: all that each layer has, of all experts.
     """
 
     layers: tuple[float, ...]
@@ -38,6 +47,26 @@ class Outline:
     head: int
     norm: str
     windows: tuple[int | None, ...]
+    parameters: tuple[int, ...]
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def layer_costs(self) -> tuple[float, ...]:
+        """Work of each layer, in parameters that one prompt token is multiplied with."""
+        return self.layers
+
+    @property
+    def embedding_cost(self) -> float:
+        """The same for the embedding."""
+        return self.embedding * _EMBEDDING_SHARE
+
+    @property
+    def head_cost(self) -> float:
+        """The same for the output head."""
+        return self.head * _HEAD_SHARE
 
 
 def read_config(model_dir: Path) -> Any:
@@ -45,6 +74,18 @@ def read_config(model_dir: Path) -> Any:
 
     Raises:
         ConfigError: transformers does not know it, or a pipeline cannot run it.
+    """
+    config = known_config(model_dir)
+    for why in shortcomings(config):
+        raise _unsupported(config, why)
+    return config
+
+
+def known_config(model_dir: Path) -> Any:
+    """As ``read_config``, of whatever causal language model transformers has, whether or not a pipeline can run it.
+
+    Raises:
+        ConfigError: transformers does not know it.
     """
     said = read_json(model_dir / "config.json")
     model_type = said.get("model_type")
@@ -64,17 +105,21 @@ def read_config(model_dir: Path) -> Any:
         raise _unsupported(config, "it is an encoder-decoder model")
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise _unsupported(config, "it is not a causal language model of transformers")
+    return config
+
+
+def shortcomings(config: Any) -> Iterator[str]:
+    """Why a pipeline cannot run a model that transformers knows, each as the end of a sentence."""
     if getattr(config, "quantization_config", None) is not None:
-        raise _unsupported(config, "its weights are quantised")
+        yield "its weights are quantised"
     if getattr(config, "index_topk", None) is not None:
-        raise _unsupported(config, "its attention picks tokens with an indexer")
+        yield "its attention picks tokens with an indexer"
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
     if others or getattr(model_class(config), "_is_stateful", False):
-        raise _unsupported(config, f"it has recurrent or other layers ({', '.join(others) or 'stateful'})")
+        yield f"it has recurrent or other layers ({', '.join(others) or 'stateful'})"
     rope = sorted(_rope_types(config) - _ROPE_TYPES)
     if rope:
-        raise _unsupported(config, f"its rotary embedding ({', '.join(rope)}) depends on the prompt's length")
-    return config
+        yield f"its rotary embedding ({', '.join(rope)}) depends on the prompt's length"
 
 
 def model_class(config: Any) -> type[nn.Module]:
@@ -110,6 +155,7 @@ def outline(config: Any) -> Outline:
         head=sum(p.numel() for p in head.parameters()),
         norm=norms[0],
         windows=_windows(config),
+        parameters=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers),
     )
 
 

@@ -13,12 +13,6 @@ from wavepp_worker.model.architecture import outline, read_config
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
-# A rank computes logits for one row where a wave brings it hundreds of tokens, but a matrix times one row
-# runs up to 16 times slower per row than times hundreds: 16 rows' worth in a wave of 512.
-_HEAD_SHARE = 1 / 32
-# The embedding copies one row per token and multiplies nothing.
-_EMBEDDING_SHARE = 0.0
-
 
 @dataclass(frozen=True)
 class ModelInfo:
@@ -75,9 +69,9 @@ def read_model_info(model_dir: Path) -> ModelInfo:
         context_length=context_length,
         eos_token_ids=_eos_token_ids(model_dir, config),
         dtype=getattr(torch, checkpoint_dtype(model_dir)),
-        layer_costs=parts.layers,
-        embedding_cost=parts.embedding * _EMBEDDING_SHARE,
-        head_cost=parts.head * _HEAD_SHARE,
+        layer_costs=parts.layer_costs,
+        embedding_cost=parts.embedding_cost,
+        head_cost=parts.head_cost,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -61,7 +62,7 @@ def read_model_shape(model_dir: Path) -> ModelShape:
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
-        _kv_numbers(config),
+        kv_numbers(config),
     )
 
 
@@ -109,7 +110,8 @@ def _check_tokenizer(model_dir: Path) -> None:
         ) from error
 
 
-def _kv_numbers(config: dict[str, Any]) -> int | None:
+def kv_numbers(config: Mapping[str, Any]) -> int | None:
+    """How many numbers one token's keys and values are in one layer, if all layers are attention."""
     heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
     if head_dim is None and config.get("num_attention_heads"):
         head_dim = config.get("hidden_size", 0) // config["num_attention_heads"]

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wavepp_worker.errors import ConfigError
 
-if TYPE_CHECKING:
-    from wavepp_worker.model.model_info import ModelInfo
+
+class Costs(Protocol):
+    """A model, as far as its layers are divided: see ``ModelInfo``."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def layer_costs(self) -> tuple[float, ...]: ...
+
+    @property
+    def embedding_cost(self) -> float: ...
+
+    @property
+    def head_cost(self) -> float: ...
 
 
-def partition_layers(info: ModelInfo, pp: int, partition: tuple[int, ...] | None) -> tuple[range, ...]:
+def partition_layers(info: Costs, pp: int, partition: tuple[int, ...] | None) -> tuple[range, ...]:
     """The layers of each stage: contiguous, in order, at least one each.
 
     Args:
@@ -52,7 +65,7 @@ def check_partition(num_layers: int, pp: int, partition: tuple[int, ...] | None)
         )
 
 
-def _balance(info: ModelInfo, pp: int) -> tuple[int, ...]:
+def _balance(info: Costs, pp: int) -> tuple[int, ...]:
     before = [0.0, *accumulate(info.layer_costs)]
 
     def cost(stage: int, first: int, end: int) -> float:

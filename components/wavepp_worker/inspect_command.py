@@ -1,0 +1,140 @@
+"""``wavepp inspect``: what a model is made of and how it would be split, without loading it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.setting_names import keys_as_flags
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from wavepp_worker.model.inspection import Inspection
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNKNOWN = "?"
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(help="Hugging Face model directory; config.json is enough.")],
+    pp: Annotated[int, typer.Option(help="Pipeline ranks.")] = 1,
+    partition: Annotated[str | None, typer.Option(help="Layers per rank, e.g. 10,8,6,6.")] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a model is made of, what a token costs, how it would be split, and what is not supported.
+
+    No weights are read. Leaves with 1 if a pipeline cannot run the model, with 2 if it cannot be looked at.
+    """
+    # Imported late, as transformers takes seconds to import.
+    import msgspec
+    from rich.console import Console
+
+    from wavepp_worker.model.inspection import inspect_model
+
+    try:
+        sizes = None if partition is None else tuple(int(part) for part in partition.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"--partition is {partition!r}; give integers separated by commas, e.g. 10,8,6,6"
+        ) from error
+    try:
+        found = inspect_model(model, pp, sizes, dtype)
+    except ConfigError as error:
+        sentence = keys_as_flags(str(error), ("pp", "partition", "dtype"))
+        typer.secho(f"error: {sentence}", fg="red", err=True)
+        raise typer.Exit(2) from error
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        console = Console()
+        for line in headlines(found):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(kinds_table(found))
+        console.print(stages_table(found))
+        for sentence in found.unsupported:
+            console.print(f"Not supported: {sentence}", highlight=False, markup=False, soft_wrap=True)
+    if found.unsupported:
+        raise typer.Exit(1)
+
+
+def headlines(found: Inspection) -> list[str]:
+    """What is true of the model as a whole."""
+    experts = f", {found.experts} experts ({found.experts_per_token} a token)" if found.experts else ""
+    context = "" if found.context_length is None else f", context {found.context_length} tokens"
+    stored = f", stored as {found.quantisation}" if found.quantisation else ""
+    return [
+        f"{found.architecture}: {_count(found.parameters)} parameters, of which a token meets "
+        f"{_count(found.active_parameters)}, in {found.dtype}{stored}",
+        f"{sum(len(kind.layers) for kind in found.kinds)} layers, hidden size {found.hidden_size}, vocabulary "
+        f"{found.vocab_size}{context}",
+        f"{found.heads} query heads, {found.kv_heads} of keys and values{experts}",
+    ]
+
+
+def kinds_table(found: Inspection) -> Table:
+    """A row for each kind of layer."""
+    from rich.table import Table
+
+    table = Table("layers", "attention", "feed-forward", "window", title="Layers: sizes of one each")
+    for heading in ("parameters", "a token meets", "cache/token"):
+        table.add_column(heading, justify="right")
+    for kind in found.kinds:
+        table.add_row(
+            spans(kind.layers),
+            kind.attention.removesuffix("_attention"),
+            kind.feed_forward,
+            "-" if kind.window is None else str(kind.window),
+            _count(kind.parameters),
+            _count(kind.active_parameters),
+            size(kind.cache_bytes),
+        )
+    return table
+
+
+def stages_table(found: Inspection) -> Table:
+    """A row for each rank."""
+    from rich.table import Table
+
+    table = Table("rank", "layers", title=f"Split over {len(found.stages)}")
+    for heading in ("weights", "cache/token", "cache of 32,768 tokens"):
+        table.add_column(heading, justify="right")
+    for stage in found.stages:
+        pool = None if stage.cache_bytes is None else 32768 * stage.cache_bytes
+        table.add_row(
+            str(stage.rank),
+            spans(range(*stage.layers)),
+            size(stage.weight_bytes),
+            size(stage.cache_bytes),
+            size(pool),
+        )
+    return table
+
+
+def spans(layers: tuple[int, ...] | range) -> str:
+    """``0-2,5 (4)`` for layers 0, 1, 2 and 5."""
+    runs = [list(run) for _, run in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
+    shown = [f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs]
+    return f"{','.join(shown)} ({len(layers)})"
+
+
+def size(amount: int | None) -> str:
+    """``1.5 MiB``; bytes of which little is known are a question mark."""
+    if amount is None:
+        return _UNKNOWN
+    value, unit = float(amount), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{amount} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def _count(numbers: int) -> str:
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if numbers >= limit:
+            return f"{numbers / limit:.1f} {unit}"
+    return str(numbers)

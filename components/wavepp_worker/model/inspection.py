@@ -1,0 +1,206 @@
+"""What a model is made of and how a pipeline would hold it, from its configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.architecture import Outline, known_config, outline, shortcomings
+from wavepp_worker.model.checkpoint import read_json
+from wavepp_worker.model.dtype_choice import DTYPE_BYTES
+from wavepp_worker.model.model_shape import kv_numbers
+from wavepp_worker.model.partition import partition_layers
+from wavepp_worker.model.timed_model import is_timed
+
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+
+
+class LayerKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers that are alike.
+
+    Attributes:
+        attention: such as ``full_attention``, ``sliding_attention``, ``latent_attention`` or ``linear_attention``.
+        feed_forward: ``dense`` or ``experts``.
+        window: tokens that a token sees, itself included; None for all before it.
+        layers: their numbers.
+        parameters: of one of them.
+        active_parameters: of one of them that one token meets, as it is routed to some experts.
+        cache_bytes: that one token takes in the cache of one of them; None if that cannot be told.
+    """
+
+    attention: str
+    feed_forward: str
+    window: int | None
+    layers: tuple[int, ...]
+    parameters: int
+    active_parameters: int
+    cache_bytes: int | None
+
+
+class StageShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank of a pipeline would hold.
+
+    Attributes:
+        layers: number of the first, and of the one after the last.
+        weight_bytes: of these, and of embedding, norm and head where it has them.
+        cache_bytes: that one token takes in its cache; None if that cannot be told.
+    """
+
+    rank: int
+    layers: tuple[int, int]
+    weight_bytes: int
+    cache_bytes: int | None
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """A model directory, looked at without its weights.
+
+    Attributes:
+        architecture: transformers' name of it.
+        parameters: all there are.
+        active_parameters: those that one token meets.
+        dtype: that weights, activations and cache are computed in and kept as.
+        heads: of queries.
+        kv_heads: of keys and values; 1 where they are a latent.
+        experts: of which a token is routed to ``experts_per_token``; 0 if there are none.
+        quantisation: scheme of the weights in the files; None if they are plain numbers.
+        unsupported: why a pipeline cannot run it, a sentence each.
+    """
+
+    model: str
+    architecture: str
+    parameters: int
+    active_parameters: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int | None
+    dtype: str
+    heads: int | None
+    kv_heads: int | None
+    experts: int
+    experts_per_token: int
+    quantisation: str | None
+    kinds: tuple[LayerKind, ...]
+    stages: tuple[StageShare, ...]
+    unsupported: tuple[str, ...]
+
+
+def inspect_model(
+    model_dir: Path, pp: int = 1, partition: tuple[int, ...] | None = None, dtype: str = "auto"
+) -> Inspection:
+    """Look at ``config.json`` of a Hugging Face directory; weights and tokenizer need not be there.
+
+    Args:
+        pp, partition: how it shall be split, as for an engine.
+        dtype: ``auto`` for the one that the configuration names.
+
+    Raises:
+        ConfigError: transformers does not know the model, it is not made of layers, or the split does not fit it.
+    """
+    if is_timed(model_dir):
+        raise ConfigError(f"model: {model_dir} is a timed model, which has no layers to look at")
+    if not (model_dir / "config.json").is_file():
+        raise ConfigError(
+            f"model: {model_dir} has no config.json; give the path of a Hugging Face model directory"
+        )
+    config = known_config(model_dir)
+    parts = outline(config)
+    name = _dtype(config, dtype)
+    cache = [_cache_bytes(config, kind, DTYPE_BYTES[name]) for kind in _attention(config, parts)]
+    values = config.to_dict()
+    latent = values.get("kv_lora_rank") is not None
+    quantisation = read_json(model_dir / "config.json").get("quantization_config") or {}
+    return Inspection(
+        model=str(model_dir),
+        architecture=config.model_type,
+        parameters=sum(parts.parameters) + parts.embedding + config.hidden_size + _own_head(config, parts),
+        active_parameters=round(sum(parts.layers)) + parts.head,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        context_length=getattr(config, "max_position_embeddings", None),
+        dtype=name,
+        heads=values.get("num_attention_heads"),
+        kv_heads=1 if latent else values.get("num_key_value_heads"),
+        experts=next((values[key] for key in _EXPERTS if values.get(key)), 0),
+        experts_per_token=values.get("num_experts_per_tok") or 0,
+        quantisation=quantisation.get("quant_method"),
+        kinds=tuple(_kinds(config, parts, cache)),
+        stages=tuple(_stages(config, parts, cache, pp, partition, DTYPE_BYTES[name])),
+        unsupported=tuple(f"{why[0].upper()}{why[1:]}." for why in shortcomings(config)),
+    )
+
+
+def _dtype(config: Any, asked: str) -> str:
+    name = str(config.dtype).removeprefix("torch.") if asked == "auto" else asked
+    if asked != "auto" and asked not in DTYPE_BYTES:
+        raise ConfigError(f"dtype: {asked} is not supported; use auto, float32 or bfloat16")
+    return name if name in DTYPE_BYTES else "bfloat16" if config.dtype is None else "float32"
+
+
+def _attention(config: Any, parts: Outline) -> list[str]:
+    said: Sequence[str] = getattr(config, "layer_types", None) or [
+        "full_attention" if window is None else "sliding_attention" for window in parts.windows
+    ]
+    latent = getattr(config, "kv_lora_rank", None) is not None
+    return ["latent_attention" if latent and kind == "full_attention" else kind for kind in said]
+
+
+def _cache_bytes(config: Any, attention: str, each: int) -> int | None:
+    kind = "full_attention" if attention == "latent_attention" else attention
+    numbers = kv_numbers({**config.to_dict(), "layer_types": [kind]})
+    return None if numbers is None else numbers * each
+
+
+def _kinds(config: Any, parts: Outline, cache: Sequence[int | None]) -> Iterator[LayerKind]:
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    rows = zip(
+        _attention(config, parts),
+        parts.windows,
+        parts.parameters,
+        map(round, parts.layers),
+        cache,
+        strict=True,
+    )
+    for layer, row in enumerate(rows):
+        alike.setdefault(row, []).append(layer)
+    for (attention, window, parameters, active, cache_bytes), layers in alike.items():
+        yield LayerKind(
+            attention=attention,
+            feed_forward="experts" if active < parameters else "dense",
+            window=window,
+            layers=tuple(layers),
+            parameters=parameters,
+            active_parameters=active,
+            cache_bytes=cache_bytes,
+        )
+
+
+def _stages(
+    config: Any,
+    parts: Outline,
+    cache: Sequence[int | None],
+    pp: int,
+    partition: tuple[int, ...] | None,
+    each: int,
+) -> Iterator[StageShare]:
+    for rank, layers in enumerate(partition_layers(parts, pp, partition)):
+        numbers = sum(parts.parameters[layer] for layer in layers)
+        numbers += parts.embedding if rank == 0 else 0
+        if rank == pp - 1:
+            # A head that shares the embedding's weights has them a second time where it is on another stage.
+            numbers += config.hidden_size + (_own_head(config, parts) if pp == 1 else parts.head)
+        own = [cache[layer] for layer in layers]
+        yield StageShare(
+            rank=rank,
+            layers=(layers.start, layers.stop),
+            weight_bytes=numbers * each,
+            cache_bytes=None if None in own else sum(filter(None, own)),
+        )
+
+
+def _own_head(config: Any, parts: Outline) -> int:
+    return 0 if config.tie_word_embeddings else parts.head
