@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import read_json
+from wavepp_worker.model.layer_cache import LayerCache, layer_caches
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 # Others rescale with the longest sequence seen so far, so a chunk would depend on what came after it.
@@ -157,6 +158,15 @@ def outline(config: Any) -> Outline:
         windows=_windows(config),
         parameters=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers),
     )
+
+
+def model_caches(config: Any) -> tuple[LayerCache, ...]:
+    """What each layer keeps in the cache.
+
+    Raises:
+        ConfigError: a layer is of a kind that is not known.
+    """
+    return layer_caches(lambda key: getattr(config, key, None))
 
 
 def _sized(module: nn.Module) -> list[tuple[str, nn.Module]]:

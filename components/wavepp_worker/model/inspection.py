@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.architecture import Outline, known_config, outline, shortcomings
+from wavepp_worker.model.architecture import Outline, known_config, model_caches, outline, shortcomings
 from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES
-from wavepp_worker.model.model_shape import kv_numbers
+from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.timed_model import is_timed
 
@@ -110,7 +110,8 @@ def inspect_model(
     config = known_config(model_dir)
     parts = outline(config)
     name = _dtype(config, dtype)
-    cache = [_cache_bytes(config, kind, DTYPE_BYTES[name]) for kind in _attention(config, parts)]
+    caches = _caches(config)
+    cache = [None if one is None else one.bytes(name) if one.per_token else 0 for one in caches]
     values = config.to_dict()
     latent = values.get("kv_lora_rank") is not None
     quantisation = read_json(model_dir / "config.json").get("quantization_config") or {}
@@ -128,7 +129,7 @@ def inspect_model(
         experts=next((values[key] for key in _EXPERTS if values.get(key)), 0),
         experts_per_token=values.get("num_experts_per_tok") or 0,
         quantisation=quantisation.get("quant_method"),
-        kinds=tuple(_kinds(config, parts, cache)),
+        kinds=tuple(_kinds(_attention(config, caches), parts, cache)),
         stages=tuple(_stages(config, parts, cache, pp, partition, DTYPE_BYTES[name])),
         unsupported=tuple(f"{why[0].upper()}{why[1:]}." for why in shortcomings(config)),
     )
@@ -141,24 +142,23 @@ def _dtype(config: Any, asked: str) -> str:
     return name if name in DTYPE_BYTES else "bfloat16" if config.dtype is None else "float32"
 
 
-def _attention(config: Any, parts: Outline) -> list[str]:
-    said: Sequence[str] = getattr(config, "layer_types", None) or [
-        "full_attention" if window is None else "sliding_attention" for window in parts.windows
-    ]
-    latent = getattr(config, "kv_lora_rank", None) is not None
-    return ["latent_attention" if latent and kind == "full_attention" else kind for kind in said]
+def _caches(config: Any) -> Sequence[LayerCache | None]:
+    """What each layer keeps; None where that is not known of some kind of layer."""
+    try:
+        return model_caches(config)
+    except ConfigError:
+        return [None] * config.num_hidden_layers
 
 
-def _cache_bytes(config: Any, attention: str, each: int) -> int | None:
-    kind = "full_attention" if attention == "latent_attention" else attention
-    numbers = kv_numbers({**config.to_dict(), "layer_types": [kind]})
-    return None if numbers is None else numbers * each
+def _attention(config: Any, caches: Sequence[LayerCache | None]) -> list[str]:
+    said = getattr(config, "layer_types", None) or ["unknown"] * len(caches)
+    return [kind if cache is None else cache.kind for kind, cache in zip(said, caches, strict=True)]
 
 
-def _kinds(config: Any, parts: Outline, cache: Sequence[int | None]) -> Iterator[LayerKind]:
+def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[int | None]) -> Iterator[LayerKind]:
     alike: dict[tuple[Any, ...], list[int]] = {}
     rows = zip(
-        _attention(config, parts),
+        attention,
         parts.windows,
         parts.parameters,
         map(round, parts.layers),
@@ -167,9 +167,9 @@ def _kinds(config: Any, parts: Outline, cache: Sequence[int | None]) -> Iterator
     )
     for layer, row in enumerate(rows):
         alike.setdefault(row, []).append(layer)
-    for (attention, window, parameters, active, cache_bytes), layers in alike.items():
+    for (kind, window, parameters, active, cache_bytes), layers in alike.items():
         yield LayerKind(
-            attention=attention,
+            attention=kind,
             feed_forward="experts" if active < parameters else "dense",
             window=window,
             layers=tuple(layers),

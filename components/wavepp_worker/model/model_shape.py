@@ -18,6 +18,7 @@ from wavepp_worker.model.checkpoint import (
     require_tokenizer,
     stored_layers,
 )
+from wavepp_worker.model.layer_cache import layer_caches
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 
@@ -30,7 +31,7 @@ class ModelShape:
         context_length: most positions the model was made for.
         dtype: that most of its weights are stored in.
         has_chat_template: whether messages of a chat can be written as a prompt.
-        kv_numbers: how many numbers one token's keys and values are in one layer; None if only transformers can tell.
+        kv_numbers: that one token takes in the cache of the layer that keeps most; None if only transformers can tell.
     """
 
     num_layers: int | None
@@ -62,7 +63,7 @@ def read_model_shape(model_dir: Path) -> ModelShape:
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
-        kv_numbers(config),
+        _kv_numbers(config),
     )
 
 
@@ -110,19 +111,15 @@ def _check_tokenizer(model_dir: Path) -> None:
         ) from error
 
 
-def kv_numbers(config: Mapping[str, Any]) -> int | None:
-    """How many numbers one token's keys and values are in one layer, if all layers are attention."""
-    heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
-    if head_dim is None and config.get("num_attention_heads"):
-        head_dim = config.get("hidden_size", 0) // config["num_attention_heads"]
-    latent, rotary = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
-    if isinstance(latent, int) and isinstance(rotary, int):
-        # Latent attention keeps what keys and values are made of.
-        return latent + rotary
-    other = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
-    if other or latent is not None or not isinstance(heads, int) or not isinstance(head_dim, int):
+def _kv_numbers(config: Mapping[str, Any]) -> int | None:
+    try:
+        caches = layer_caches(config.get)
+    except ConfigError:
+        # What it leaves out, transformers may have a default for.
         return None
-    return 2 * heads * head_dim
+    if not all(cache.per_token for cache in caches):
+        return None
+    return max(cache.numbers for cache in caches)
 
 
 def _size(model_dir: Path, config: dict[str, Any], key: str) -> int | None:

@@ -12,7 +12,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model.architecture import Outline, model_class, outline, read_config
+from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import require_model_dir
 from wavepp_worker.model.native_attention import reads_in_place
@@ -124,6 +124,14 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[Layer
             f"model: the architecture {name} is not supported: its layers attend with windows {wave.windows} "
             f"where the configuration says {expected}"
         )
+    caches = model_caches(model.config)
+    for i in layers:
+        declared = tuple(tensor.shape for tensor in caches[i].tensors)
+        if (recorder.shapes[i].keys, recorder.shapes[i].values) != declared:
+            raise ConfigError(
+                f"model: the architecture {name} is not supported: layer {i} keeps {recorder.shapes[i]} of a token "
+                f"where its kind, {caches[i].kind}, is said to keep {declared}"
+            )
     in_place = {i for i in wave.as_answered if reads_in_place(model.dtype, device, *recorder.shapes[i].dims)}
     return [recorder.shapes[i] for i in layers], frozenset(in_place)
 

@@ -1,0 +1,174 @@
+"""What each kind of layer keeps in the cache: the one place that says it. Needs no tensor library.
+
+A *kind* of layer is what transformers calls it (``layer_types``) together with how its attention is made; which model
+it is in does not matter. ``layer_caches`` reads a configuration and answers with one ``LayerCache`` per layer. Pools,
+byte counts, hand-off, tiers and admission go by that, and a stage that is loaded checks that its layers keep just what
+is said here. A new kind is a function and a line in ``_KINDS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.dtype_choice import DTYPE_BYTES
+
+Lookup = Callable[[str], Any]
+"""A configuration: the value of a key, None where it says nothing (``dict.get``, or ``getattr`` with a default)."""
+
+Policy = Literal["full", "sliding", "recurrent"]
+"""How a cache is kept, see ``WindowSpec.kind``."""
+
+INDEXED = "indexed_latent_attention"
+"""Latent attention that reads only the tokens that its indexer picks."""
+SHARED_INDEX = "shared_index_latent_attention"
+"""The same that reads what the nearest layer before it with an indexer has picked."""
+
+
+@dataclass(frozen=True)
+class CachedTensor:
+    """One tensor that a layer keeps.
+
+    Attributes:
+        name: what it is.
+        shape: of one token; of one state where the policy is ``recurrent``. Of tokens it is ``(heads, dim)``.
+        dtype: name, where it is another than the model is computed in.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str | None = None
+
+    def bytes(self, dtype: str) -> int:
+        """Of one token or state, where the model is computed in ``dtype``."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype or dtype]
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What one layer keeps.
+
+    Attributes:
+        kind: of layer, for messages and reports; see ``layer_kinds``.
+        policy: ``full`` keeps every token, ``sliding`` the last ``span`` ones, ``recurrent`` a state of all of them.
+        tensors: in the order in which they lie in pools and travel.
+        span: of a sliding window: how many tokens before a token it sees at most, itself included; else 0.
+    """
+
+    kind: str
+    policy: Policy
+    tensors: tuple[CachedTensor, ...]
+    span: int = 0
+
+    @property
+    def per_token(self) -> bool:
+        """Whether it grows with tokens."""
+        return self.policy != "recurrent"
+
+    @property
+    def numbers(self) -> int:
+        """That one token takes, or one state."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    def bytes(self, dtype: str) -> int:
+        """That one token takes, or one state, where the model is computed in ``dtype``."""
+        return sum(tensor.bytes(dtype) for tensor in self.tensors)
+
+
+def layer_caches(config: Lookup) -> tuple[LayerCache, ...]:
+    """What every layer of a model keeps, by layer number.
+
+    Where no layer attends to everything, windows are kept whole, as ``full``: routers are told of a prefix tree, and
+    only layers that keep every token have one.
+
+    Raises:
+        ConfigError: a layer is of a kind that is not known, or the configuration does not say what it needs to.
+    """
+    caches = [_KINDS[kind](config, at, kind) for at, kind in enumerate(layer_kinds(config))]
+    if not any(cache.policy == "full" for cache in caches):
+        caches = [
+            LayerCache(cache.kind, "full", cache.tensors) if cache.policy == "sliding" else cache
+            for cache in caches
+        ]
+    return tuple(caches)
+
+
+def layer_kinds(config: Lookup) -> tuple[str, ...]:
+    """The kind of every layer: a key of ``_KINDS``.
+
+    Raises:
+        ConfigError: one is not known.
+    """
+    layers = _said(config, "num_hidden_layers")
+    given = config("layer_types")
+    if given is None:
+        window = config("sliding_window") if config("use_sliding_window") is not False else None
+        given = ["full_attention" if window is None else "sliding_attention"] * layers
+    latent = config("kv_lora_rank") is not None
+    indexed = config("index_topk") is not None
+    indexers = config("indexer_types") or ["full"] * layers
+    kinds = []
+    for layer, name in enumerate(given):
+        kind = name
+        if latent and name in ("full_attention", "indexed_attention"):
+            kind = "latent_attention"
+            if indexed:
+                kind = SHARED_INDEX if indexers[layer] == "shared" else INDEXED
+        kinds.append(kind)
+    if unknown := sorted(set(kinds) - _KINDS.keys()):
+        raise ConfigError(
+            f"model: layers of kind {', '.join(unknown)} are not supported; those that are: {', '.join(_KINDS)}"
+        )
+    return tuple(kinds)
+
+
+def _attention(config: Lookup, layer: int, kind: str) -> LayerCache:
+    """Heads of keys and values, after any norm and rotation."""
+    del layer
+    row = (_said(config, "num_key_value_heads"), _head_dim(config))
+    tensors = (CachedTensor("keys", row), CachedTensor("values", row))
+    if kind == "full_attention":
+        return LayerCache(kind, "full", tensors)
+    return LayerCache(kind, "sliding", tensors, _said(config, "sliding_window"))
+
+
+def _latent(config: Lookup, layer: int, kind: str) -> LayerCache:
+    """MLA: the latent that keys and values of all heads are made of, and the one rotated key."""
+    del layer
+    latent, rotary = _said(config, "kv_lora_rank"), _said(config, "qk_rope_head_dim")
+    tensors = [CachedTensor("latent", (1, latent)), CachedTensor("rotary key", (1, rotary))]
+    if kind == INDEXED:
+        # What the indexer compares queries with, to pick the tokens that are read.
+        tensors.append(CachedTensor("index key", (1, _said(config, "index_head_dim"))))
+    return LayerCache(kind, "full", tuple(tensors))
+
+
+_KINDS: dict[str, Callable[[Lookup, int, str], LayerCache]] = {
+    "full_attention": _attention,
+    "sliding_attention": _attention,
+    "latent_attention": _latent,
+    INDEXED: _latent,
+    SHARED_INDEX: _latent,
+}
+
+
+def _head_dim(config: Lookup) -> int:
+    dim = config("head_dim")
+    return dim if dim is not None else _said(config, "hidden_size") // _said(config, "num_attention_heads")
+
+
+def _said(config: Lookup, key: str) -> int:
+    value = config(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(
+            f"model: the configuration says {key}: {value!r}; it is a whole number of at least 1"
+        )
+    return value
+
+
+def token_bytes(caches: Sequence[LayerCache], dtype: str) -> int:
+    """Bytes of one token over those of these layers whose cache grows with tokens."""
+    return sum(cache.bytes(dtype) for cache in caches if cache.per_token)

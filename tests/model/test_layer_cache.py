@@ -1,0 +1,59 @@
+"""What kinds of layers keep, by the configurations of models that people run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.layer_cache import layer_caches, layer_kinds, token_bytes
+
+LLAMA_8B = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
+DEEPSEEK_V3 = {"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+GLM = {**DEEPSEEK_V3, "num_hidden_layers": 4, "index_topk": 2048, "index_head_dim": 128}
+SLIDING = {"num_hidden_layers": 2, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128}
+
+
+def test_heads_of_keys_and_values_are_kept() -> None:
+    caches = layer_caches(LLAMA_8B.get)
+    assert {cache.policy for cache in caches} == {"full"}
+    assert token_bytes(caches, "bfloat16") == 32 * 2 * 8 * 128 * 2
+
+
+def test_of_latent_attention_the_latent_is_kept_and_the_one_rotated_key() -> None:
+    caches = layer_caches(DEEPSEEK_V3.get)
+    assert token_bytes(caches, "bfloat16") == 61 * (512 + 64) * 2
+    assert [tensor.name for tensor in caches[0].tensors] == ["latent", "rotary key"]
+
+
+def test_index_keys_are_kept_by_the_layers_that_have_an_indexer() -> None:
+    config = {**GLM, "indexer_types": ["full", "full", "shared", "shared"]}
+    assert [cache.numbers for cache in layer_caches(config.get)] == [704, 704, 576, 576]
+    assert [cache.numbers for cache in layer_caches(GLM.get)] == [704] * 4
+
+
+def test_a_window_keeps_the_last_tokens() -> None:
+    first, second = layer_caches({**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}.get)
+    assert (first.policy, first.span) == ("sliding", 128)
+    assert (second.policy, second.span) == ("full", 0)
+    assert first.bytes("float32") == second.bytes("float32") == 2 * 8 * 64 * 4
+
+
+def test_windows_are_kept_whole_where_no_layer_sees_everything() -> None:
+    assert {cache.policy for cache in layer_caches(SLIDING.get)} == {"full"}
+    unused = {**SLIDING, "use_sliding_window": False}
+    assert set(layer_kinds(unused.get)) == {"full_attention"}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({**LLAMA_8B, "layer_types": ["full_attention", "wavelet"]}, "kind wavelet are not supported"),
+        ({**LLAMA_8B, "layer_types": ["indexed_attention"]}, "kind indexed_attention are not supported"),
+        ({**LLAMA_8B, "num_key_value_heads": None}, "num_key_value_heads: None"),
+        ({**LLAMA_8B, "num_hidden_layers": "many"}, "num_hidden_layers: 'many'"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        layer_caches(config.get)
