@@ -17,6 +17,9 @@ _SERVER_ERROR = re.compile(
 )
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
+OVERLOADED = 529
+"""What Dynamo answers when a worker's request plane takes no more for the moment."""
+
 
 @dataclass(frozen=True)
 class HttpAnswer:
@@ -34,8 +37,8 @@ class HttpAnswer:
 
     @property
     def failed(self) -> bool:
-        """Whether the server blames itself."""
-        return self.late or (self.status or 0) >= 500
+        """Whether the server blames itself; that it is overloaded, as many choices at once may make it, is no blame."""
+        return self.late or ((self.status or 0) >= 500 and self.status != OVERLOADED)
 
 
 async def send(host: str, port: int, request: HttpRequest, bound: float) -> HttpAnswer:

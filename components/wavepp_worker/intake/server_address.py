@@ -102,6 +102,8 @@ async def connect(
     connections: list[Any] = []
 
     async def on_error(error: Exception) -> None:
+        if last and isinstance(error, ConnectionResetError):
+            return  # a server that refuses may hang up before its reason is read; it gave one before
         why = str(error) or type(error).__name__
         if not connections and not last:
             bound = "until it is" if seconds is None else f"for {seconds:.0f} s"
