@@ -30,7 +30,7 @@ def test_experts_cost_what_a_token_meets(tiny_moe: Path, tiny_mla: Path) -> None
         ({"model_type": "qwen3_next"}, "qwen3_next is not supported, as it has recurrent"),
         ({"model_type": "glm_moe_dsa"}, "glm_moe_dsa is not supported, as its attention picks"),
         ({"model_type": "vit"}, "vit is not supported, as it is not a causal"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantised"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised as gptq, which"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
             "rotary embedding .dynamic. depends",

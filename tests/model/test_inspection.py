@@ -74,6 +74,14 @@ def test_a_rotary_embedding_that_no_chunk_can_use_is_said_not_raised(bare: Calla
     assert found.stages[0].cache_bytes
 
 
+def test_quantised_weights_are_named_and_counted_as_they_are_kept(bare: Callable) -> None:
+    plain = inspect_model(bare("llama"))
+    known = inspect_model(bare("llama", quantization_config={"quant_method": "fp8"}))
+    assert (known.quantisation, known.unsupported, known.stages) == ("fp8", (), plain.stages)
+    (why,) = inspect_model(bare("llama", quantization_config={"quant_method": "gptq"})).unsupported
+    assert why.startswith("Its weights are quantised as gptq, which cannot be undone here;")
+
+
 def test_what_cannot_be_looked_at_is_refused(bare: Callable, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^model: .* has no config.json"):
         inspect_model(tmp_path / "nowhere")

@@ -42,7 +42,8 @@ def _several(why: str, names: str, *taken: str) -> dict[str, Foreign]:
 _MULTIMODAL = f"this worker takes text only; {_LEAVE}"
 _DIFFUSION = f"this worker makes no images or videos; {_LEAVE}"
 _QUANTISED = (
-    f"weights and KV are computed with and kept as dtype says, nothing is quantised; {_LEAVE} and set --dtype"
+    "weights and KV are computed with and kept as dtype says, whatever the files of a quantised model hold; "
+    f"{_LEAVE} and set --dtype"
 )
 _HOSTS = f"the ranks of a replica run on one host, as many as --pp; {_LEAVE}, and start a worker on each host"
 _RAW = f"settings of another engine mean nothing to this one; {_LEAVE} and see --help for what there is"

@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.layer_cache import LayerCache, layer_caches
+from wavepp_worker.model.quantisation import scheme_of
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 # Others rescale with the longest sequence seen so far, so a chunk would depend on what came after it.
@@ -74,8 +75,10 @@ def read_config(model_dir: Path) -> Any:
     """The transformers configuration of ``model_dir``.
 
     Raises:
-        ConfigError: transformers does not know it, or a pipeline cannot run it.
+        ConfigError: transformers does not know it, a pipeline cannot run it, or its weights are quantised in a way that
+            cannot be undone.
     """
+    scheme_of(read_json(model_dir / "config.json"))
     config = known_config(model_dir)
     for why in shortcomings(config):
         raise _unsupported(config, why)
@@ -111,8 +114,6 @@ def known_config(model_dir: Path) -> Any:
 
 def shortcomings(config: Any) -> Iterator[str]:
     """Why a pipeline cannot run a model that transformers knows, each as the end of a sentence."""
-    if getattr(config, "quantization_config", None) is not None:
-        yield "its weights are quantised"
     if getattr(config, "index_topk", None) is not None:
         yield "its attention picks tokens with an indexer"
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)

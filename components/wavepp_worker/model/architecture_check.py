@@ -50,8 +50,8 @@ def check_architecture(model_dir: Path) -> None:
 
 def _key(model_dir: Path) -> str:
     """What the verdict depends on: the configuration, transformers, and our rules."""
-    rules = Path(__file__).with_name("architecture.py").read_bytes()
-    parts = ((model_dir / "config.json").read_bytes(), version("transformers").encode(), rules)
+    rules = [Path(__file__).with_name(name).read_bytes() for name in ("architecture.py", "quantisation.py")]
+    parts = ((model_dir / "config.json").read_bytes(), version("transformers").encode(), *rules)
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 

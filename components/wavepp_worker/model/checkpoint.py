@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.file_digest import file_digests
+from wavepp_worker.model.quantisation import scheme_of, stored_weights
 
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 TOKENIZER = "tokenizer.json"
@@ -117,23 +119,45 @@ def read_header(file: Path) -> dict[str, Any]:
     return header
 
 
+def tensor_entries(model_dir: Path) -> dict[str, dict[str, Any]]:
+    """What the headers of all weight files say of each tensor: ``dtype``, ``shape``, ``data_offsets``.
+
+    Raises:
+        ConfigError: a file is missing or damaged.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    for file in weight_files(model_dir):
+        entries.update(read_header(file))
+    entries.pop("__metadata__", None)
+    return entries
+
+
+def stored_bytes(entry: Mapping[str, Any]) -> int:
+    """Bytes of a tensor in its file."""
+    begin, end = entry["data_offsets"]
+    return int(end) - int(begin)
+
+
 def checkpoint_dtype(model_dir: Path) -> str:
     """The dtype most of the weights are stored in: ``float32``, ``bfloat16`` or ``float16``.
 
+    Of quantised ones, that of those which are not, without the scales of the others.
+
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is none of these, or they are quantised in a way that cannot be undone.
     """
+    entries = tensor_entries(model_dir)
+    scheme = scheme_of(read_json(model_dir / "config.json"))
     elements: Counter[str] = Counter()
-    for file in weight_files(model_dir):
-        for name, entry in read_header(file).items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                elements[entry["dtype"]] += end - begin
+    for weight in stored_weights(scheme, entries).values():
+        if weight.form == "plain":
+            entry = entries[weight.parts[0]]
+            elements[entry["dtype"]] += stored_bytes(entry)
     name = elements.most_common(1)[0][0] if elements else "none"
     if name not in _DTYPES:
         raise ConfigError(
-            f"model: {model_dir} stores its weights as {name}; only F32, BF16 and F16 checkpoints are "
-            "supported"
+            f"model: {model_dir} stores its weights as {name}; only F32, BF16 and F16 checkpoints, and some that "
+            "are quantised, are supported"
         )
     return _DTYPES[name]
 
@@ -141,10 +165,7 @@ def checkpoint_dtype(model_dir: Path) -> str:
 def stored_layers(model_dir: Path) -> int:
     """How many layers the checkpoint has weights of; 0 if their names do not tell."""
     numbers = (
-        int(match[1])
-        for file in weight_files(model_dir)
-        for name in read_header(file)
-        if (match := _OF_A_LAYER.search(name)) is not None
+        int(match[1]) for name in tensor_entries(model_dir) if (match := _OF_A_LAYER.search(name)) is not None
     )
     return 1 + max(numbers, default=-1)
 

@@ -14,6 +14,7 @@ from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.partition import partition_layers
+from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.timed_model import is_timed
 
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
@@ -114,6 +115,7 @@ def inspect_model(
     cache = [None if one is None else one.bytes(name) if one.per_token else 0 for one in caches]
     values = config.to_dict()
     latent = values.get("kv_lora_rank") is not None
+    whys = (*_unknown_scheme(model_dir), *shortcomings(config))
     quantisation = read_json(model_dir / "config.json").get("quantization_config") or {}
     return Inspection(
         model=str(model_dir),
@@ -131,7 +133,7 @@ def inspect_model(
         quantisation=quantisation.get("quant_method"),
         kinds=tuple(_kinds(_attention(config, caches), parts, cache)),
         stages=tuple(_stages(config, parts, cache, pp, partition, DTYPE_BYTES[name])),
-        unsupported=tuple(f"{why[0].upper()}{why[1:]}." for why in shortcomings(config)),
+        unsupported=tuple(f"{why[0].upper()}{why[1:]}." for why in whys),
     )
 
 
@@ -140,6 +142,13 @@ def _dtype(config: Any, asked: str) -> str:
     if asked != "auto" and asked not in DTYPE_BYTES:
         raise ConfigError(f"dtype: {asked} is not supported; use auto, float32 or bfloat16")
     return name if name in DTYPE_BYTES else "bfloat16" if config.dtype is None else "float32"
+
+
+def _unknown_scheme(model_dir: Path) -> Iterator[str]:
+    try:
+        scheme_of(read_json(model_dir / "config.json"))
+    except ConfigError as error:
+        yield str(error).removeprefix("model: ")
 
 
 def _caches(config: Any) -> Sequence[LayerCache | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,25 @@ from transformers.utils import logging as transformers_logging
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
-from wavepp_worker.model.checkpoint import require_model_dir
+from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.native_attention import reads_in_place
 from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
+from wavepp_worker.model.quantisation import Scheme, scheme_of
+from wavepp_worker.model.stored_tensors import expanded_tensors
 from wavepp_worker.model.thin_linear import make_thin
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
 from wavepp_worker.model.wave_layout import WaveLayout, running
+
+logger = logging.getLogger(__name__)
+_NOT_ALL_AT_ONCE = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
 def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage:
     """Load ``layers`` of a Hugging Face directory; see ``load_stage``.
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
-    all processes of the host and paged in as they are used.
+    all processes of the host and paged in as they are used. Quantised weights are expanded to ``dtype`` as they are
+    read, which a line in the log says with what it costs.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
@@ -47,19 +55,44 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
             _prune(self, layers, parts)
 
     Stage.__name__ = base.__name__
-    with _no_progress_bar():
+    scheme = scheme_of(read_json(model_dir / "config.json"))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_no_progress_bar())
+        source: dict[str, Any] = {"pretrained_model_name_or_path": model_dir}
+        if scheme is not None:
+            # The loader shall see plain weights, which it reads one at a time: expanded, they are no views of files.
+            config.quantization_config = None
+            stack.enter_context(_one_by_one())
+            tensors = expanded_tensors(model_dir, scheme, stack)
+            source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
         model, report = Stage.from_pretrained(
-            model_dir, config=config, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
+            config=config, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True, **source
         )
     lacking = [*report["missing_keys"], *report["mismatched_keys"]]
     if lacking:
         raise ConfigError(
             f"model: {model_dir} lacks or misshapes {len(lacking)} weights, such as {lacking[0]}"
         )
+    if scheme is not None:
+        _say_cost(scheme, layers, dtype, sum(tensor.bytes_read for tensor in tensors.values()), model)
     model = _to_device(model.eval().requires_grad_(False), device)
     make_thin(model)
     shapes, in_place = _learn_shapes(model, layers, parts)
     return TorchStage(model, layers, len(parts.layers), shapes, in_place)
+
+
+def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:
+    kept = sum(weight.nbytes for weight in model.parameters())
+    logger.warning(
+        "layers %d to %d are stored as %s in %.2f GiB and kept as %s in %.2f GiB: no kernel here computes with weights "
+        "as they are stored",
+        layers.start,
+        layers.stop - 1,
+        scheme.method,
+        stored / 2**30,
+        str(dtype).removeprefix("torch."),
+        kept / 2**30,
+    )
 
 
 def _prune(model: Any, layers: range, parts: Outline) -> None:
@@ -134,6 +167,20 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[Layer
             )
     in_place = {i for i in wave.as_answered if reads_in_place(model.dtype, device, *recorder.shapes[i].dims)}
     return [recorder.shapes[i] for i in layers], frozenset(in_place)
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[None]:
+    """Have transformers convert each tensor as it is read, rather than read all of them first."""
+    before = os.environ.get(_NOT_ALL_AT_ONCE)
+    os.environ[_NOT_ALL_AT_ONCE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NOT_ALL_AT_ONCE]
+        else:
+            os.environ[_NOT_ALL_AT_ONCE] = before
 
 
 @contextlib.contextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from wavepp_worker.model.checkpoint import read_header, read_json, weight_files
+from wavepp_worker.model.checkpoint import read_json, tensor_entries
+from wavepp_worker.model.quantisation import scheme_of, stored_weights
 from wavepp_worker.model.timed_model import is_timed
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
@@ -17,7 +17,7 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class WeightSizes:
-    """Numbers in each part of a model.
+    """Numbers in each part of a model, as a stage keeps them: quantised weights are expanded.
 
     Attributes:
         layer: in the largest layer.
@@ -44,21 +44,20 @@ def weight_sizes(model_dir: Path) -> WeightSizes:
     Raises:
         ConfigError: a file is missing or damaged; names ``model``.
     """
+    config = read_json(model_dir / "config.json")
+    # What is stored beyond the last layer, such as layers that predict several tokens, no stage loads.
+    last = config.get("num_hidden_layers")
     layers: Counter[int] = Counter()
     embedding = ends = 0
     has_head = False
-    for file in weight_files(model_dir):
-        for name, entry in read_header(file).items():
-            if name == "__metadata__":
-                continue
-            numbers = math.prod(entry["shape"])
-            if (layer := _LAYER.search(name)) is not None:
-                layers[int(layer[1])] += numbers
-            else:
-                ends += numbers
-                embedding += numbers if "embed" in name else 0
-                has_head = has_head or name.startswith("lm_head")
-    config = read_json(model_dir / "config.json")
+    for name, weight in stored_weights(scheme_of(config), tensor_entries(model_dir)).items():
+        if (match := _LAYER.search(name)) is not None:
+            if not isinstance(last, int) or int(match[1]) < last:
+                layers[int(match[1])] += weight.numbers
+        else:
+            ends += weight.numbers
+            embedding += weight.numbers if "embed" in name else 0
+            has_head = has_head or name.startswith("lm_head")
     widths = (config.get("hidden_size"), config.get("intermediate_size"))
     return WeightSizes(
         layer=max(layers.values(), default=0),

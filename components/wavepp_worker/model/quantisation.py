@@ -1,0 +1,130 @@
+"""Which tensors of a checkpoint are quantised weights, and what belongs to each. Needs no tensor library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from wavepp_worker.errors import ConfigError
+
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized")
+"""Of compressed-tensors: formats that hold one number, or several packed into 32 bits, for each weight."""
+_KNOWN = f"fp8, compressed-tensors ({', '.join(_FORMATS)}) and awq (version gemm)"
+_BITS = {2, 4, 8}
+"""Of packed numbers, none of which is on both sides of a word's end."""
+_NARROW = {"F8_E4M3", "F8_E5M2", "I8"}
+_SCALES = ("_scale_inv", "_scale")
+_PACKED = ("_packed", "_scale", "_shape", "_zero_point", "_g_idx")
+_AWQ = ("qweight", "scales", "qzeros")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a checkpoint's weights are quantised.
+
+    Attributes:
+        method: as ``quantization_config`` names it: ``fp8``, ``compressed-tensors`` or ``awq``.
+        block: rows and columns of a weight that share a scale, where the configuration says so.
+        bits: of a number that is packed with others.
+    """
+
+    method: str
+    block: tuple[int, int] | None = None
+    bits: int = 8
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """One weight as a model has it, and what it is stored as.
+
+    Attributes:
+        form: ``plain``; ``scaled``: narrow numbers and scales; ``packed``: several in 32 bits, a row after the other;
+            ``awq``: packed and transposed.
+        numbers: of the weight.
+        parts: names of the tensors that it is made of, in the order of the form; "" for one that is not there.
+    """
+
+    form: Literal["plain", "scaled", "packed", "awq"]
+    numbers: int
+    parts: tuple[str, ...]
+
+
+def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
+    """The scheme that a ``config.json`` names; None for plain weights.
+
+    Raises:
+        ConfigError: nobody here can undo it; names ``model`` and the scheme.
+    """
+    said = config.get("quantization_config")
+    if not said:
+        return None
+    method = str(said.get("quant_method"))
+    block = said.get("weight_block_size")
+    if method == "fp8":
+        return Scheme(method, None if block is None else (int(block[0]), int(block[1])))
+    if method == "compressed-tensors":
+        groups = list((said.get("config_groups") or {}).values())
+        formats = {
+            str(said.get("format")),
+            *(str(group["format"]) for group in groups if group.get("format")),
+        }
+        unknown = sorted(formats - {*_FORMATS, "mixed-precision"})
+        weights = [group.get("weights") or {} for group in groups]
+        # Groups of 8-bit floats beside integers are not packed.
+        bits = {int(each.get("num_bits", 8)) for each in weights if each.get("type") == "int"} or {8}
+        if not unknown and len(bits) == 1 and bits <= _BITS:
+            return Scheme(method, bits=bits.pop())
+        unknown = unknown or [f"{', '.join(formats)} with {' and '.join(map(str, sorted(bits)))} bits"]
+        method = f"{method} in the format {unknown[0]}"
+    elif method == "awq":
+        version = str(said.get("version", "gemm")).lower()
+        if (version, said.get("bits", 4)) == ("gemm", 4):
+            return Scheme(method)
+        method = f"awq of version {version} with {said.get('bits', 4)} bits"
+    raise ConfigError(
+        f"model: its weights are quantised as {method}, which cannot be undone here; {_KNOWN} can, so choose a "
+        "checkpoint in one of these, or one that is not quantised"
+    )
+
+
+def stored_weights(
+    scheme: Scheme | None, tensors: Mapping[str, Mapping[str, Any]]
+) -> dict[str, StoredWeight]:
+    """The weights of a checkpoint by the names they have in a model.
+
+    Args:
+        tensors: the entries of all files' headers (``dtype``, ``shape``) by name.
+
+    Raises:
+        ConfigError: a weight of narrow numbers has no scale; names ``model``.
+    """
+    found = {} if scheme is None else dict(_quantised(scheme, tensors))
+    taken = {part for weight in found.values() for part in weight.parts}
+    for name, entry in tensors.items():
+        if name not in taken and not name.endswith(("activation_scale", "input_scale")):
+            if scheme is not None and entry["dtype"] in _NARROW:
+                raise ConfigError(f"model: {name} is stored as {entry['dtype']} and has no scale beside it")
+            found[name] = StoredWeight("plain", math.prod(entry["shape"]), (name,))
+    return found
+
+
+def _quantised(
+    scheme: Scheme, tensors: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, StoredWeight]]:
+    for name, entry in tensors.items():
+        shape: Sequence[int] = entry["shape"]
+        if name.endswith("weight_packed"):
+            stem = name.removesuffix("_packed")
+            parts = tuple(stem + suffix if stem + suffix in tensors else "" for suffix in _PACKED)
+            yield stem, StoredWeight("packed", 32 // scheme.bits * math.prod(shape), parts)
+        elif name.endswith(".qweight"):
+            stem = name.removesuffix("qweight")
+            parts = tuple(stem + part if stem + part in tensors else "" for part in _AWQ)
+            yield f"{stem}weight", StoredWeight("awq", 8 * math.prod(shape), parts)
+        elif entry["dtype"] in _NARROW:
+            scale = next((name + suffix for suffix in _SCALES if name + suffix in tensors), None)
+            if scale is not None:
+                zero = f"{name}_zero_point" if f"{name}_zero_point" in tensors else ""
+                yield name, StoredWeight("scaled", math.prod(shape), (name, scale, zero))

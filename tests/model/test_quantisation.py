@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.quantisation import Scheme, StoredWeight, scheme_of, stored_weights
+
+
+def compressed(form: str, *weights: dict[str, Any]) -> dict[str, Any]:
+    groups = {f"group_{n}": {"weights": each} for n, each in enumerate(weights)}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+@pytest.mark.parametrize(
+    ("said", "scheme"),
+    [
+        (None, None),
+        ({"quant_method": "fp8", "weight_block_size": [128, 64]}, Scheme("fp8", (128, 64))),
+        ({"quant_method": "fp8"}, Scheme("fp8")),
+        (
+            compressed("pack-quantized", {"type": "int", "num_bits": 4}),
+            Scheme("compressed-tensors", bits=4),
+        ),
+        (
+            compressed("mixed-precision", {"type": "int", "num_bits": 4}, {"type": "float", "num_bits": 8}),
+            Scheme("compressed-tensors", bits=4),
+        ),
+        ({"quant_method": "awq", "bits": 4, "version": "GEMM"}, Scheme("awq")),
+    ],
+)
+def test_schemes_are_told_from_the_configuration(said: dict[str, Any] | None, scheme: Scheme | None) -> None:
+    assert scheme_of({"quantization_config": said}) == scheme
+    assert scheme_of({}) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"quant_method": "gptq"}, "gptq"),
+        ({"bits": 4}, "None"),
+        (compressed("nvfp4-pack-quantized"), "compressed-tensors in the format nvfp4-pack-quantized"),
+        (
+            compressed("pack-quantized", {"type": "int", "num_bits": 3}),
+            "compressed-tensors in the format pack-quantized with 3 bits",
+        ),
+        (
+            compressed("pack-quantized", {"type": "int", "num_bits": 4}, {"type": "int", "num_bits": 8}),
+            "compressed-tensors in the format pack-quantized with 4 and 8 bits",
+        ),
+        ({"quant_method": "awq", "version": "gemv"}, "awq of version gemv with 4 bits"),
+    ],
+)
+def test_others_are_refused_by_name(said: dict[str, Any], named: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^model: its weights are quantised as {named}, which cannot be undone"
+    ):
+        scheme_of({"quantization_config": said})
+
+
+def entry(dtype: str, *shape: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape)}
+
+
+def test_each_weight_is_made_of_what_belongs_to_it() -> None:
+    found = stored_weights(
+        Scheme("compressed-tensors", bits=4),
+        {
+            "norm.weight": entry("BF16", 8),
+            "a.weight": entry("F8_E4M3", 4, 8),
+            "a.weight_scale": entry("F32", 4, 1),
+            "a.input_scale": entry("F32"),
+            "b.weight_packed": entry("I32", 4, 1),
+            "b.weight_scale": entry("BF16", 4, 1),
+            "b.weight_shape": entry("I64", 2),
+            "c.qweight": entry("I32", 8, 1),
+            "c.qzeros": entry("I32", 1, 1),
+            "c.scales": entry("F16", 1, 8),
+        },
+    )
+    assert found == {
+        "norm.weight": StoredWeight("plain", 8, ("norm.weight",)),
+        "a.weight": StoredWeight("scaled", 32, ("a.weight", "a.weight_scale", "")),
+        "b.weight": StoredWeight(
+            "packed", 32, ("b.weight_packed", "b.weight_scale", "b.weight_shape", "", "")
+        ),
+        "c.weight": StoredWeight("awq", 64, ("c.qweight", "c.scales", "c.qzeros")),
+    }
+
+
+def test_plain_checkpoints_are_taken_as_they_are() -> None:
+    odd = {"a.weight": entry("F8_E4M3", 4, 8), "a.weight_scale": entry("F32", 1)}
+    assert stored_weights(None, odd) == {
+        name: StoredWeight("plain", numbers, (name,)) for name, numbers in zip(odd, (32, 1), strict=True)
+    }
+    with pytest.raises(ConfigError, match=r"a\.weight is stored as I8 and has no scale beside it"):
+        stored_weights(Scheme("fp8"), {"a.weight": entry("I8", 4, 8)})
