@@ -12,10 +12,11 @@ import pytest
 import torch
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.decode.receiver import Received
+from wavepp_worker.handoff.decode.receiver import Moments, Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.grammar import Grammar
@@ -27,6 +28,7 @@ from tests.support.handoff_sides import SECRET
 from tests.support.waiting import WAIT_SECONDS, wait_until
 
 VOCABULARY = 50
+MOMENTS = Moments(began=1.0, offered=2.0, prefilled=4.0, ended=5.0)
 BLOCK_SIZE = 4
 
 
@@ -81,7 +83,7 @@ class Receiver:
         if self.error is not None:
             raise self.error
         end = FirstToken(first=SampledToken(self.first), reused_tokens=2)
-        return Received(offer=offer, first=end, bytes_received=100, seconds=0.0)
+        return Received(offer=offer, first=end, bytes_received=100, moments=MOMENTS)
 
     def close(self) -> None:
         self.closed.set()
@@ -139,6 +141,11 @@ def test_a_request_whose_kv_is_here_is_passed_on_with_its_first_token(side: Any)
     # 4 prompt tokens and 6 generated, of which the last is never run.
     assert (request.table.dtype, len(request.table)) == (torch.int64, 3)
     assert s.arrivals.bytes_received == 100
+    first, *others = collector.outputs
+    assert first.arrived == Arrived(moments=MOMENTS, bytes_received=100, ranks=0)
+    s.scheduler.emit(request, (SampledToken(8),))
+    assert [output.arrived for output in collector.outputs[1:]] == [None], "told once"
+    assert others == []
 
 
 def test_an_answer_of_one_token_never_runs(side: Any) -> None:

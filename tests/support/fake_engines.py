@@ -33,7 +33,9 @@ class FakePrefillEngine:
 
     delay = 0.01
 
-    def __init__(self, config: Any, *, on_index: Any = None, on_death: Any = None) -> None:
+    def __init__(
+        self, config: Any, *, on_index: Any = None, on_death: Any = None, on_handed_off: Any = None
+    ) -> None:
         self.config, self.on_index, self.on_death = config, on_index, on_death
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from wavepp_worker.errors import RequestTimeout
-from wavepp_worker.handoff.decode.receiver import Received
+from wavepp_worker.handoff.decode.receiver import Moments, Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
 
 from tests.support.handoff_sides import SECRET
 from tests.support.stage_pair import StagePair
+
+MOMENTS = Moments(began=0.0, offered=0.0, prefilled=0.0, ended=0.0)
 
 
 @dataclass
@@ -111,7 +113,7 @@ class FakeReceiver:
             first = SampledToken(at.first)
         size = sum(len(payload) for payload in payloads)
         end = FirstToken(first=first, reused_tokens=count // 2)
-        return Received(offer=offer, first=end, bytes_received=size, seconds=0.0)
+        return Received(offer=offer, first=end, bytes_received=size, moments=MOMENTS)
 
 
 async def _opened(gate: threading.Event) -> None:

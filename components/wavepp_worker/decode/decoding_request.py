@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, FinishReason
+from wavepp_worker.decode.engine_io import Arrived, DecodeOutput, DecodeRequest, FinishReason
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.sampling import SampledToken
@@ -27,7 +27,7 @@ class DecodingRequest:
     Attributes:
         deadline: monotonic seconds after which it fails.
         table: int64 ``[blocks]``, its physical blocks, once it has them.
-        reused_tokens: as ``DecodeOutput`` tells.
+        reused_tokens, arrived: as ``DecodeOutput`` tells.
         aborted: nobody wants it any more; its owner finishes it as soon as it can.
         logits: float32 ``[vocabulary]`` of its newest token, while it is not known what may come next.
     """
@@ -38,6 +38,7 @@ class DecodingRequest:
         self.deadline = deadline
         self.table: torch.Tensor | None = None
         self.reused_tokens = 0
+        self.arrived: Arrived | None = None
         self.aborted = False
         self.logits: torch.Tensor | None = None
         self._on_output = on_output
@@ -64,7 +65,9 @@ class DecodingRequest:
             error_kind=_kind(error) if error is not None else None,
             prompt_tokens=self.request.prompt_tokens,
             reused_tokens=self.reused_tokens,
+            arrived=self.arrived,
         )
+        self.arrived = None
         with self._emitting:
             if self._ended:
                 return

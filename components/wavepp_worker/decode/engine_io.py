@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from wavepp_worker import token_ids
+from wavepp_worker.handoff.decode.receiver import Moments
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
@@ -44,6 +45,14 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         return token_ids.count(self.tokens)
 
 
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """How the KV of a prompt came: when, how many bytes, and from how many ranks."""
+
+    moments: Moments
+    bytes_received: int
+    ranks: int
+
+
 class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The next piece of a request's answer. Exactly one has a finish reason, the last.
 
@@ -54,6 +63,7 @@ class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):
         error_kind: the name of the class in ``errors`` that ``error`` would be raised as.
         prompt_tokens: length of the prompt.
         reused_tokens: prompt tokens that the prefill worker had cached; 0 until the first token.
+        arrived: with the first token of a prompt that was handed over.
     """
 
     request_id: str
@@ -63,6 +73,7 @@ class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):
     error_kind: str | None = None
     prompt_tokens: int
     reused_tokens: int = 0
+    arrived: Arrived | None = None
 
 
 class DecodeStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import torch
 
 from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, WaveppError, error_text
@@ -181,6 +182,11 @@ class KvArrivals:
             )
             return
         decoding.reused_tokens = received.first.reused_tokens
+        decoding.arrived = Arrived(
+            moments=received.moments,
+            bytes_received=received.bytes_received,
+            ranks=len(received.offer.ranks),
+        )
         reason = decoding.sequence.accept(first.token)
         if reason is not None:
             self._scheduler.finish(decoding, reason, tokens=(first,))

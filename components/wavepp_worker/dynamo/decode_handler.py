@@ -119,6 +119,8 @@ class DecodeHandler:
             submitted = True
             while True:
                 output = await self._next(outputs, request_id, is_stopped)
+                if output.arrived is not None:
+                    self.metrics.arrived(output.arrived)
                 if output.finish_reason == "error":
                     raise _raisable(output)
                 if output.finish_reason == "cancelled":

@@ -12,9 +12,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.decode.engine_io import DecodeStats
+from wavepp_worker.decode.engine_io import Arrived, DecodeStats
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.runtime.protocol.requests import EngineStats, PrefillResult, RankLoad, Timings
+from wavepp_worker.runtime.protocol.requests import (
+    EngineStats,
+    HandedOff,
+    PrefillResult,
+    RankLoad,
+    Timings,
+)
 
 METRIC_PREFIX = "wavepp_"
 _BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -82,6 +88,13 @@ class PrefillMetrics:
             "KV bytes offered to decode workers.",
             registry=self.registry,
         )
+        self._handoffs = Histogram(
+            METRIC_PREFIX + "handoff_seconds",
+            "First token until the last rank holds the KV no more, by how the hand-off ended.",
+            ["outcome"],
+            buckets=_BUCKET_SECONDS,
+            registry=self.registry,
+        )
         self.registry.register(_Live(self._families))
 
     def show(self, more: Collector) -> None:
@@ -99,6 +112,10 @@ class PrefillMetrics:
         for stage in timings.stages:
             self._stages.labels(str(stage.rank)).observe(stage.compute)
         self._offered.inc(offered_bytes)
+
+    def handed_off(self, ended: HandedOff) -> None:
+        """Count a hand-off of which no rank holds anything any more; from any thread."""
+        self._handoffs.labels(ended.outcome).observe(ended.seconds)
 
     def failed(self, error: WaveppError) -> None:
         """Count a prefill that failed, under the error's class name."""
@@ -164,7 +181,21 @@ class DecodeMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self._handoffs = Histogram(
+            METRIC_PREFIX + "decode_handoff_seconds",
+            "Parts of hand-offs: until the offer, then until all KV is here; tail: of that, after the first token.",
+            ["part"],
+            buckets=_BUCKET_SECONDS,
+            registry=self.registry,
+        )
         self.registry.register(_Live(self._families))
+
+    def arrived(self, arrived: Arrived) -> None:
+        """Count KV that a prefill worker handed over."""
+        moments = arrived.moments
+        self._handoffs.labels("offer").observe(moments.offered - moments.began)
+        self._handoffs.labels("pull").observe(moments.ended - moments.offered)
+        self._handoffs.labels("tail").observe(max(0.0, moments.ended - moments.prefilled))
 
     def ended(self, outcome: str) -> None:
         """Count an answer that ended; ``outcome`` is its finish reason."""
@@ -196,6 +227,11 @@ def _rank_families(ranks: Sequence[RankLoad]) -> Iterator[Metric]:
     busy = CounterMetricFamily(
         METRIC_PREFIX + "rank_busy_seconds", "Seconds a rank computed waves.", labels=["rank"]
     )
+    idle = CounterMetricFamily(
+        METRIC_PREFIX + "rank_idle_seconds",
+        "Seconds a rank computed nothing, by cause.",
+        labels=["rank", "cause"],
+    )
     labels = ["rank", "tier"]
     gauges = {
         "used": GaugeMetricFamily(METRIC_PREFIX + "tier_used_blocks", "KV blocks in use.", labels=labels),
@@ -219,11 +255,13 @@ def _rank_families(ranks: Sequence[RankLoad]) -> Iterator[Metric]:
     }
     for number, rank in enumerate(ranks):
         busy.add_metric([str(number)], rank.busy)
+        for cause, seconds in rank.idle.items():
+            idle.add_metric([str(number), cause], seconds)
         for tier, figures in zip(Tier, rank.tiers, strict=False):
             if figures.capacity:
                 for name, family in (gauges | counters).items():
                     family.add_metric([str(number), tier.name.lower()], getattr(figures, name))
-    yield from (busy, *gauges.values(), *counters.values())
+    yield from (busy, idle, *gauges.values(), *counters.values())
 
 
 def _families(

@@ -26,7 +26,7 @@ from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta, PrefillRequest, PrefillResult
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
@@ -64,7 +64,9 @@ class PrefillHandler:
         self._port = bootstrap_port
         self._lock = threading.Lock()
         self._bootstrap_rooms: set[int] = set()
-        self.engine = PrefillEngine(config, on_index=on_index, on_death=on_death)
+        self.engine = PrefillEngine(
+            config, on_index=on_index, on_death=on_death, on_handed_off=self._handed_off
+        )
         self._canary = Canary(self.engine)
         self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
@@ -240,6 +242,9 @@ class PrefillHandler:
         self.metrics.failed(error)
         if bootstrap_room is not None and bootstrap_room not in self._bootstrap_rooms:
             self._fail(bootstrap_room, error)
+
+    def _handed_off(self, ended: HandedOff) -> None:
+        self.metrics.handed_off(ended)
 
     def _fail(self, bootstrap_room: int, error: WaveppError) -> None:
         if self.bootstrap is not None:

@@ -196,6 +196,8 @@ def test_a_broken_connection_to_a_rank_is_tried_again(
         worker.server.finish(1, FIRST)
         got = await target.receive(worker, 1)
         assert broken
+        moments = got.moments
+        assert moments.began <= moments.offered <= moments.prefilled <= moments.ended
         assert got.bytes_received == 60 * target.kv.bytes_per_token
         assert target.kv.wrong(target.tables["a"], 0, 60, 1) == 0
 

@@ -4,10 +4,11 @@ from unittest.mock import ANY
 
 import pytest
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, RankHandedOff
 
 
 def test_an_id_is_free_again_only_when_the_ranks_were_told_to_let_go_of_it() -> None:
@@ -92,3 +93,18 @@ def test_live_requests_are_found_by_any_of_their_names_and_by_how_long_they_wait
     assert found("a") == ["a-7"], "an attempt or a job of it"
     assert [live.name for live in ledger.longest(2)] == ["a-7", "late"]
     assert [live.name for live in ledger.longest(1)] == ["a-7"]
+
+
+@pytest.mark.parametrize("outcome", ["received", "expired"])
+def test_when_the_last_rank_lets_go_of_an_answered_request_it_is_told_how_each_did(outcome: Settled) -> None:
+    ledger = RequestLedger(ranks=2)
+    request = PrefillRequest(request_id="r", tokens=b"\0" * 64, handoff=True)
+    known = ledger.accept(request, now=0.0, deadline=9.0).request.request_id
+    ledger.progress(Admitted(request_id=known, endpoint=0, queued=0.0, admission=0.0), 1.0)
+    first = HandoffSettled(rank=1, request_id=known, outcome="received")
+    assert ledger.progress(first, 2.0).handed_off is None
+    ledger.progress(Finished(request_id=known, first=SampledToken(7), stages=()), 3.0)
+    ended = ledger.progress(HandoffSettled(rank=0, request_id=known, outcome=outcome), 5.0).handed_off
+    ranks = (RankHandedOff(1, "received", 2.0), RankHandedOff(0, outcome, 5.0))
+    assert ended == HandedOff(request_id="r", answered=3.0, ranks=ranks)
+    assert (ended.outcome, ended.seconds) == (outcome, 2.0)

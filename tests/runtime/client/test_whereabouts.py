@@ -16,7 +16,7 @@ from wavepp_worker.runtime.protocol.events import (
     Heartbeat,
     LanesExplained,
 )
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, RankHandedOff
 from wavepp_worker.runtime.protocol.whereabouts import InLanes, Preparing, Queued, Running, Whereabouts
 
 NOW = 110.0
@@ -209,7 +209,13 @@ CASES: list[tuple[str, LiveRequest, Heard, tuple[int, ...], float, str]] = [
     ),
     (
         "holding",
-        live(admitted=ADMITTED, finished=FINISHED, answered=105.0, closed=True, settled={1}),
+        live(
+            admitted=ADMITTED,
+            finished=FINISHED,
+            answered=105.0,
+            closed=True,
+            settled={1: RankHandedOff(1, "received", 105.0)},
+        ),
         Heard(admission(), lanes()),
         (0, 2),
         5.0,

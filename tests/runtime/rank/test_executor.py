@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.executor import Executor
+from wavepp_worker.runtime.state.idle_seconds import CAUSES, IdleSeconds
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
 
@@ -49,6 +51,8 @@ class Bench:
         self.sent: list[tuple[Any, Activations, int]] = []
         self.failures: list[BaseException] = []
         self.steps: list[Step | None] = []
+        self.now = 100.0
+        self.idle = IdleSeconds(lambda: self.now)
         self.done: Completion | None = None
         self.seconds: float | None = 0.25
         self.lacking = 0
@@ -73,12 +77,14 @@ class Bench:
             answers=self.answers,
             watched=self.watched,
             bound=self.bound,
+            idle=self.idle,
         )
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: Any) -> StageOutput:
         """On the last rank, every prompt's first token is its number among those that end."""
         self.forwards.append((inputs, chunks, kv))
         self.steps.append(self.watched.step)
+        self.now += 3.0
         if self.answers is None:
             hidden = torch.ones(sum(chunk.length for chunk in chunks), 2)
             return StageOutput({"hidden": hidden}, None, self.done, self.seconds)
@@ -296,3 +302,27 @@ def test_while_a_wave_runs_the_watchdog_can_tell_which_and_how_long_it_may_take(
     assert (first.what, first.seconds) == ("wave 0 (4 tokens of 1 requests)", 50.0)
     assert second.what == "wave 1 (4 tokens of 1 requests)"
     assert second.seconds == pytest.approx(20.0, rel=0.01), "ten times the first, which was as large"
+
+
+def test_what_a_forward_takes_is_no_idle_time() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(10))
+    bench.now += 1.0
+    bench.execute(0, Span("a", 0, 4, False))
+    bench.now += 0.5
+    bench.execute(1, Span("a", 4, 4, False))
+    assert bench.idle.seconds() == dict.fromkeys(CAUSES, 0.0) | {"no_requests": 1.0, "host": 0.5}
+
+
+def test_a_device_behind_the_host_is_idle_only_when_it_has_no_wave_left() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(10))
+    bench.done = Ending(time.monotonic_ns() + 10_000_000_000)
+    bench.execute(0, Span("a", 0, 4, False))
+    bench.idle.waits_for("planner")
+    bench.now += 9.0
+    bench.idle.waits_for("planner")
+    assert not any(bench.idle.seconds().values())
+    bench.now += 3.0
+    bench.idle.waits_for("planner")
+    assert bench.idle.seconds()["planner"] == pytest.approx(2.0, abs=1.0)

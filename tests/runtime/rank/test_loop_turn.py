@@ -31,6 +31,10 @@ class Order:
         self.materialised: list[str] = []
         self.admitted: set[str] = set()
         self.unready: set[str] = set()
+        self.waiting: str = "upstream"
+
+    def waits_for(self) -> str:
+        return self.waiting
 
     def ready(self, request_id: str) -> bool:
         return request_id not in self.unready
@@ -249,3 +253,32 @@ def test_admitted_requests_are_materialised_one_a_turn_in_order() -> None:
     assert (order.materialised, effects.busy) == (["a"], True)
     effects = loop.turn(None, [], 0.0)
     assert (order.materialised, effects.busy) == (["a", "b"], False)
+
+
+def test_rank_0_says_what_it_waits_for() -> None:
+    leader = Leader(ranks=1)
+
+    def waits_for(*messages: RequestsWaiting | LaneAdmitted | LaneAborted) -> str:
+        leader.turns(*messages)
+        return leader.loop.turn((), [], 0.0).waits_for
+
+    assert waits_for() == "no_requests"
+    assert waits_for(RequestsWaiting(1)) == "admission"
+    assert waits_for(LaneAdmitted("long", 0, 40)) == "ring", "two waves of eight tokens are in flight"
+    for wave_id in range(3):
+        leader.complete(wave_id)
+        leader.turns()
+    assert waits_for(RequestsWaiting(0)) == "no_requests", "all there is is in waves"
+    leader.lanes.propose = lambda *_: ()  # type: ignore[method-assign]
+    leader.complete(3)
+    assert waits_for(LaneAdmitted("held", 0, 8)) == "planner"
+
+
+def test_another_rank_says_what_it_waits_for() -> None:
+    loop, order = follower()
+    assert loop.turn(None, [], 0.0).waits_for == "upstream"
+    order.waiting = "no_requests"
+    assert loop.turn(None, [], 0.0).waits_for == "no_requests"
+    assert loop.turn(wave("a"), [], 0.0).waits_for == "admission", (
+        "its wave is here before it is admitted here"
+    )

@@ -125,6 +125,7 @@ def test_heartbeats_tell_load_progress_and_its_age() -> None:
         rounds=1,
         busy=0.75,
         tiers=books.cache.tiers(),
+        idle=reports.idle.seconds(),
     )
 
 

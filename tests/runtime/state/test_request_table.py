@@ -74,3 +74,15 @@ def test_a_request_that_is_let_go_of_before_it_was_announced_leaves_nothing() ->
     table.submitted(PrefillRequest.of("r", [1, 2, 3]))
     table.forget("r")
     assert table.ids() == ()
+
+
+def test_why_a_rank_has_nothing_to_compute() -> None:
+    table = RequestTable()
+    assert table.waits_for() == "no_requests"
+    table.announce(arrival("waits", 8))
+    assert table.waits_for() == "admission"
+    table.announce(arrival("runs", 8))
+    table.admit("runs", 0)
+    assert table.waits_for() == "upstream"
+    table.known("runs").executed = True
+    assert table.waits_for() == "admission", "what is handed off has nothing to compute any more"

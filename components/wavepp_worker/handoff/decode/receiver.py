@@ -34,13 +34,29 @@ REASON_SECONDS = 1.0
 """How long a rank's refusal waits for the prefill worker's own sentence, which says more."""
 
 
+class Moments(msgspec.Struct, frozen=True, kw_only=True):
+    """When a hand-off got how far, in monotonic seconds.
+
+    Attributes:
+        began: the room is asked for.
+        offered: all ranks hold room for the prompt, and its KV can be pulled while it is computed.
+        prefilled: its first token is here.
+        ended: so is all KV.
+    """
+
+    began: float
+    offered: float
+    prefilled: float
+    ended: float
+
+
 class Received(msgspec.Struct, frozen=True, kw_only=True):
     """A finished hand-off: all layers of the prompt are in the blocks that ``allocate`` gave."""
 
     offer: Offer
     first: FirstToken
     bytes_received: int
-    seconds: float
+    moments: Moments
 
 
 class KVReceiver:
@@ -84,16 +100,14 @@ class KVReceiver:
                 message says which.
             RequestTimeout: it took longer than ``timeout``.
         """
-        began = time.monotonic()
         try:
             async with deadline.timeout(timeout):
-                offer, first, size = await self._claim_and_pull(at, allocate, timeout)
+                return await self._claim_and_pull(at, allocate, timeout)
         except asyncio.TimeoutError as error:
             raise RequestTimeout(
                 f"the KV of room {at.room} at {at.host}:{at.port} was not here within {timeout:.1f} s; the prefill "
                 "takes longer, or no blocks for it came free. Raise handoff_timeout or lower the load"
             ) from error
-        return Received(offer=offer, first=first, bytes_received=size, seconds=time.monotonic() - began)
 
     def close(self) -> None:
         """Let go of threads and registered memory; no ``receive`` may be running. Idempotent."""
@@ -104,8 +118,9 @@ class KVReceiver:
         at: BootstrapAddress,
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
-    ) -> tuple[Offer, FirstToken, int]:
-        latest, room = time.monotonic() + timeout, at.room
+    ) -> Received:
+        began, room = time.monotonic(), at.room
+        latest = began + timeout
         channel = await self._connect(at)
         unwanted = False
         try:
@@ -115,6 +130,7 @@ class KVReceiver:
                 raise HandoffError(f"room {room} was answered with {type(offered).__name__} before any offer")
             offer = offered.offer
             self._check(offer)
+            offered_at = time.monotonic()
             prefill = asyncio.create_task(self._first_token(channel, room))
             gathering = asyncio.create_task(self._gather(offer, allocate, latest))
             try:
@@ -124,8 +140,9 @@ class KVReceiver:
                     await asyncio.wait({prefill}, timeout=REASON_SECONDS)
             finally:
                 await stop_all(prefill, gathering)
-            first, size = results(prefill, gathering)
-            return offer, first, size
+            (first, prefilled), size = results(prefill, gathering)
+            moments = Moments(began=began, offered=offered_at, prefilled=prefilled, ended=time.monotonic())
+            return Received(offer=offer, first=first, bytes_received=size, moments=moments)
         except _Refused as error:
             raise HandoffError(str(error)) from None
         except BaseException:
@@ -150,11 +167,12 @@ class KVReceiver:
             raise _Refused(message.message)
         return message
 
-    async def _first_token(self, channel: Channel, room: int) -> FirstToken:
+    async def _first_token(self, channel: Channel, room: int) -> tuple[FirstToken, float]:
+        """The first token, and when it came."""
         message = await self._claimed(channel, room)
         if not isinstance(message, Prefilled):
             raise HandoffError(f"room {room} was offered twice")
-        return message.first
+        return message.first, time.monotonic()
 
     def _check(self, offer: Offer) -> None:
         """Raise ``HandoffError`` unless the offer is of this worker's model, dtype and layers."""

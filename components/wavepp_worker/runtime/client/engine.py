@@ -27,7 +27,7 @@ from wavepp_worker.runtime.client.request_maker import Prompt, RequestMaker
 from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import EngineStats, IndexDelta, PrefillResult
+from wavepp_worker.runtime.protocol.requests import EngineStats, HandedOff, IndexDelta, PrefillResult
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
@@ -51,6 +51,7 @@ class PrefillEngine:
         *,
         on_index: Callable[[IndexDelta], None] | None = None,
         on_death: Callable[[str], None] | None = None,
+        on_handed_off: Callable[[HandedOff], None] | None = None,
     ) -> None:
         """Check the configuration against the model; nothing is started yet.
 
@@ -58,6 +59,7 @@ class PrefillEngine:
             config: the replica's configuration.
             on_index: told what became reusable on all ranks, or stopped being so on the first.
             on_death: told, once, why the engine died.
+            on_handed_off: told when no rank holds the KV of an answered request any more.
 
         Raises:
             ConfigError: the configuration cannot work; the message names the key.
@@ -76,7 +78,7 @@ class PrefillEngine:
         self._auditor = Auditor(self._state, config.pp)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
-            config, self.info.model_id, self._state, self._auditor, self._inquiry, on_index
+            config, self.info.model_id, self._state, self._auditor, self._inquiry, on_index, on_handed_off
         )
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 

@@ -35,7 +35,7 @@ from wavepp_worker.runtime.protocol.events import (
     RankFailed,
     RankReady,
 )
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +51,13 @@ class RankEvents:
         auditor: Auditor,
         inquiry: Inquiry,
         on_index: Callable[[IndexDelta], None] | None,
+        on_handed_off: Callable[[HandedOff], None] | None,
     ) -> None:
         self._state = state
         self._auditor = auditor
         self._inquiry = inquiry
         self._on_index = on_index
+        self._on_handed_off = on_handed_off
         self._index = IndexFeed(config.pp, config.block_size, model_id)
         self._request_timeout = config.request_timeout
         self._wave_timeout = config.wave_timeout
@@ -150,6 +152,8 @@ class RankEvents:
                 self._state.abort(name, RequestFailed(f"{text}: {error_text(error)}"))
         if follows.future is not None and follows.answer is not None:
             follows.future.set_result(follows.answer)
+        if follows.handed_off is not None and self._on_handed_off is not None:
+            self._on_handed_off(follows.handed_off)
         if follows.unwanted is not None:
             text = f"no decode worker took the KV of request {follows.unwanted} in time"
             self._state.abort(follows.unwanted, HandoffError(text))

@@ -16,7 +16,13 @@ import msgspec
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, Timings
+from wavepp_worker.runtime.protocol.requests import (
+    HandedOff,
+    PrefillRequest,
+    PrefillResult,
+    RankHandedOff,
+    Timings,
+)
 
 Progress = Admitted | Finished | Released | HandoffSettled
 
@@ -35,7 +41,7 @@ class LiveRequest:
         closed: its future has, or is about to have, a result or an error.
         aborted: the ranks were asked to let go of it.
         released: they have; a hand-off may still be settling.
-        settled: ranks whose hand-off is over.
+        settled: how the hand-off ended on the ranks where it is over, in that order.
     """
 
     name: str
@@ -50,7 +56,7 @@ class LiveRequest:
     closed: bool = False
     aborted: bool = False
     released: bool = False
-    settled: set[int] = field(default_factory=set)
+    settled: dict[int, RankHandedOff] = field(default_factory=dict)
 
     def result(self) -> PrefillResult | None:
         """The answer, once both rank 0 and the last rank have reported."""
@@ -80,15 +86,22 @@ class LiveRequest:
             return self.closed and len(self.settled) == ranks
         return self.closed
 
+    def handed_off(self, ranks: int) -> HandedOff | None:
+        """How its hand-off ended, if it was answered and no rank holds its KV any more."""
+        if self.finished is None or len(self.settled) < ranks:
+            return None
+        return HandedOff(request_id=self.name, answered=self.answered, ranks=tuple(self.settled.values()))
+
 
 @dataclass(frozen=True)
 class Consequence:
-    """What follows from an event: a call, an answer for a future, or a request nobody wants any more."""
+    """What follows from an event: calls, an answer for a future, or a request nobody wants any more."""
 
     on_admitted: Callable[[], None] | None = None
     future: Future[PrefillResult] | None = None
     answer: PrefillResult | None = None
     unwanted: str | None = None
+    handed_off: HandedOff | None = None
 
 
 class RequestLedger:
@@ -198,7 +211,7 @@ class RequestLedger:
             case Released():
                 live.released = True
             case HandoffSettled():
-                live.settled.add(event.rank)
+                live.settled[event.rank] = RankHandedOff(event.rank, event.outcome, now)
                 if event.outcome in ("expired", "failed") and not live.closed:
                     unwanted = name
         answer = None if live.closed else live.result()
@@ -208,9 +221,12 @@ class RequestLedger:
                 self.finished += 1
                 self.prompt_tokens += answer.prompt_tokens
                 self.reused_tokens += answer.reused_tokens
+        handed_off = None
         if live.over(self._ranks):
             del self._live[name], self._names[event.request_id]
-        return Consequence(on_admitted, live.future if answer is not None else None, answer, unwanted)
+            handed_off = live.handed_off(self._ranks)
+        future = live.future if answer is not None else None
+        return Consequence(on_admitted, future, answer, unwanted, handed_off)
 
     def drop_all(self) -> list[Future[PrefillResult]]:
         """Forget everything; returns the futures that have to fail."""

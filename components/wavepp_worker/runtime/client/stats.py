@@ -32,7 +32,7 @@ def engine_stats(ledger: RequestLedger, beats: Sequence[Heartbeat], total_blocks
         waves=beats[0].waves if beats else 0,
         rounds=beats[0].rounds if beats else 0,
         last_wave_age=max((beat.wave_age for beat in beats), default=0.0),
-        ranks=tuple(RankLoad(beat.busy, beat.tiers) for beat in beats),
+        ranks=tuple(RankLoad(beat.busy, beat.tiers, beat.idle) for beat in beats),
         waves_in_flight=beats[0].in_flight if beats else 0,
         active=beats[0].active if beats else 0.0,
     )

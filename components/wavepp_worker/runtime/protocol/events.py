@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from wavepp_worker.cache.results import TierFigures
@@ -47,6 +49,7 @@ class Heartbeat(Message, frozen=True):
         tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
         in_flight: waves that are in flight (rank 0 only).
         active: seconds since start in which some wave was (rank 0 only).
+        idle: seconds since start in which it computed nothing, by cause.
     """
 
     rank: int
@@ -60,6 +63,7 @@ class Heartbeat(Message, frozen=True):
     tiers: tuple[TierFigures, ...] = ()
     in_flight: int = 0
     active: float = 0.0
+    idle: Mapping[str, float] = {}
 
 
 class Admitted(Message, frozen=True):

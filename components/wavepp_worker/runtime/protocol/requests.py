@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from wavepp_worker import token_ids
 from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
 
@@ -184,6 +185,37 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.timings.total
 
 
+class RankHandedOff(msgspec.Struct, frozen=True):
+    """How a rank's part of a hand-off ended, and at how many monotonic seconds that was known."""
+
+    rank: int
+    outcome: Settled
+    at: float
+
+
+class HandedOff(msgspec.Struct, frozen=True, kw_only=True):
+    """The KV of a prefill that was answered is held by no rank any more.
+
+    Attributes:
+        answered: monotonic seconds at which its first token was known.
+        ranks: in the order in which they let go of it.
+    """
+
+    request_id: str
+    answered: float
+    ranks: tuple[RankHandedOff, ...]
+
+    @property
+    def outcome(self) -> Settled:
+        """``received`` if all of it was, or else how the first part that was not ended."""
+        return next((rank.outcome for rank in self.ranks if rank.outcome != "received"), "received")
+
+    @property
+    def seconds(self) -> float:
+        """From the first token until the last rank let go; 0 if all had before."""
+        return max(0.0, max(rank.at for rank in self.ranks) - self.answered)
+
+
 class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that became reusable on every rank, or stopped being so on the first one.
 
@@ -213,10 +245,12 @@ class RankLoad(msgspec.Struct, frozen=True):
     Attributes:
         busy: seconds that it computed since the start.
         tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
+        idle: seconds since the start in which it computed nothing, by cause.
     """
 
     busy: float
     tiers: tuple[TierFigures, ...]
+    idle: Mapping[str, float] = {}
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

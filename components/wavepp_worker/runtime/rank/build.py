@@ -154,6 +154,7 @@ def make_threads(
         answers=answers,
         watched=loop_watched,
         bound=StepBound(config.wave_timeout, config.first_wave_timeout),
+        idle=parts.reports.idle,
     )
     if config.first:
         return _leader(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
+from wavepp_worker.runtime.state.idle_seconds import Cause
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable, check_span
@@ -23,6 +24,10 @@ class ExecutionOrder:
     def unadmitted(self, spans: Sequence[Span]) -> Span | None:
         """The first span whose request this rank does not know to be admitted yet; None if the wave can run."""
         return next((span for span in spans if not self._requests.admitted(span.request_id)), None)
+
+    def waits_for(self) -> Cause:
+        """As of ``RequestTable``."""
+        return self._requests.waits_for()
 
     def ready(self, request_id: str) -> bool:
         """Whether all that a request reuses has been computed here, so that it can be materialised."""

@@ -17,6 +17,7 @@ from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue, KnownEnd
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.state.idle_seconds import IdleSeconds
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
@@ -27,6 +28,7 @@ class Executor:
 
     Attributes:
         device: the waves this rank has launched and its device has not finished.
+        idle: how long it computed nothing.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Executor:
         answers: Answers | None,
         watched: Watched,
         bound: StepBound,
+        idle: IdleSeconds,
     ) -> None:
         """Put it together.
 
@@ -49,6 +52,7 @@ class Executor:
             answers: on the last rank alone.
             watched: the LOOP thread.
             bound: how long a wave may take.
+            idle: what it tells when it computes.
         """
         self._stage = stage
         self._kv = kv
@@ -60,6 +64,7 @@ class Executor:
         self._watched = watched
         self._bound = bound
         self.device = DeviceQueue()
+        self.idle = idle
 
     def execute(self, header: WaveHeader, activations: Activations) -> None:
         """Run a wave and pass it on: activations to the next rank, or its answers and its end to rank 0.
@@ -78,10 +83,12 @@ class Executor:
         launched, begun = timeline.now(), time.perf_counter()
         inputs = _prompt_tokens(locals_, spans) if self._first else activations
         chunks = [_chunk(local, span) for local, span in zip(locals_, spans, strict=True)]
+        self.idle.computes()
         output = self._stage.forward(inputs, chunks, self._kv)
         seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
         self._bound.observe(size, seconds)
         self.device.launched(output.done)
+        self.idle.computed(max(self.device.left(), default=0.0))
         self._trace(header, output, launched)
         endings = _endings(locals_, spans) if self._first else header.endings
         compute = (*header.compute, seconds)

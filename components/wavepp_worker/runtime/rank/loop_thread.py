@@ -81,6 +81,8 @@ class LeaderLoopThread:
                 if effects.wave is not None:
                     self._executor.execute(effects.wave, {})
                     self._loop.executed()
+                else:
+                    self._executor.idle.waits_for(effects.waits_for)
             busy = effects.busy
 
     def _patience_ms(self) -> int:
@@ -153,4 +155,6 @@ class FollowerLoopThread:
                     self._executor.execute(effects.wave, activations)
                 activations = {}
                 self._loop.executed()
+            else:
+                self._executor.idle.waits_for(effects.waits_for)
             busy = effects.busy

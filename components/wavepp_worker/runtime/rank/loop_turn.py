@@ -19,6 +19,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 )
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.state.idle_seconds import Cause
 from wavepp_worker.runtime.trace.timeline import Timeline
 
 WAVES_ON_DEVICE = 2
@@ -39,12 +40,14 @@ class LeaderLoopEffects:
         wave: to be executed now.
         busy: there may be more to do at once.
         explained: to the engine, before the wave is executed.
+        waits_for: without a wave, why there is none.
     """
 
     progress: tuple[LaneProgress, ...] = ()
     wave: WaveHeader | None = None
     busy: bool = False
     explained: tuple[LanesExplained, ...] = ()
+    waits_for: Cause = "host"
 
 
 class LeaderLoop:
@@ -102,7 +105,12 @@ class LeaderLoop:
         if request_id is not None:
             self._materialise(request_id, progress)
             self.executed()
-        return LeaderLoopEffects(tuple(progress), busy=request_id is not None, explained=tuple(explained))
+        return LeaderLoopEffects(
+            tuple(progress),
+            busy=request_id is not None,
+            explained=tuple(explained),
+            waits_for=self._waits_for(),
+        )
 
     def executed(self) -> None:
         """The wave of the latest turn is executed: from now on, the thread waits for work."""
@@ -129,6 +137,11 @@ class LeaderLoop:
             return None
         due = left[0] if len(left) >= WAVES_ON_DEVICE else left[-1] - LAUNCH_MARGIN_SECONDS
         return due if due > 0 else None
+
+    def _waits_for(self) -> Cause:
+        if len(self._lanes):
+            return "ring" if self._lanes.ring.full else "planner"
+        return "admission" if self._waiting else "no_requests"
 
     def _explain(self, question: Explain, on_device: int) -> LanesExplained:
         return LanesExplained(
@@ -170,10 +183,12 @@ class FollowerLoopEffects:
     Attributes:
         wave: to be executed now.
         busy: there may be more to do at once.
+        waits_for: without a wave, why there is none.
     """
 
     wave: WaveHeader | None = None
     busy: bool = False
+    waits_for: Cause = "host"
 
 
 class FollowerLoop:
@@ -226,7 +241,8 @@ class FollowerLoop:
             self._admitted.remove(request_id)
             self._order.materialise(request_id)
             self.executed()
-        return FollowerLoopEffects(busy=self._next_ready() is not None)
+        waits_for = "admission" if self.holds_wave else self._order.waits_for()
+        return FollowerLoopEffects(busy=self._next_ready() is not None, waits_for=waits_for)
 
     def executed(self) -> None:
         """The wave of the latest turn is executed: from now on, the thread waits for work."""

@@ -15,6 +15,7 @@ from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError, WaveppError, error_text
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.state.idle_seconds import IdleSeconds
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigin, BlockOrigins
 
@@ -40,6 +41,7 @@ class RankReports:
         rounds: rounds applied since the start that were about requests, counted by the WAVE thread; those about
             probes alone are not, on rank 0.
         busy: seconds that waves were computed since the start, counted by the LOOP thread.
+        idle: seconds in which nothing was computed, by cause, counted by the LOOP thread.
         waves_in_flight: on rank 0, waves between their launch and their end on the last rank, by the LOOP thread.
     """
 
@@ -59,6 +61,7 @@ class RankReports:
         self.rounds = 0
         self.busy = 0.0
         self.waves_in_flight = 0
+        self.idle = IdleSeconds(clock)
         self._events = events
         self._requests = requests
         self._cache = cache
@@ -127,6 +130,7 @@ class RankReports:
             tiers=self._cache.tiers(),
             in_flight=self.waves_in_flight,
             active=self.active,
+            idle=self.idle.seconds(),
         )
 
     def audit(self, audit_id: int) -> None:

@@ -13,6 +13,7 @@ from wavepp_worker.cache.results import Materialised
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
+from wavepp_worker.runtime.state.idle_seconds import Cause
 
 
 @dataclass
@@ -125,6 +126,18 @@ class RequestTable:
         """Whether this rank knows that all ranks have committed the request."""
         local = self._requests.get(request_id)
         return local is not None and local.endpoint is not None
+
+    def waits_for(self) -> Cause:
+        """Why a rank behind rank 0 has nothing to compute, if it has nothing."""
+        cause: Cause = "no_requests"
+        with self._lock:
+            for local in self._requests.values():
+                if local.executed:
+                    continue
+                if local.endpoint is not None:
+                    return "upstream"
+                cause = "admission"
+        return cause
 
 
 def check_span(local: LocalRequest, span: Span) -> None:
