@@ -65,7 +65,19 @@ FORMER_VARIABLES = frozenset({"DYN_DEPLOYMENT_CONFIG"})
 """What Dynamo's former launcher took, and ours tells how to write."""
 PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/live", "/metrics"}
-    | {f"/engine/control/{name}" for name in ("audit", "describe", "remote_prefill", "timings", "why")}
+    | {
+        f"/engine/control/{name}"
+        for name in (
+            "audit",
+            "clear_kv_blocks",
+            "describe",
+            "pause",
+            "remote_prefill",
+            "resume",
+            "timings",
+            "why",
+        )
+    }
 )
 OUTSIDE_NAMES = frozenset({"dynamo_rejection_request_total"})
 """Metrics of Dynamo that its own list lacks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from wavepp_worker.cache.moves import Copy
 
@@ -14,6 +14,9 @@ class NoDisk:
         return ()
 
     def drop_prefetched(self, request_id: str) -> None:
+        return None
+
+    def keep_on_disk(self, copies: Collection[Copy]) -> None:
         return None
 
     def switched_off(self) -> Sequence[int]:

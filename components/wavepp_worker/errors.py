@@ -40,6 +40,10 @@ class EngineDead(WaveppError):
     """A rank or its worker process died; every request in flight fails with this (maps to HTTP 5xx)."""
 
 
+class WorkerPaused(WaveppError):
+    """An operator has paused the worker, or it could not be paused or resumed; another may take the request."""
+
+
 class HandoffError(WaveppError):
     """KV could not be transferred; the message names the request and the peer."""
 

@@ -51,7 +51,9 @@ class WorkerDescription(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         instance: its id in Dynamo's discovery, in hexadecimal; None before it is there.
         engines: what it runs.
+        paused: an operator has it take no requests.
     """
 
     instance: str | None
     engines: tuple[EngineDescription, ...]
+    paused: bool = False

@@ -243,6 +243,19 @@ class CacheMachine(RuleBasedStateMachine):
         self.bench.cache.audit()
 
     @rule()
+    def clear(self) -> None:
+        """What nobody holds is forgotten at once, what somebody holds is where it was."""
+        trees = [self.bench.tree(at) for at in range(len(self.bench.specs))]
+        held = [
+            {node.key: (node.tier, node.slot) for node in tree.nodes.values() if node.pins} for tree in trees
+        ]
+        before = len(trees[0].nodes) if trees else 0
+        cleared = self.bench.cache.clear()
+        assert [{node.key: (node.tier, node.slot) for node in tree.nodes.values()} for tree in trees] == held
+        if trees:
+            assert (cleared.held, sum(cleared.forgotten)) == (len(held[0]), before - len(held[0]))
+
+    @rule()
     def flush(self) -> None:
         self.bench.execute(self.bench.cache.flush())
 

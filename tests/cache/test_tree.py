@@ -140,3 +140,27 @@ def test_a_block_that_is_held_keeps_its_slot_after_it_is_detached() -> None:
     assert books.room(DEVICE) == 0
     books.unpin([node])
     assert books.pools[DEVICE].free == 1
+
+
+def test_what_nobody_holds_is_forgotten_on_every_tier_at_once() -> None:
+    bench = CacheBench(attention(4, host=2, disk=8))
+    for number in (1, 2, 3, 4):
+        bench.run(f"r{number}", prompt(number, 4))
+    assert bench.places(prompt(1, 4)) == [DISK, DISK]
+    assert bench.lease("held", prompt(1, 5)) == 4
+    bench.cache.take_changes()
+    cleared = bench.cache.clear()
+    assert cleared.forgotten == (4, 2, 0)
+    assert cleared.held == 2
+    assert [copy.key for copy in cleared.on_disk] == keys_of(prompt(1, 4)), (
+        "what is leased stays, on disk as well"
+    )
+    assert set(bench.cache.take_changes()[1]) == {key for at in (2, 3, 4) for key in keys_of(prompt(at, 4))}
+    assert [tier.evicted for tier in bench.cache.tiers()] == [0, 0, 0], "nobody was short of room"
+    bench.cache.check()
+    assert bench.cache.commit("held", 4).committed
+    bench.materialise("held")
+    bench.release("held")
+    assert bench.cache.clear().forgotten == (2, 0, 0)
+    bench.cache.audit()
+    assert [tier.used for tier in bench.cache.tiers()] == [0, 0, 0]

@@ -167,8 +167,9 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
 def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)
-        asks_why = set() if kind == "decode" else {"why"}
-        assert worker.supported_controls() == {"audit", "timings", "describe"} | asks_why
+        where_prefilled = set() if kind == "decode" else {"why", "clear_kv_blocks"}
+        everywhere = {"audit", "timings", "describe", "pause", "resume"}
+        assert worker.supported_controls() == everywhere | where_prefilled
         assert (await worker.engine_control("audit", {}))["status"] == "ok"
         described = await worker.engine_control("describe", {})
         assert described["status"] == "ok"
@@ -188,7 +189,16 @@ def test_controls(kind: str, text_model: Path) -> None:
         }
         refused = await worker.engine_control("other", {})
         assert refused["status"] == "error"
-        assert "these are: audit, describe, timings" in refused["message"]
+        assert refused["message"].startswith("there is no control 'other'; these are: audit, ")
+        if kind != "decode":
+            cleared = await worker.engine_control("clear_kv_blocks", {})
+            assert cleared == {
+                "status": "ok",
+                "ranks": [{"rank": 0, "device": 3, "host": 0, "disk": 0, "held": 1}],
+            }
+            assert (await worker.engine_control("clear_kv_blocks", {"all": 1}))["message"] == (
+                "all: unknown; clear_kv_blocks takes nothing"
+            )
         handler = worker._handler if kind != "agg" else worker._prefill
 
         def leak(timeout: float = 30.0) -> None:

@@ -250,3 +250,25 @@ def test_a_failure_is_told_of_before_its_process_ends(tmp_path: Path) -> None:
         assert ended.at - failed.at > 0.5
 
     asyncio.run(check())
+
+
+def test_a_paused_worker_is_missed_and_not_ended_until_it_is_resumed(tmp_path: Path) -> None:
+    told: list[tuple[bool, bool]] = []
+    paused: list[float] = []
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if not paused and keeper.ready:
+            keeper._on_line("PAUSED: takes no new requests until it is resumed")
+            paused.append(time.monotonic())
+            assert [death.why for death in lines.died] == ["was paused"], "clients are told what they miss"
+        elif paused and time.monotonic() > paused[0] + 0.4 and not told:
+            told.append((keeper.ready, keeper.paused))
+            before = len(lines.returned)
+            keeper._on_line("RESUMED: takes requests again")
+            told.append((keeper.ready, keeper.paused))
+            assert len(lines.returned) == before + 1
+        return bool(told)
+
+    lines = asyncio.run(keep(tmp_path, until=until))
+    assert told == [(False, True), (True, False)], "it answers that it is well, and no frontend finds it"
+    assert lines.of("is killed") == []

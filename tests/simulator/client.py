@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 import msgspec
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
-from wavepp_worker.runtime.protocol.events import Admitted, CacheChanges, Event, Finished, Heartbeat, Released
+from wavepp_worker.runtime.protocol.events import (
+    Admitted,
+    CacheChanges,
+    Cleared,
+    Event,
+    Finished,
+    Heartbeat,
+    Released,
+)
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.simulator.rank import MODEL_ID, SimulatedRank
@@ -20,6 +29,7 @@ class SimulatedClient:
         requests: all that arrived.
         aborted: those that were aborted before their answer.
         answered: when each answer came.
+        clears: numbers of the times that the ranks were asked to forget what nobody holds.
         stored: blocks of which a router was told that the worker can reuse them.
     """
 
@@ -27,7 +37,9 @@ class SimulatedClient:
         self.requests: dict[str, PrefillRequest] = {}
         self.aborted: set[str] = set()
         self.answered: list[float] = []
+        self.clears: set[int] = set()
         self.stored: set[int] = set()
+        self._cleared: defaultdict[int, set[int]] = defaultdict(set)
         self._ranks = ranks
         self._ledger = RequestLedger(len(ranks))
         self._own_ids: dict[str, str] = {}
@@ -67,6 +79,11 @@ class SimulatedClient:
             case Heartbeat(rank=rank):
                 assert self._beats.get(rank, -1.0) < now, f"rank {rank} beats without rest"
                 self._beats[rank] = now
+            case Cleared():
+                twice = event.rank in self._cleared[event.clear_id]
+                assert event.clear_id in self.clears, f"{event} was not asked for"
+                assert not twice, f"{event} comes twice"
+                self._cleared[event.clear_id].add(event.rank)
             case Admitted() | Finished() | Released():
                 if isinstance(event, Released):
                     assert event.request_id in self._unwanted, (
@@ -82,6 +99,10 @@ class SimulatedClient:
         """With nothing in flight: a router believes just what all ranks can reuse (promise 15)."""
         for rank in self._ranks:
             self.listen(rank, now)
+        for number in self.clears:
+            assert len(self._cleared[number]) == len(self._ranks), (
+                f"clear {number} was done by ranks {self._cleared[number]}"
+            )
         if self._reports_blocks:
             keys = set.intersection(*(rank.reusable() for rank in self._ranks))
             reusable = {self._feed._blocks[key].hash for key in keys}

@@ -7,7 +7,7 @@ key it expects has found exactly what a computation of its own would have left t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from wavepp_worker.cache.moves import Copy, Move, Tier
@@ -71,6 +71,12 @@ class Contents:
 
     def drop_prefetched(self, request_id: str) -> None:
         self._prefetched.pop(request_id, None)
+
+    def keep_on_disk(self, copies: Collection[Copy]) -> None:
+        for number, tiers in enumerate(self._windows):
+            kept = {copy.slot for copy in copies if copy.window == number}
+            for slot in tiers[Tier.DISK].keys() - kept:
+                del tiers[Tier.DISK][slot]
 
     def switched_off(self) -> list[int]:
         return self._off

@@ -485,6 +485,27 @@ MUTANTS = (
         "stored=tuple(runs[1:])",
     ),
     Mutant(
+        "clear: what requests hold is forgotten as well",
+        "cache.tree",
+        "BlockTree.clear",
+        " and not node.pins",
+        "",
+    ),
+    Mutant(
+        "clear: only rank 0 does it",
+        f"{ADMISSION}.actions",
+        "RoundActions._do",
+        "case Clear():",
+        "case Clear() if not self.rank:",
+    ),
+    Mutant(
+        "clear: nobody is told that blocks are gone",
+        "runtime.state.lifecycle",
+        "RequestLifecycle.clear",
+        "self._reports.cache_changed(None)",
+        "pass",
+    ),
+    Mutant(
         "escrow: pinning ignores what is promised to others",
         "cache.windows.window",
         "Window.pinnable",

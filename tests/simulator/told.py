@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -55,6 +56,13 @@ class Told(World):
         for at, tokens in self._prompts:
             script.arrives(at, tokens)
         return script
+
+    def _clears(self, draw: random.Random, script: Script) -> list[float]:
+        return []
+
+    def clear_at(self, when: float, number: int = 0) -> None:
+        """What nobody holds then is forgotten, by all ranks in one round."""
+        self._at(when, self._clear, number)
 
     def _seconds(self, rank: SimulatedRank) -> float:
         return 0.01 * self._slow.get(rank.number, 1.0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.cache.results import Prepared
+from wavepp_worker.cache.results import ClearedCache, Prepared
 from wavepp_worker.runtime.admission.actions import LockstepActions
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
+from wavepp_worker.runtime.protocol.commands import Clear
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 from wavepp_worker.runtime.rank.parts import RankParts
 
@@ -17,11 +18,13 @@ class Watch:
 
     Attributes:
         outcomes: of each round, as this rank applied it.
+        cleared: the round of each time that the caches were cleared.
         stopped: in lockstep, requests were looked up and are not allocated yet: no wave may run.
     """
 
     def __init__(self, rank: int, parts: RankParts, *, leases: bool) -> None:
         self.outcomes: dict[int, RoundOutcome] = {}
+        self.cleared: dict[int, int] = {}
         self.stopped = False
         self._rank = rank
         self._cache = parts.cache
@@ -30,12 +33,16 @@ class Watch:
         self._lowering: set[str] = set()
         actions = parts.actions
         vote, apply, prepare, commit = actions.vote, actions.apply, self._cache.prepare, self._cache.commit
+        clear = self._cache.clear
 
         def watched_vote(plan: Plan) -> Vote:
             assert not (self._lockstep and self.stopped and not self._lowering and plan.release), (
                 f"round {plan.round_id} lets go of {plan.release} between look-up and allocation"
             )
             cast = vote(plan)
+            self.cleared.update(
+                (task.clear_id, plan.round_id) for task in plan.tasks if isinstance(task, Clear)
+            )
             self._voted(plan, cast)
             return cast
 
@@ -49,6 +56,15 @@ class Watch:
             self._check_committed()
             return prepared
 
+        def watched_clear() -> ClearedCache:
+            before = self._held()
+            cleared = clear()
+            assert self._held() == before, f"rank {rank} has forgotten what requests hold"
+            for window in self._cache._windows:
+                free = [node.key.hex() for node in window.tree.nodes.values() if not node.pins]
+                assert not free, f"rank {rank} has cleared its cache, and keeps {free}, which nobody holds"
+            return cleared
+
         def watched_commit(request_id: str, endpoint: int) -> Prepared:
             prepared = commit(request_id, endpoint)
             self._check_committed()
@@ -57,6 +73,7 @@ class Watch:
         actions.vote = watched_vote  # type: ignore[method-assign]
         actions.apply = watched_apply  # type: ignore[method-assign]
         self._cache.prepare = watched_prepare  # type: ignore[method-assign]
+        self._cache.clear = watched_clear  # type: ignore[method-assign]
         self._cache.commit = watched_commit  # type: ignore[method-assign]
 
     def _voted(self, plan: Plan, vote: Vote) -> None:
@@ -77,6 +94,15 @@ class Watch:
         self._lowering.update(admit.request_id for admit in outcome.lower)
         if not plan.hint and not self._lowering:
             self.stopped = False
+
+    def _held(self) -> dict[tuple[int, bytes], tuple[Tier, int]]:
+        """By window and key, where the blocks are that requests hold and others can reuse."""
+        return {
+            (number, node.key): (node.tier, node.slot)
+            for number, window in enumerate(self._cache._windows)
+            for node in window.tree.nodes.values()
+            if node.pins
+        }
 
     def _check_committed(self) -> None:
         """What is committed is there, whatever others do: the LOOP may take it at any time."""

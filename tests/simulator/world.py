@@ -21,7 +21,7 @@ from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.ring import Ring
-from wavepp_worker.runtime.protocol.commands import Abort, Command, Submit
+from wavepp_worker.runtime.protocol.commands import Abort, Clear, Command, Submit
 from wavepp_worker.runtime.protocol.events import Event, Finished
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
@@ -51,6 +51,8 @@ from tests.simulator.setting import (
 
 MOST_EVENTS = 40_000
 CHECK_EVERY = 150
+NO_CLEARS = 0.8
+"""Share of the worlds in which nobody clears the caches."""
 FIRST = SampledToken(token=0)
 
 
@@ -116,7 +118,10 @@ class World:
         self._timer = self._launch_timer = -1.0
         self._quiet_until = -1.0
         self._loop_due = True
-        self._play(self._script())
+        script = self._script()
+        self._play(script)
+        for number, at in enumerate(self._clears(own, script)):
+            self._at(at, self._clear, number)
         for rank in self.ranks if math.isfinite(setting.beat) else ():
             self._beat(rank)
 
@@ -153,6 +158,7 @@ class World:
         for rank in self.ranks:
             rank.check()
             assert rank.watch.outcomes == first.watch.outcomes, f"rank {rank.number} applied other outcomes"
+            assert rank.watch.cleared == first.watch.cleared, f"rank {rank.number} cleared in other rounds"
             counted = [(each.parts.reports.rounds, each.parts.reports.waves) for each in (rank, first)]
             assert counted[0] == counted[1], f"rank {rank.number} counts {counted[0]}, not {counted[1]}"
         return events
@@ -176,6 +182,17 @@ class World:
     def _script(self) -> Script:
         """What happens from outside."""
         return draw_script(self.draw, self.setting)
+
+    def _clears(self, draw: random.Random, script: Script) -> list[float]:
+        """When what nobody holds is to be forgotten."""
+        if draw.random() < NO_CLEARS:
+            return []
+        end = script.arrivals[-1][0] + draw.choice((0.01, 0.1, 0.3))
+        return sorted(draw.random() * end for _ in range(draw.choice((1, 2, 6))))
+
+    def _clear(self, number: int) -> None:
+        self.client.clears.add(number)
+        self._wave_hears(Clear(clear_id=number))
 
     def _play(self, script: Script) -> None:
         for at, request in script.arrivals:

@@ -111,6 +111,9 @@ class FakePrefillEngine:
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         return {"ranks": []}
 
+    def clear(self) -> dict[str, Any]:
+        return {"ranks": [{"rank": 0, "device": 3, "host": 0, "disk": 0, "held": 1}]}
+
     def _finish(self, request: PrefillRequest, future: Future[PrefillResult]) -> None:
         if self.live.pop(request.request_id, None) is None:
             return

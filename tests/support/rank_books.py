@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -67,6 +67,7 @@ class NotedTiers:
     lost: list[Copy] = field(default_factory=list)
     prefetched: dict[str, list[Copy]] = field(default_factory=dict)
     off: list[int] = field(default_factory=list)
+    kept: list[Copy] | None = None
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         self.moves.extend(moves)
@@ -79,6 +80,9 @@ class NotedTiers:
 
     def drop_prefetched(self, request_id: str) -> None:
         self.prefetched.pop(request_id, None)
+
+    def keep_on_disk(self, copies: Collection[Copy]) -> None:
+        self.kept = list(copies)
 
     def switched_off(self) -> Sequence[int]:
         return self.off

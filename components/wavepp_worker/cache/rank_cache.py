@@ -21,6 +21,7 @@ from wavepp_worker.cache.reservations import Reservations
 from wavepp_worker.cache.results import (
     Begun,
     CacheUse,
+    ClearedCache,
     Holds,
     Materialised,
     Prepared,
@@ -246,6 +247,18 @@ class RankCache:
         """
         with self._mutex:
             self._windows[window].tree.lose_disk()
+
+    def clear(self) -> ClearedCache:
+        """Forget all blocks that nobody holds, and the second copies on disk of those that somebody does.
+
+        Escrows keep their room: a block that can be reclaimed becomes a free one.
+        """
+        with self._mutex:
+            forgotten = [window.tree.clear() for window in self._windows]
+            left = [node for window in self._windows[:1] for node in window.tree.nodes.values()]
+            on_disk = tuple(copy for window in self._windows for copy in window.tree.on_disk())
+        device, host, disk = forgotten[0] if forgotten else (0, 0, 0)
+        return ClearedCache((device, host, disk), len(left), on_disk)
 
     def restore(self, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """At start: take over what the full window's disk tier holds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from wavepp_worker.cache.moves import Move
+from wavepp_worker.cache.moves import Copy, Move
 
 Holds = Literal["nothing", "lease", "escrow", "committed", "sequence"]
 
@@ -57,6 +57,20 @@ class TierFigures:
     evicted: int = 0
     lost: int = 0
     off: bool = False
+
+
+class ClearedCache(NamedTuple):
+    """What was forgotten at once, and what is left.
+
+    Attributes:
+        forgotten: blocks of window 0 on the device, in host memory and on disk.
+        held: blocks of window 0 that requests hold, and that can still be reused.
+        on_disk: all that is left on disk, of all windows.
+    """
+
+    forgotten: tuple[int, int, int]
+    held: int
+    on_disk: tuple[Copy, ...]
 
 
 class Standing(NamedTuple):

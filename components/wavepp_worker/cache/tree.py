@@ -185,6 +185,23 @@ class BlockTree:
             if node.attached and node.tier == DISK and not node.pins:
                 self._detach(node, self.traffic.lost)
 
+    def clear(self) -> tuple[int, int, int]:
+        """Forget all blocks that nobody holds, and all copies; returns how many blocks there were on each tier."""
+        forgotten = [0, 0, 0]
+        for node in list(self.copies):
+            self.drop_copy(node)
+        for node in list(self.nodes.values()):
+            if node.attached and not node.pins:
+                self._detach(node, forgotten)
+        device, host, disk = forgotten
+        return device, host, disk
+
+    def on_disk(self) -> list[Copy]:
+        """Every attached block whose bytes are on disk, and every second copy there."""
+        blocks = (node for node in self.nodes.values() if node.tier == DISK)
+        copies = [Copy(self.window, node.key, DISK, node.disk_copy) for node in self.copies]
+        return [*(Copy(self.window, node.key, DISK, node.slot) for node in blocks), *copies]
+
     def drop_copy(self, node: Node) -> None:
         """Free the second copy a block has on disk."""
         self.pools[DISK].drop_owner(node.disk_copy)

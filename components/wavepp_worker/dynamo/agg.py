@@ -29,7 +29,7 @@ from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import WaveppWorker
+from wavepp_worker.dynamo.worker import Control, WaveppWorker
 from wavepp_worker.errors import (
     HandoffError,
     InvalidRequest,
@@ -37,6 +37,7 @@ from wavepp_worker.errors import (
     RequestAborted,
     RequestFailed,
     WaveppError,
+    WorkerPaused,
 )
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_prefill import RemotePrefill
@@ -116,21 +117,15 @@ class AggWorker(WaveppWorker):
         if self._remote is not None:
             await self._remote.close()
 
-    def supported_controls(self) -> set[str]:
-        own = set() if self._remote is None else {"remote_prefill"}
-        return super().supported_controls() | {"why"} | own
+    def controls(self) -> dict[str, Control]:
+        own = {} if self._remote is None else {"remote_prefill": self._remote_prefill_control}
+        return {**super().controls(), **self._prefill.controls(), **own}
 
-    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """As of every worker, ``…/why``, and ``…/remote_prefill``: limits to change, by their names."""
-        if control == "why":
-            return await self._prefill.why(body)
-        if control != "remote_prefill" or self._remote is None:
-            return await super().engine_control(control, body)
-        try:
-            self._remote.limits = self._remote.limits.changed(body)
-        except InvalidRequest as error:
-            return {"status": "error", "message": str(error)}
-        return {"status": "ok", **msgspec.structs.asdict(self._remote.limits)}
+    async def _remote_prefill_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Limits to change, by their names."""
+        assert self._remote is not None
+        self._remote.limits = self._remote.limits.changed(body)
+        return msgspec.structs.asdict(self._remote.limits)
 
     async def kv_event_sources(self) -> list[KvEventSource]:
         return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
@@ -141,8 +136,9 @@ class AggWorker(WaveppWorker):
         """Answer one prompt."""
         request_id = str(context.id())
         try:
+            self.check_open(request)
             parsed = parse_request(request, self._limits, self._defaults)
-        except InvalidRequest as error:
+        except (InvalidRequest, WorkerPaused) as error:
             raise self.exception(error) from error
         try:
             if is_probe(request):

@@ -63,6 +63,7 @@ class DecodeWorker(WaveppWorker):
         """Answer one prompt."""
         request_id = str(context.id())
         try:
+            self.check_open(request)
             parsed = parse_request(request, self._handler.limits, self._defaults)
             if is_probe(request):
                 yield self._handler.probe(parsed.prompt_tokens)

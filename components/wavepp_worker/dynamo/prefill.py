@@ -29,8 +29,8 @@ from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError
+from wavepp_worker.dynamo.worker import Control, WaveppWorker
+from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError, WorkerPaused
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.worker_description import EngineDescription
@@ -130,10 +130,11 @@ class PrefillWorker(WaveppWorker):
         bootstrap_room: int | None = None
         try:
             bootstrap_room = chosen_bootstrap_room(request)
+            self.check_open(request)
             parsed = parse_request(request, self._handler.limits, self._defaults, first_only=True)
             self._live.check_free(request_id)
             prefill = await self._handler.request(request_id, parsed)
-        except (InvalidRequest, RequestFailed) as error:
+        except (InvalidRequest, RequestFailed, WorkerPaused) as error:
             self._handler.refused(bootstrap_room, error)
             raise self.exception(error) from error
         try:
@@ -152,14 +153,12 @@ class PrefillWorker(WaveppWorker):
             raise self.exception(error) from error
         yield prefill_chunk(result, params, logprobs=parsed.sampling.logprobs is not None)
 
-    def supported_controls(self) -> set[str]:
-        return super().supported_controls() | {"why"}
+    def controls(self) -> dict[str, Control]:
+        return {**super().controls(), **self._handler.controls()}
 
-    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """As of every worker, and ``POST /engine/control/why``."""
-        if control == "why":
-            return await self._handler.why(body)
-        return await super().engine_control(control, body)
+    def take_jobs(self, *, taking: bool) -> None:
+        if self._intake is not None:
+            self._intake.pause(paused=not taking)
 
     def let_go(self, request_id: str) -> None:
         self._handler.engine.abort(request_id)

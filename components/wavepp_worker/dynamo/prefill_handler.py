@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +14,7 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 
 from wavepp_worker.dynamo.bootstrap_info import advertised_host, failure_reason
 from wavepp_worker.dynamo.canary import Canary
+from wavepp_worker.dynamo.control_bodies import check_names
 from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
@@ -250,26 +251,25 @@ class PrefillHandler:
         if self.bootstrap is not None:
             self.bootstrap.fail(bootstrap_room, failure_reason(error))
 
-    async def why(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Where requests are, to be answered as JSON.
+    def controls(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        """What an operator may ask where prompts are prefilled; see ``WaveppWorker.controls``."""
+        return {"why": self._why, "clear_kv_blocks": self._clear_kv_blocks}
 
-        Args:
-            body: has the ``request_id`` that a client got, or that logs have; without, those that wait longest are
-                meant.
-        """
+    async def _clear_kv_blocks(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("clear_kv_blocks", body, {})
+        return await asyncio.to_thread(self.engine.clear)
+
+    async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Where the request is whose ``request_id`` a client got, or logs have; without, those that wait longest."""
+        check_names("why", body, {"request_id": "or nothing"})
         given = body.get("request_id")
-        if others := body.keys() - {"request_id"}:
-            return {"status": "error", "message": f"{min(others)}: unknown; why takes request_id, or nothing"}
         if given is not None and not isinstance(given, str):
-            return {"status": "error", "message": f"request_id={given!r} should be a text"}
+            raise InvalidRequest(f"request_id={given!r} should be a text")
         ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
-        try:
-            for request_id in ids:
-                found = await asyncio.to_thread(self.engine.why, request_id)
-                if found or request_id is None:
-                    return _explained(found)
-        except WaveppError as error:
-            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        for request_id in ids:
+            found = await asyncio.to_thread(self.engine.why, request_id)
+            if found or request_id is None:
+                return _explained(found)
         return _explained([ended_or_unknown([each for each in ids if each], self.metrics.timing)])
 
     async def probe(self, parsed: ParsedRequest) -> GenerateChunk:
@@ -306,7 +306,7 @@ class PrefillHandler:
 
 
 def _explained(requests: Sequence[Whereabouts]) -> dict[str, Any]:
-    return {"status": "ok", "requests": msgspec.to_builtins(requests)}
+    return {"requests": msgspec.to_builtins(requests)}
 
 
 def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) -> PrefillRequest:

@@ -30,6 +30,8 @@ VAGUE = "is not ready to serve requests"
 """In what Dynamo says, at more length, where workers are missed."""
 PANICKED = "Failed to await"
 """In what Dynamo says of an answer that a panic of its own cut off, such as at half a character."""
+PAUSED = "WorkerPaused: "
+"""In what a worker says that takes no requests for now; others may."""
 UNBEGUN = "Failed to generate"
 """In what Dynamo says of a request that no worker has begun, as whoever it was sent to left discovery."""
 HOP_BY_HOP = frozenset(
@@ -139,7 +141,7 @@ class Upstream:
             try:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
-                harmless = PANICKED in str(error) or UNBEGUN in str(error)
+                harmless = any(each in str(error) for each in (PANICKED, UNBEGUN, PAUSED))
                 if not harmless and not await self._deaths(began):
                     raise Unanswered(str(error), 500, "Internal Server Error") from error
             await asyncio.sleep(AGAIN_SECONDS)

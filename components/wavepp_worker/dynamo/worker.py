@@ -8,27 +8,30 @@ import os
 import sys
 import threading
 from abc import abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
-from dynamo.common.backend.engine import LLMEngine
-from dynamo.common.backend.health_check import build_health_check_payload
+from dynamo.common.backend.engine import GenerateRequest, LLMEngine
+from dynamo.common.backend.health_check import build_health_check_payload, is_probe
 from dynamo.common.backend.metrics import register_engine_registry
 from dynamo.common.backend.publisher import ComponentSnapshot
 from prometheus_client import CollectorRegistry
 
+from wavepp_worker.dynamo.control_bodies import check_names, seconds
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
+from wavepp_worker.dynamo.pause import Pause
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
-from wavepp_worker.errors import EngineDead, WaveppError
+from wavepp_worker.errors import EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,11 @@ UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
 """After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
+PAUSE_WAIT_SECONDS = 30.0
+"""How long a worker that is paused waits for its requests to end, unless it is told otherwise; as Dynamo's own do."""
+MOST_PAUSE_WAIT_SECONDS = 600.0
+
+Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class WaveppWorker(LLMEngine):
@@ -54,6 +62,7 @@ class WaveppWorker(LLMEngine):
         self._stop_order = StopOrder()
         self._closed = False
         self._live = LiveRequests()
+        self._pause = Pause()
         self.start_error: WaveppError | None = None
 
     @abstractmethod
@@ -131,9 +140,7 @@ class WaveppWorker(LLMEngine):
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
-        if not self._stop_order.given:
-            dropped = DroppedRequests(os.environ)
-            self._presence = asyncio.create_task(watch_presence(endpoint, self.leave, dropped))
+        self._watch_presence()
 
     def told_to_stop(self) -> None:
         """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""
@@ -173,42 +180,99 @@ class WaveppWorker(LLMEngine):
         """One token, prefilled or answered without any other worker."""
         return build_health_check_payload(bos_token_id=0)
 
+    def check_open(self, request: GenerateRequest) -> None:
+        """Raise WorkerPaused if a paused worker refuses a request; probes of its health are taken."""
+        if not is_probe(request):
+            self._pause.check_open()
+
+    def controls(self) -> dict[str, Control]:
+        """What an operator may ask of it, by name; each takes a JSON object and answers one.
+
+        A control raises InvalidRequest if its body is wrong, and any other WaveppError if it cannot be done.
+        """
+        return {
+            "audit": self._audit_control,
+            "describe": self._describe_control,
+            "timings": self._timings_control,
+            "pause": self._pause_control,
+            "resume": self._resume_control,
+        }
+
     def supported_controls(self) -> set[str]:
-        return {"audit", "timings", "describe"}
+        return set(self.controls())
 
     def description(self) -> WorkerDescription:
         """As ``describe``, with the id under which frontends know this worker."""
         instance = None if self._endpoint is None else f"{self._endpoint.connection_id():x}"
-        return WorkerDescription(instance=instance, engines=self.describe())
+        return WorkerDescription(instance=instance, engines=self.describe(), paused=self._pause.on)
 
-    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
-        """``POST /engine/control/audit``, ``…/describe`` and ``…/timings`` (body: ``{"last": 16}``).
-
-        Where requests are prefilled, ``…/why`` as well (body: ``{"request_id": "…"}``, or ``{}``).
-        """
+    async def engine_control(self, control: str, body: Any) -> dict[str, Any]:
+        """Answer ``POST /engine/control/CONTROL``; ``status`` is ``ok``, or ``error`` with a ``message``."""
+        asked = self.controls().get(control)
+        if asked is None:
+            known = ", ".join(sorted(self.controls()))
+            return {"status": "error", "message": f"there is no control {control!r}; these are: {known}"}
+        if not isinstance(body, dict):
+            return {"status": "error", "message": f"the body of {control} should be a JSON object, or empty"}
         try:
-            match control:
-                case "audit":
-                    return {"status": "ok", **await asyncio.to_thread(self.audit)}
-                case "describe":
-                    return {"status": "ok", **msgspec.to_builtins(self.description())}
-                case "timings":
-                    last = body.get("last", 16)
-                    if others := body.keys() - {"last"}:
-                        return {
-                            "status": "error",
-                            "message": f"{min(others)}: unknown; timings takes last, of how many requests",
-                        }
-                    if not isinstance(last, int) or last < 1:
-                        return {
-                            "status": "error",
-                            "message": f"last={last!r} should be a whole number above 0",
-                        }
-                    return {"status": "ok", "timings": self.timings(last)}
+            return {"status": "ok", **await asked(body)}
+        except InvalidRequest as error:
+            return {"status": "error", "message": str(error)}
         except WaveppError as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        known = ", ".join(sorted(self.supported_controls()))
-        return {"status": "error", "message": f"there is no control {control!r}; these are: {known}"}
+
+    async def _audit_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("audit", body, {})
+        return await asyncio.to_thread(self.audit)
+
+    async def _describe_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("describe", body, {})
+        return dict(msgspec.to_builtins(self.description()))
+
+    async def _timings_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("timings", body, {"last": "of how many requests"})
+        last = body.get("last", 16)
+        if isinstance(last, bool) or not isinstance(last, int) or last < 1:
+            raise InvalidRequest(f"last={last!r} should be a whole number above 0")
+        return {"timings": self.timings(last)}
+
+    async def _pause_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("pause", body, {"timeout_s": "how long to wait for requests to end"})
+        wait = seconds(body, "timeout_s", PAUSE_WAIT_SECONDS, MOST_PAUSE_WAIT_SECONDS)
+        endpoint = self._present_endpoint()
+        quiet = await self._pause.begin(
+            endpoint, self._stop_taking, self._take_again, self.is_quiescent, wait
+        )
+        return {"paused": True, "quiet": quiet, "running": len(self._live)}
+
+    async def _resume_control(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("resume", body, {})
+        resumed = await self._pause.end(self._present_endpoint(), self._take_again)
+        return {"paused": False, "was_paused": resumed}
+
+    def _present_endpoint(self) -> Any:
+        if self._endpoint is None or self._stop_order.given or self._dying.is_set():
+            raise InvalidRequest("this worker is not in discovery: it starts, or leaves")
+        return self._endpoint
+
+    async def _stop_taking(self) -> None:
+        if self._presence is not None:
+            self._presence.cancel()
+            await asyncio.gather(self._presence, return_exceptions=True)
+        self.take_jobs(taking=False)
+
+    def _take_again(self) -> None:
+        self._watch_presence()
+        self.take_jobs(taking=True)
+
+    def take_jobs(self, *, taking: bool) -> None:
+        """Whether to take work from elsewhere than Dynamo's frontends."""
+        del taking
+
+    def _watch_presence(self) -> None:
+        if not self._stop_order.given:
+            dropped = DroppedRequests(os.environ)
+            self._presence = asyncio.create_task(watch_presence(self._endpoint, self.leave, dropped))
 
     def engine_died(self, reason: str) -> None:
         """Leave, as the engine is dead. Requests that arrive meanwhile are refused."""

@@ -53,6 +53,7 @@ class Intake:
         self._taken: dict[int, TakenJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._taking = True
+        self._paused = False
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="intake", daemon=True)
@@ -73,6 +74,10 @@ class Intake:
     def stop_taking(self) -> None:
         """Take no more jobs; those that were taken go on."""
         self._taking = False
+
+    def pause(self, *, paused: bool) -> None:
+        """Take no more jobs while paused; those that were taken go on."""
+        self._paused = paused
 
     def idle(self) -> bool:
         """Whether no job is left here."""
@@ -167,11 +172,13 @@ class Intake:
         self.counts.held = len(self._taken)
         self.counts.waiting = sum(not taken.admitted for taken in self._taken.values())
         queued = self._prefills.engine.stats().queued
+        if self._paused:
+            return 0
         return room_for(self._config.intake_ahead, self.counts.waiting, queued, self.counts.held)
 
     def _enter(self, message: Any) -> None:
         taken = TakenJob(message)
-        if not self._taking:
+        if self._paused or not self._taking:
             self._spawn(message.nak())
             return
         if taken.number in self._taken:

@@ -40,7 +40,8 @@ def _where(process: Mapping[str, Any]) -> str:
     if process["pid"] is None:
         life = "is about to be started again"
     else:
-        life = f"pid {process['pid']}" + ("" if process["ready"] else ", not ready")
+        state = "" if process["ready"] else ", paused" if process.get("paused") else ", not ready"
+        life = f"pid {process['pid']}{state}"
     restarts = process["restarts"]
     again = f", {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
     return f"{process['url']}  {life}{again}{_instance(process)}"

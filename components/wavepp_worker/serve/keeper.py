@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wavepp_worker.liveness.deaths import Death, DeathNotes
+from wavepp_worker.liveness.pause_lines import PAUSED, RESUMED
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills
 from wavepp_worker.liveness.stop_times import LEAVING
 from wavepp_worker.serve.backoff import Backoff
@@ -68,13 +69,14 @@ class Keeper:
             scratch: its temporary directory, empty at the beginning of each life and gone after it.
             log: where its output goes.
             limits: what it is allowed.
-            changed: called whenever ``pid``, ``ready``, ``restarts`` or ``about`` does.
+            changed: called whenever ``pid``, ``ready``, ``paused``, ``restarts`` or ``about`` does.
             deaths: told at once of an end that nobody asked for, and when it is ready again.
             forget: takes it out of discovery by its id once it is dead; may block for seconds. None if nothing can.
         """
         self.process = process
         self.about: WorkerDescription | None = None
         self.ready = False
+        self.paused = False
         self.restarts = 0
         self._environment = {**environment, "TMPDIR": str(scratch), **process.env}
         self._scratch = scratch
@@ -148,7 +150,7 @@ class Keeper:
 
     async def _live(self) -> float | None:
         """One life; returns the pause before the next in seconds, None if there shall be none."""
-        label, self._leaving, self._cause = self.process.label, False, ""
+        label, self._leaving, self.paused, self._cause = self.process.label, False, False, ""
         began, killed_before = time.monotonic(), oom_kills()
         try:
             self._scratch.mkdir(mode=0o700, exist_ok=True)
@@ -219,7 +221,7 @@ class Keeper:
             status, _ = await get(self.process.url + self._question(watch.ready))
             now = time.monotonic()
             verdict = watch.judge(status, now)
-            if watch.ready and not self.ready and not self._leaving:
+            if watch.ready and not self.ready and not (self._leaving or self.paused):
                 if kind == "worker":
                     self.about = await describe(self.process.url)
                 again = "again " if self._ever_ready else ""
@@ -241,6 +243,15 @@ class Keeper:
             self._changed()
             if not self._stopping.is_set():
                 self._deaths.note(Death(self.process.label, "was told to stop", time.monotonic()))
+        elif PAUSED in line:
+            # It is well, but no frontend finds it, because somebody wants it so.
+            self.paused, self.ready = True, False
+            self._deaths.note(Death(self.process.label, "was paused", time.monotonic()))
+            self._changed()
+        elif RESUMED in line and self.paused:
+            self.paused, self.ready = False, True
+            self._deaths.back(self.process.label, time.monotonic())
+            self._changed()
         elif _FATAL in line and not self._cause:
             # It lives for a moment yet, in which its requests fail.
             why = line.partition(_FATAL)[2]

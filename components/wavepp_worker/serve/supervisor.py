@@ -229,6 +229,7 @@ class Supervisor:
                     "pid": keeper.pid,
                     "port": keeper.process.port,
                     "ready": keeper.ready,
+                    "paused": keeper.paused,
                     "restarts": keeper.restarts,
                     "about": msgspec.to_builtins(keeper.about),
                 }

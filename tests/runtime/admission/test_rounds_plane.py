@@ -11,7 +11,7 @@ import pytest
 import zmq
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.protocol.commands import Stop
+from wavepp_worker.runtime.protocol.commands import Audit, Clear, Stop
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim, Plan, Tally, Vote
@@ -49,7 +49,12 @@ def vote(rank: int, round_id: int = 3) -> Vote:
 def test_plans_and_tallies_reach_every_rank_in_order(connect: Callable[..., Plane]) -> None:
     leader, followers = connect()
     request = Arrival(request_id="a", prompt_tokens=3, keys=bytes(range(16)), handoff=True)
-    plan = Plan(round_id=3, arrivals=(request,), prepare=(Admit("a", 0),), audit_id=0)
+    plan = Plan(
+        round_id=3,
+        arrivals=(request,),
+        prepare=(Admit("a", 0),),
+        tasks=(Audit(audit_id=0), Clear(clear_id=1)),
+    )
     tally = Tally(round_id=3, votes=(vote(0), vote(1), vote(2)))
     leader.broadcast(plan)
     leader.broadcast(tally)

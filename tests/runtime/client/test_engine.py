@@ -391,7 +391,14 @@ def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_f
             assert_right(reference, prompt, result)
         assert 0 < min(reused[:3]) < 296, "the blocks before the damaged one are good"
         assert reused[3:] == [296] * 3
+        cleared = engine.clear()["ranks"]
+        assert [(each["rank"], each["held"]) for each in cleared] == [(0, 0), (1, 0)]
+        assert all(each["device"] and each["host"] and each["disk"] for each in cleared)
+        assert [engine.prefill(prompt).reused_tokens for prompt in prompts * 2] == [0] * 3 + [296] * 3
         engine.audit()
+        engine.clear()
+    with PrefillEngine(config) as engine:
+        assert engine.prefill(prompts[0]).reused_tokens == 0, "it is not found on disk either"
 
 
 def damage(path: Path, slots: int) -> None:

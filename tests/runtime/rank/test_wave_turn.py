@@ -7,11 +7,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
-from wavepp_worker.runtime.protocol.commands import Abort, Audit, Command, Stop, Submit
-from wavepp_worker.runtime.protocol.events import Admitted, AuditReport, Event, Heartbeat, Released
+from wavepp_worker.runtime.protocol.commands import Abort, Audit, Clear, Command, Stop, Submit
+from wavepp_worker.runtime.protocol.events import (
+    Admitted,
+    AuditReport,
+    CacheChanges,
+    Cleared,
+    Event,
+    Heartbeat,
+    Released,
+)
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneAdmitted,
@@ -213,8 +222,38 @@ def test_the_loop_hears_how_many_wait_only_when_that_changes() -> None:
 def test_an_audit_asks_every_rank_also_under_load() -> None:
     leader = Leader()
     plans = leader.rounds(submit("a"), Audit(audit_id=5), Audit(audit_id=6))
-    assert [plan.audit_id for plan in plans] == [5, 6]
+    assert plans[0].tasks == (Audit(audit_id=5), Audit(audit_id=6))
     assert [report.audit_id for report in leader.books.events.of(AuditReport)] == [5, 6]
+
+
+def test_all_ranks_clear_their_caches_in_one_round_and_say_so_once_the_router_could_know() -> None:
+    leader = Leader()
+    leader.books.run("before", [1] * 10)
+    held = leader.books.admit("held", [2] * 10)
+    leader.books.lifecycle.materialise("held")
+    leader.books.execute(held, 8)
+    leader.books.events.told.clear()
+    (plan,) = leader.rounds(Clear(clear_id=3))
+    assert plan.tasks == (Clear(clear_id=3),)
+    changes, cleared = leader.books.events.told
+    assert isinstance(changes, CacheChanges)
+    assert len(BlockKeys(changes.removed)) == 2
+    assert cleared == Cleared(clear_id=3, rank=0, forgotten=(2, 0, 0), held=2)
+    assert leader.books.tiers.kept == []
+    leader.books.cache.check()
+
+
+def test_a_round_lets_go_of_requests_before_it_clears_what_they_held() -> None:
+    leader = Leader()
+    leader.rounds(submit("a"))
+    leader.books.lifecycle.materialise("a")
+    leader.rounds(LaneMaterialised("a"))
+    leader.books.execute(leader.books.requests.known("a"), 8)
+    leader.rounds(Abort(request_id="a"))
+    (plan,) = leader.rounds(LaneEnded("a", aborted=True), Clear(clear_id=0))
+    assert (plan.release, plan.tasks) == (("a",), (Clear(clear_id=0),))
+    (cleared,) = leader.books.events.of(Cleared)
+    assert (cleared.forgotten, cleared.held) == ((2, 0, 0), 0)
 
 
 def test_rank_0_leaves_when_the_round_that_says_so_is_over() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.errors import AuditError, CacheCorrupt, ConfigError
+from wavepp_worker.runtime.tiers import disk_store
 from wavepp_worker.runtime.tiers.disk_store import DiskStore
 
 BYTES = 5000
@@ -109,6 +110,22 @@ def test_blocks_survive_a_restart(path: Path) -> None:
     store = make(path)
     assert held(store) == before
     assert [read(store, slot, key) for key, _, slot in before] == [block(key) for key, _, _ in before]
+    store.check()
+
+
+def test_what_is_not_to_be_kept_is_not_found_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the table of records is read in parts."""
+    monkeypatch.setattr(disk_store, "TABLE_READ_BYTES", 1)
+    store = make(path)
+    for slot in range(SLOTS):
+        store.write(slot, slot + 1, None, block(slot + 1))
+    store.keep_only({2, 5})
+    assert read(store, 2, 3) == block(3)
+    with pytest.raises(CacheCorrupt, match="holds no block"):
+        read(store, 1, 2)
+    store.close()
+    store = make(path)
+    assert held(store) == [(3, None, 2), (6, None, 5)]
     store.check()
 
 

@@ -10,6 +10,7 @@ from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.runtime.admission.outcome import RoundOutcome, decide
 from wavepp_worker.runtime.admission.ownership import Ownership
 from wavepp_worker.runtime.admission.wave_gate import Gate
+from wavepp_worker.runtime.protocol.commands import Audit, Clear, RankTask
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
 from wavepp_worker.runtime.state.reports import RankReports
@@ -49,8 +50,8 @@ class RoundActions:
         with self._part("let go", plan.release):
             for request_id in plan.release:
                 self.lifecycle.let_go(request_id)
-        if plan.audit_id is not None:
-            self.reports.audit(plan.audit_id)
+        for task in plan.tasks:
+            self._do(task)
         headroom = 0 if plan.exempt else self.headroom_blocks
         with self._part("prepare", plan.prepare):
             claims = self.ownership.prepare(plan.prepare, headroom)
@@ -60,6 +61,14 @@ class RoundActions:
             endpoints = tuple(self._endpoint(request_id) for request_id in plan.hint)
         self._voted = self.timeline.now()
         return Vote(round_id=plan.round_id, rank=self.rank, endpoints=endpoints, claims=tuple(claims))
+
+    def _do(self, task: RankTask) -> None:
+        match task:
+            case Audit():
+                self.reports.audit(task.audit_id)
+            case Clear():
+                with self.timeline.span("admission", "clear"):
+                    self.lifecycle.clear(task.clear_id)
 
     def apply(self, plan: Plan, tally: Tally) -> RoundOutcome:
         """Carry out the outcome, the same on every rank."""

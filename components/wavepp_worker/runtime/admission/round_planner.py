@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.work import Admission, Work
+from wavepp_worker.runtime.protocol.commands import RankTask
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAborted,
     LaneEnded,
@@ -51,7 +52,7 @@ class RoundPlanner:
         self._round_id = 0
         self._arrivals: OrderedDict[str, tuple[Arrival, float]] = OrderedDict()
         self._release: list[str] = []
-        self._audits: deque[int] = deque()
+        self._tasks: list[RankTask] = []
         self._stop = False
         self._running: set[str] = set()
 
@@ -81,8 +82,9 @@ class RoundPlanner:
         self._aborted.clear()
         return aborted
 
-    def audit(self, audit_id: int) -> None:
-        self._audits.append(audit_id)
+    def task(self, task: RankTask) -> None:
+        """Have every rank do this in the next round that may have news."""
+        self._tasks.append(task)
 
     def stop(self) -> None:
         self._stop = True
@@ -132,12 +134,13 @@ class RoundPlanner:
             prepare=work.prepare,
             exempt=work.exempt,
             reconcile=work.reconcile,
-            audit_id=self._audits.popleft() if news and self._audits else None,
+            tasks=tuple(self._tasks) if news else (),
             stop=news and self._stop,
         )
         self._round_id += 1
         if news:
             self._release.clear()
+            self._tasks.clear()
         return plan
 
     def apply(self, plan: Plan, outcome: RoundOutcome, now: float) -> RoundResult:
@@ -191,7 +194,7 @@ class RoundPlanner:
         return tuple(announced)
 
     def _news(self) -> bool:
-        return bool(self._arrivals or self._release or self._audits or self._stop)
+        return bool(self._arrivals or self._release or self._tasks or self._stop)
 
 
 def make_round_planner(config: RankConfig) -> RoundPlanner:

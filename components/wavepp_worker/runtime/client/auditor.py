@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import Any
 
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.client.audit import require_sound, still_held, summary
 from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.rank_replies import RankReplies
 from wavepp_worker.runtime.protocol.commands import Audit
 from wavepp_worker.runtime.protocol.events import AuditReport
 
@@ -17,20 +17,12 @@ AGAIN_SECONDS = 0.02
 
 
 class Auditor:
-    """Gathers one report of every rank for each question."""
+    """Judges the books of all ranks."""
 
-    def __init__(self, state: EngineState, ranks: int) -> None:
+    def __init__(self, state: EngineState, ranks: int, reports: RankReplies[AuditReport]) -> None:
         self._state = state
         self._ranks = ranks
-        self._numbers = itertools.count()
-        self._reports: dict[int, list[AuditReport]] = {}
-
-    def add(self, report: AuditReport) -> None:
-        """Take a rank's answer; one that nobody waits for any more is ignored."""
-        with self._state.changed:
-            if report.audit_id in self._reports:
-                self._reports[report.audit_id].append(report)
-                self._state.changed.notify_all()
+        self._reports = reports
 
     def until_at_rest(self, timeout: float) -> dict[str, Any]:
         """The summary of the books once nothing is held.
@@ -53,16 +45,8 @@ class Auditor:
             time.sleep(AGAIN_SECONDS)
 
     def _gather(self, seconds: float) -> list[AuditReport]:
-        state = self._state
-        with state.changed:
-            link = state.running_link()
-            audit_id = next(self._numbers)
-            reports = self._reports.setdefault(audit_id, [])
-            link.send(Audit(audit_id=audit_id))
-            state.changed.wait_for(lambda: len(reports) == self._ranks or state.death is not None, seconds)
-            del self._reports[audit_id]
-            state.running_link()
+        reports = self._reports.gather(lambda number: Audit(audit_id=number), seconds)
         if len(reports) < self._ranks:
-            heard = sorted(report.rank for report in reports)
+            heard = [report.rank for report in reports]
             raise AuditError(f"only ranks {heard} of {self._ranks} reported their books in time")
-        return sorted(reports, key=lambda report: report.rank)
+        return reports

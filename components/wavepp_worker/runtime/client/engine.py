@@ -21,15 +21,18 @@ from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.inquiry import Inquiry
 from wavepp_worker.runtime.client.kv_budget import with_pools
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
-from wavepp_worker.runtime.client.rank_events import RankEvents
+from wavepp_worker.runtime.client.rank_events import RankEvents, Replies
 from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.request_maker import Prompt, RequestMaker
 from wavepp_worker.runtime.client.stats import engine_stats
-from wavepp_worker.runtime.protocol.commands import Submit
+from wavepp_worker.runtime.protocol.commands import Clear, Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import EngineStats, HandedOff, IndexDelta, PrefillResult
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
+
+CLEAR_SECONDS = 30.0
+"""How long all ranks may take to forget what nobody holds: a round may wait for a step of a slow rank."""
 
 
 class PrefillEngine:
@@ -75,10 +78,11 @@ class PrefillEngine:
         self.max_model_len = longest_prompt(config, self.info.context_length)
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
-        self._auditor = Auditor(self._state, config.pp)
+        self._replies = Replies(self._state, config.pp)
+        self._auditor = Auditor(self._state, config.pp, self._replies.audits)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
-            config, self.info.model_id, self._state, self._auditor, self._inquiry, on_index, on_handed_off
+            config, self.info.model_id, self._state, self._replies, self._inquiry, on_index, on_handed_off
         )
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 
@@ -313,6 +317,39 @@ class PrefillEngine:
         []
         """
         return self._inquiry.ask(request_id)
+
+    def clear(self) -> dict[str, Any]:
+        """Forget all KV that can be reused and that no request holds, on every tier of every rank, in one round.
+
+        Requests go on undisturbed: what they hold stays, and can be reused by others. What is forgotten on disk is not
+        found after a restart either. When this returns, ``on_index`` has been told.
+
+        Returns:
+            ``{"ranks": [{"rank", "device", "host", "disk", "held"}, …]}``: blocks that were forgotten, by tier, and
+            that requests hold.
+
+        Raises:
+            StepTimeout: some rank has not done it in ``CLEAR_SECONDS``; it will once its round is over.
+            EngineDead: the engine is not running.
+
+        >>> engine.prefill([5] * 40).reused_tokens
+        0
+        >>> engine.clear()["ranks"][0]["held"]
+        0
+        >>> engine.prefill([5] * 40).reused_tokens
+        0
+        """
+        cleared = self._replies.clears.gather_all(lambda number: Clear(clear_id=number), CLEAR_SECONDS)
+        return {
+            "ranks": [
+                {
+                    "rank": each.rank,
+                    **dict(zip(("device", "host", "disk"), each.forgotten, strict=True)),
+                    "held": each.held,
+                }
+                for each in cleared
+            ]
+        }
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.

@@ -17,10 +17,10 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
-from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.inquiry import Inquiry
+from wavepp_worker.runtime.client.rank_replies import RankReplies
 from wavepp_worker.runtime.client.request_ledger import Progress
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.events import (
@@ -28,6 +28,7 @@ from wavepp_worker.runtime.protocol.events import (
     Alive,
     AuditReport,
     CacheChanges,
+    Cleared,
     Event,
     Failed,
     Heartbeat,
@@ -40,6 +41,14 @@ from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta
 logger = logging.getLogger(__name__)
 
 
+class Replies:
+    """What all ranks were asked, by what they reply with."""
+
+    def __init__(self, state: EngineState, ranks: int) -> None:
+        self.audits: RankReplies[AuditReport] = RankReplies(state, ranks)
+        self.clears: RankReplies[Cleared] = RankReplies(state, ranks)
+
+
 class RankEvents:
     """Implements ``RankListener`` for one engine; called from the link's threads."""
 
@@ -48,13 +57,13 @@ class RankEvents:
         config: EngineConfig,
         model_id: str,
         state: EngineState,
-        auditor: Auditor,
+        replies: Replies,
         inquiry: Inquiry,
         on_index: Callable[[IndexDelta], None] | None,
         on_handed_off: Callable[[HandedOff], None] | None,
     ) -> None:
         self._state = state
-        self._auditor = auditor
+        self._replies = replies
         self._inquiry = inquiry
         self._on_index = on_index
         self._on_handed_off = on_handed_off
@@ -93,7 +102,9 @@ class RankEvents:
             case Failed():
                 self._failed(event)
             case AuditReport():
-                self._auditor.add(event)
+                self._replies.audits.add(event.audit_id, event)
+            case Cleared():
+                self._replies.clears.add(event.clear_id, event)
             case AdmissionExplained() | LanesExplained():
                 self._inquiry.add(event)
             case _:

@@ -29,6 +29,16 @@ class Audit(Message, frozen=True):
     audit_id: int
 
 
+class Clear(Message, frozen=True):
+    """Engine to rank 0: in one round, every rank shall forget all that can be reused and that nobody holds."""
+
+    clear_id: int
+
+
+RankTask = Audit | Clear
+"""What every rank does once, in the same round, and reports to the engine by itself."""
+
+
 class Explain(Message, frozen=True):
     """Engine to rank 0: where are these requests? Changes nothing; its two threads answer each for itself."""
 
@@ -40,4 +50,4 @@ class Stop(Message, frozen=True):
     """Engine to rank 0: all ranks leave."""
 
 
-Command = Submit | Abort | Audit | Explain | Stop
+Command = Submit | Abort | RankTask | Explain | Stop

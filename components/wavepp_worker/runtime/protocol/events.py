@@ -154,6 +154,20 @@ class AuditReport(Message, frozen=True):
     problems: tuple[str, ...]
 
 
+class Cleared(Message, frozen=True):
+    """A rank has forgotten what could be reused and nobody held; the engine has heard of it as ``CacheChanges``.
+
+    Attributes:
+        forgotten: blocks on the device, in host memory and on disk.
+        held: blocks that requests hold, and that can still be reused.
+    """
+
+    clear_id: int
+    rank: int
+    forgotten: tuple[int, int, int]
+    held: int
+
+
 class AdmissionExplained(Message, frozen=True):
     """Rank 0's WAVE thread: where requests are between their arrival and their end; those over are left out.
 
@@ -196,6 +210,7 @@ Event = (
     | HandoffSettled
     | CacheChanges
     | AuditReport
+    | Cleared
     | AdmissionExplained
     | LanesExplained
 )

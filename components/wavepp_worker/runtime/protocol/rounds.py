@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wavepp_worker.runtime.protocol.commands import RankTask
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import Arrival
 
@@ -33,7 +34,7 @@ class Plan(Message, frozen=True, omit_defaults=True):
         prepare: requests to lease and reserve for, in the order of their admission; the vote carries a claim each.
         exempt: the only request of ``prepare`` may ignore the headroom, as no other holds a lease.
         reconcile: requests to commit at a lower endpoint; the vote carries a claim each.
-        audit_id: if set, every rank reports its books.
+        tasks: what every rank does once, in this order, after what the round lets go of and before it prepares.
         stop: every rank leaves after this round.
     """
 
@@ -44,7 +45,7 @@ class Plan(Message, frozen=True, omit_defaults=True):
     prepare: tuple[Admit, ...] = ()
     exempt: bool = False
     reconcile: tuple[Admit, ...] = ()
-    audit_id: int | None = None
+    tasks: tuple[RankTask, ...] = ()
     stop: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from wavepp_worker.cache.moves import Copy, Move
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.handoff.kv_source import KVSource, Settled
-from wavepp_worker.runtime.protocol.events import HandoffSettled
+from wavepp_worker.runtime.protocol.events import Cleared, HandoffSettled
 from wavepp_worker.runtime.protocol.requests import Arrival
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.reports import RankReports
@@ -33,6 +33,9 @@ class Tiers(Protocol):
 
     def drop_prefetched(self, request_id: str) -> None:
         """A request needs nothing of what was prefetched for it any more."""
+
+    def keep_on_disk(self, copies: Collection[Copy]) -> None:
+        """Forget what else is on disk, so that a later process does not find it either."""
 
     def switched_off(self) -> Sequence[int]:
         """The windows whose disk has failed: it holds nothing."""
@@ -192,6 +195,24 @@ class RequestLifecycle:
             local.executed = span.last
             if span.last and (local.settled or not local.request.handoff):
                 self._forget(request_id)
+
+    def clear(self, clear_id: int) -> None:
+        """Forget all that can be reused and that no request holds, on every tier, and report it.
+
+        What requests hold stays reusable. Called by the WAVE thread.
+        """
+        with self._moving:
+            with self._cache_changes:
+                cleared = self._cache.clear()
+                self._reports.cache_changed(None)
+            self._tiers.keep_on_disk(cleared.on_disk)
+            if set(self._tiers.switched_off()) - self._off:
+                self._lose(())
+        self._reports.send(
+            Cleared(
+                clear_id=clear_id, rank=self._reports.rank, forgotten=cleared.forgotten, held=cleared.held
+            )
+        )
 
     def let_go(self, request_id: str) -> None:
         """Drop a request in whatever state it is. No wave in flight carries it. Unknown ids are ignored."""

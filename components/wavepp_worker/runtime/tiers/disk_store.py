@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,6 +147,20 @@ class DiskStore:
     def drop(self, slot: int) -> None:
         """Forget what is in ``slot``. OSError if the file cannot be written, ValueError if there is no such slot."""
         write_all(self._file, memoryview(bytes(self._record_bytes)), self._record_at(slot))
+
+    def keep_only(self, slots: Collection[int]) -> None:
+        """Forget what is in all other slots. OSError if the file cannot be read or written."""
+        width = self._record_bytes
+        several = max(1, TABLE_READ_BYTES // width)
+        for first in range(0, self.slots, several):
+            count = min(several, self.slots - first)
+            table = os.pread(self._file, count * width, self._record_at(first))
+            kept = bytearray(count * width)
+            for at in range(0, len(table), width):
+                if first + at // width in slots:
+                    kept[at : at + width] = table[at : at + width]
+            if any(table):
+                write_all(self._file, memoryview(kept), self._record_at(first))
 
     def check(self) -> None:
         """Raise AuditError unless every recorded block matches its checksum. Reads all of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,15 @@ class DiskTier:
                 if not holders:
                     self._prefetched.pop(place, None)
                     self._holders.pop(place, None)
+
+    def keep_only(self, slots: Collection[int]) -> None:
+        """Forget what is in all other slots, for later processes as well."""
+        if self._off or self._store is None:
+            return
+        try:
+            self._store.keep_only(slots)
+        except OSError as error:
+            self._switch_off(error)
 
     def check(self) -> None:
         """Raise AuditError unless every block on disk is intact. Reads all of them."""

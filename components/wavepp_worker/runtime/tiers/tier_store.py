@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,8 +72,8 @@ def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
 class TierStore:
     """The bytes of one rank's blocks on all tiers; owns the disk tiers given.
 
-    For the thread that materialises (LOOP; WAVE with ``ownership=none``); others may call only ``prefetch`` and
-    ``drop_prefetched``.
+    For the thread that materialises (LOOP; WAVE with ``ownership=none``); others may call only ``prefetch``,
+    ``drop_prefetched`` and, while that thread does nothing here, ``keep_on_disk``.
     On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
     there; the host waits for them only where it touches the same memory itself.
 
@@ -139,6 +139,12 @@ class TierStore:
         """The request needs no block on disk any more."""
         for disk in self._disks:
             disk.drop_prefetched(request_id)
+
+    def keep_on_disk(self, copies: Collection[Copy]) -> None:
+        """Forget all other blocks on disk, see ``DiskStore.keep_only``. While nobody else copies."""
+        for number, window in enumerate(self._windows):
+            if window.disk is not None:
+                window.disk.keep_only({copy.slot for copy in copies if copy.window == number})
 
     def switched_off(self) -> list[int]:
         """The windows whose disk has failed."""

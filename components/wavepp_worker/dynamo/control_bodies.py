@@ -1,0 +1,34 @@
+"""What the bodies of a worker's controls may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wavepp_worker.errors import InvalidRequest
+
+
+def check_names(control: str, body: Mapping[str, Any], takes: Mapping[str, str]) -> None:
+    """Refuse what a control does not know.
+
+    Args:
+        takes: the names it knows, each with what it means, to follow the name.
+
+    Raises:
+        InvalidRequest: ``body`` has another.
+    """
+    if others := body.keys() - takes.keys():
+        known = " and ".join(f"{name}, {meaning}" for name, meaning in takes.items()) or "nothing"
+        raise InvalidRequest(f"{min(others)}: unknown; {control} takes {known}")
+
+
+def seconds(body: Mapping[str, Any], name: str, default: float, most: float) -> float:
+    """A number of seconds that ``body`` may have.
+
+    Raises:
+        InvalidRequest: it is not one from 0 to ``most``.
+    """
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise InvalidRequest(f"{name}={value!r} should be a number of seconds from 0 to {most:g}")
+    return float(value)
