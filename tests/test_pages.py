@@ -20,19 +20,13 @@ from wavepp_worker import cli as wavepp
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
-from wavepp_worker.dynamo.http_metrics import HttpMetrics
-from wavepp_worker.dynamo.intake_metrics import IntakeMetrics, RemoteMetrics
-from wavepp_worker.dynamo.metrics import METRIC_PREFIX, DecodeMetrics, PrefillMetrics
-from wavepp_worker.intake.intake_counts import IntakeCounts
-from wavepp_worker.intake.names import QueueName
-from wavepp_worker.intake.remote_config import RemotePrefillConfig
-from wavepp_worker.intake.remote_prefill import RemotePrefill
+from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
 from wavepp_worker.serve.former_launcher import OPTIONS
 from wavepp_worker.setting_names import VARIABLES, variable_of
 
-from tests.support import fake_engines as fakes
+from tests.support.exported_metrics import dynamos_names, exported
 from tests.support.page_commands import ROOT, Command, blocks, commands, pages
 
 PAGES = pages()
@@ -79,8 +73,6 @@ PATHS = frozenset(
         )
     }
 )
-OUTSIDE_NAMES = frozenset({"dynamo_rejection_request_total"})
-"""Metrics of Dynamo that its own list lacks."""
 JOINED_NAMES = frozenset(
     {"DYN_CANARY_WAIT_TIME", "DYN_HEALTH_CHECK_ENABLED", "DYN_HEALTH_CHECK_REQUEST_TIMEOUT"}
 )
@@ -274,24 +266,8 @@ def test_links_and_files_of_a_page_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert link.startswith("https://") or ((ROOT / page).parent / link).exists(), link
-    for path in re.findall(r"`((?:bench|components|configs|docs|graphs|tests)/[\w./-]+)`", text):
+    for path in re.findall(r"`((?:bench|components|configs|deploy|docs|graphs|tests)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
-
-
-def exported() -> dict[str, set[str]]:
-    """The names of our metrics, and of each its samples."""
-    prefill = PrefillMetrics(fakes.FakePrefillEngine(None).stats, lambda: 0)
-    decode = DecodeMetrics(fakes.FakeDecodeEngine(None).stats)
-    prefill.show(IntakeMetrics(IntakeCounts()))
-    prefill.show(RemoteMetrics(RemotePrefill(RemotePrefillConfig(), QueueName("", ""))))
-    registries = (prefill.registry, decode.registry, HttpMetrics().registry)
-    families = [family for registry in registries for family in registry.collect()]
-    endings = {
-        "counter": {"_total", "_created"},
-        "histogram": {"_bucket", "_sum", "_count", "_created"},
-        "gauge": {""},
-    }
-    return {each.name: {each.name + ending for ending in endings[each.type]} for each in families}
 
 
 def test_all_our_metrics_are_described_and_no_others() -> None:
@@ -305,13 +281,6 @@ def test_all_our_metrics_are_described_and_no_others() -> None:
         assert any(re.search(rf"\b{sample}\b", operate) for sample in of_it), (
             f"{name} is not in docs/operate.md"
         )
-
-
-def dynamos_names() -> set[str]:
-    groups = [vars(group) for group in vars(prometheus_names).values() if isinstance(group, type)]
-    words = {value for group in groups for value in group.values() if isinstance(value, str)}
-    prefixes = {value for value in vars(prometheus_names.name_prefix).values() if isinstance(value, str)}
-    return {f"{prefix}_{word}" for prefix in prefixes for word in words} | OUTSIDE_NAMES
 
 
 def test_metrics_of_dynamo_that_pages_name_are_its_own() -> None:
