@@ -28,7 +28,7 @@ def test_experts_cost_what_a_token_meets(tiny_moe: Path, tiny_mla: Path) -> None
         ({"model_type": "gpt2"}, "gpt2 is not supported"),
         ({"model_type": "mamba"}, "mamba is not supported, as it has recurrent"),
         ({"model_type": "qwen3_next"}, "qwen3_next is not supported, as it has recurrent"),
-        ({"model_type": "glm_moe_dsa"}, "glm_moe_dsa is not supported, as its attention picks"),
+        ({"layer_types": ["indexed_attention"] * 6}, "layers of kind indexed_attention are not supported"),
         ({"model_type": "vit"}, "vit is not supported, as it is not a causal"),
         ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised as gptq, which"),
         (

@@ -8,13 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError, WaveppError
-from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+from wavepp_worker.model.paged_kv import TorchPagedKV
+
+from tests.support.kept_tensors import kept
 
 SHAPES = [
-    LayerShape((2, 4), (2, 4)),
-    LayerShape((1, 6), (1, 2)),
-    LayerShape((3, 4), (3, 4)),
-    LayerShape((2, 4), (2, 4)),
+    kept((2, 4), (2, 4)),
+    kept((1, 6), (1, 2)),
+    kept((3, 4), (3, 4)),
+    kept((2, 4), (2, 4)),
 ]
 TABLE_SEED = 3
 

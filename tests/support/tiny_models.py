@@ -43,6 +43,21 @@ _SMALL: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 2,
+    **_EXPERTS,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
@@ -56,22 +71,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "intermediate_size": 48,
     },
-    "deepseek_v3": {
-        "model_type": "deepseek_v3",
-        "num_key_value_heads": 4,
-        "head_dim": None,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 16,
-        "v_head_dim": 12,
-        "n_routed_experts": 4,
-        "n_group": 2,
-        "topk_group": 1,
-        "n_shared_experts": 1,
-        "first_k_dense_replace": 2,
-        **_EXPERTS,
+    "deepseek_v3": {"model_type": "deepseek_v3", **_LATENT},
+    "glm_moe_dsa": {
+        "model_type": "glm_moe_dsa",
+        **_LATENT,
+        # Few heads score many tokens with 0, and which of these are picked is chance.
+        "index_n_heads": 16,
+        "index_head_dim": 16,
+        "index_topk": 12,
+        "indexer_types": ["full", "full", "shared", "full", "shared", "shared"],
     },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
     "gemma2": {
         "model_type": "gemma2",
         "sliding_window": 24,

@@ -19,7 +19,7 @@ from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.layer_cache import LayerCache, layer_caches
 from wavepp_worker.model.quantisation import scheme_of
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_LAYER_TYPES = {"full_attention", "sliding_attention", "indexed_attention"}
 # Others rescale with the longest sequence seen so far, so a chunk would depend on what came after it.
 _ROPE_TYPES = {"default", "linear", "yarn", "llama3", "proportional"}
 
@@ -114,8 +114,6 @@ def known_config(model_dir: Path) -> Any:
 
 def shortcomings(config: Any) -> Iterator[str]:
     """Why a pipeline cannot run a model that transformers knows, each as the end of a sentence."""
-    if getattr(config, "index_topk", None) is not None:
-        yield "its attention picks tokens with an indexer"
     others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
     if others or getattr(model_class(config), "_is_stateful", False):
         yield f"it has recurrent or other layers ({', '.join(others) or 'stateful'})"

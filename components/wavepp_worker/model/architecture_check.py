@@ -50,17 +50,20 @@ def check_architecture(model_dir: Path) -> None:
 
 def _key(model_dir: Path) -> str:
     """What the verdict depends on: the configuration, transformers, and our rules."""
-    rules = [Path(__file__).with_name(name).read_bytes() for name in ("architecture.py", "quantisation.py")]
+    names = ("architecture.py", "layer_cache.py", "quantisation.py")
+    rules = [Path(__file__).with_name(name).read_bytes() for name in names]
     parts = ((model_dir / "config.json").read_bytes(), version("transformers").encode(), *rules)
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
 
 
 def main() -> None:
     """Leave with 2 and a sentence if the model in ``argv[1]`` cannot be run."""
-    from wavepp_worker.model.architecture import outline, read_config
+    from wavepp_worker.model.architecture import model_caches, outline, read_config
 
     try:
-        outline(read_config(Path(sys.argv[1])))
+        config = read_config(Path(sys.argv[1]))
+        outline(config)
+        model_caches(config)
     except ConfigError as error:
         print(error)
         raise SystemExit(_REFUSED) from error

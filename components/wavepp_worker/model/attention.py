@@ -17,6 +17,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.indexed_attention import attend_to_picked
 from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.wave_layout import current_wave
 
@@ -47,6 +48,7 @@ def paged_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of the current wave, in the form of transformers' attention interface.
@@ -56,12 +58,13 @@ def paged_attention(
         query: ``[1, heads, tokens, dim]``.
         key: as ``PagedCache.update`` returns it, possibly expanded to more heads.
         value: likewise, of any dim.
-        attention_mask: must be None.
+        attention_mask: must be None, but where ``indices`` are given.
         scaling: factor on the scores; default ``dim ** -0.5``.
         dropout: unused, as nothing trains.
         sliding_window: tokens that a token sees, itself included.
         softcap: bound of the scores' tanh.
         s_aux: ``[heads]`` logits of attention sinks.
+        indices: what each token reads, as ``PagedIndexer`` returns; for all else the pools are read whole.
 
     Returns:
         ``[1, tokens, heads, value dim]`` and None.
@@ -70,7 +73,8 @@ def paged_attention(
         WaveppError: the architecture asks for something that this attention does not do.
     """
     unknown = sorted(name for name, given in kwargs.items() if given is not None and name not in _IGNORED)
-    if unknown or attention_mask is not None or not getattr(module, "is_causal", True):
+    masked = attention_mask is not None and indices is None
+    if unknown or masked or not getattr(module, "is_causal", True):
         raise WaveppError(
             f"the attention of {type(module).__name__} needs {', '.join(unknown) or 'a mask of its own'}, "
             "which paged attention does not support"
@@ -82,6 +86,11 @@ def paged_attention(
     if untouched and softcap is None and s_aux is None:
         wave.as_answered.add(layer)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if indices is not None:
+        if wave.pools is None:
+            # While shapes are learned there is nothing to read.
+            return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
+        return attend_to_picked(module, query, indices, wave.pools, scale), None
     if wave.pools is not None:
         return attend_in_place(query, *wave.pools, wave.spans, wave.block_size, scale, sliding_window), None
     if wave.decode:

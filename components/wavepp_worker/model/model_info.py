@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.architecture import outline, read_config
+from wavepp_worker.model.architecture import model_caches, outline, read_config
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
+from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 
@@ -30,6 +31,7 @@ class ModelInfo:
         layer_costs: work of each layer, in parameters that one prompt token is multiplied with.
         embedding_cost: the same for the embedding, on the first stage.
         head_cost: the same for the output head, on the last stage.
+        caches: what each layer keeps; empty of a timed model.
     """
 
     path: Path
@@ -43,6 +45,7 @@ class ModelInfo:
     layer_costs: tuple[float, ...]
     embedding_cost: float
     head_cost: float
+    caches: tuple[LayerCache, ...] = ()
 
 
 def read_model_info(model_dir: Path) -> ModelInfo:
@@ -72,6 +75,7 @@ def read_model_info(model_dir: Path) -> ModelInfo:
         layer_costs=parts.layer_costs,
         embedding_cost=parts.embedding_cost,
         head_cost=parts.head_cost,
+        caches=model_caches(config),
     )
 
 

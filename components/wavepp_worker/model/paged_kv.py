@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
 
 
-@dataclass(frozen=True)
-class LayerShape:
-    """What one token takes in one layer: ``(heads, dim)`` of keys and of values.
-
-    For latent attention (MLA) "keys" are the latent and "values" the rotary key, one head each.
-    """
-
-    keys: tuple[int, int]
-    values: tuple[int, int]
-
-    @property
-    def dims(self) -> tuple[int, int]:
-        return self.keys[1], self.values[1]
-
-
 class TorchPagedKV:
-    """Implements ``PagedKV``. Each layer has a key and a value pool ``[num_blocks * block, heads, dim]``."""
+    """Implements ``PagedKV``. Each layer has a pool ``[num_blocks * block, heads, dim]`` for each tensor it keeps."""
 
     def __init__(
         self,
         layers: range,
-        shapes: list[LayerShape],
+        caches: Sequence[LayerCache],
         num_blocks: int,
         block_size: int,
         dtype: torch.dtype,
@@ -48,16 +33,16 @@ class TorchPagedKV:
         rows = num_blocks * block_size
         # Zeros, as a padded row of a never written block must be finite.
         self._pools = [
-            (
-                torch.zeros(rows, *shape.keys, dtype=dtype, device=device),
-                torch.zeros(rows, *shape.values, dtype=dtype, device=device),
-            )
-            for shape in shapes
+            tuple(torch.zeros(rows, *tensor.shape, dtype=dtype, device=device) for tensor in cache.tensors)
+            for cache in caches
         ]
         self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
 
-    def pools(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Key and value pool ``[num_blocks * block, heads, dim]`` of a layer, by its number in the model."""
+    def pools(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """The pools ``[num_blocks * block, heads, dim]`` of a layer, by its number in the model.
+
+        Keys and values, or of latent attention latents, rotary keys, and the keys of its indexer if it has one.
+        """
         return self._pools[layer - self.layers.start]
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
@@ -148,7 +133,7 @@ class PagedCache(Cache):
 
     ``update`` takes keys and values ``[1, heads, tokens, dim]`` and returns those of the wave's requests:
     ``[1, heads, sum of lengths, dim]``, or ``[chunks, heads, longest, dim]`` for a decode wave. For layers whose
-    attention reads the pools in place it returns what it took.
+    attention reads the pools itself it returns what it took.
     """
 
     def __init__(self, kv: TorchPagedKV, in_place: frozenset[int] = frozenset()) -> None:
@@ -160,7 +145,7 @@ class PagedCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wave = current_wave()
-        keys, values = self._kv.pools(layer_idx)
+        keys, values = self._kv.pools(layer_idx)[:2]
         _store(keys, key_states, wave)
         _store(values, value_states, wave)
         if layer_idx in self._in_place:
@@ -168,6 +153,10 @@ class PagedCache(Cache):
             return key_states, value_states
         wave.pools = None
         return _gathered(keys, key_states, wave), _gathered(values, value_states, wave)
+
+    def index_keys(self, layer: int) -> torch.Tensor | None:
+        """The pool ``[num_blocks * block, 1, dim]`` of what a layer's indexer compares with."""
+        return self._kv.pools(layer)[2]
 
 
 def _store(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> None:
@@ -183,19 +172,28 @@ def _gathered(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> torch.
 
 
 class ShapeRecorder(Cache):
-    """Stands in for the cache before there is one, to learn what each layer stores."""
+    """Stands in for the cache before there is one, to learn what each layer keeps of a token.
+
+    Attributes:
+        shapes: by layer, ``(heads, dim)`` of each tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.shapes: dict[int, LayerShape] = {}
+        self.shapes: dict[int, list[tuple[int, ...]]] = {}
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.shapes[layer_idx] = LayerShape(_heads_dim(key_states), _heads_dim(value_states))
+        self.shapes[layer_idx] = [(states.shape[1], states.shape[3]) for states in (key_states, value_states)]
         current_wave().answered = key_states, value_states
         return key_states, value_states
 
+    def index_keys(self, layer: int) -> torch.Tensor | None:
+        """There is no pool; who asks says by ``update_indexer`` what it would keep there."""
+        del layer
+        return None
 
-def _heads_dim(states: torch.Tensor) -> tuple[int, int]:
-    return states.shape[1], states.shape[3]
+    def update_indexer(self, keys: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        self.shapes[layer_idx].append((1, keys.shape[-1]))
+        return keys

@@ -17,8 +17,10 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
+from wavepp_worker.model.indexed_attention import PagedIndexer
+from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
 from wavepp_worker.model.native_attention import reads_in_place
-from wavepp_worker.model.paged_kv import LayerShape, ShapeRecorder
+from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.stored_tensors import expanded_tensors
 from wavepp_worker.model.thin_linear import make_thin
@@ -77,8 +79,13 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
         _say_cost(scheme, layers, dtype, sum(tensor.bytes_read for tensor in tensors.values()), model)
     model = _to_device(model.eval().requires_grad_(False), device)
     make_thin(model)
-    shapes, in_place = _learn_shapes(model, layers, parts)
-    return TorchStage(model, layers, len(parts.layers), shapes, in_place)
+    caches = model_caches(config)
+    for i in layers:
+        if caches[i].kind == INDEXED:
+            attention = model.base_model.layers[i].self_attn
+            attention.indexer = PagedIndexer(attention.indexer)
+    in_place = _check_layers(model, layers, parts, caches)
+    return TorchStage(model, layers, caches, in_place)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:
@@ -120,11 +127,13 @@ def _to_device(model: Any, device: str) -> Any:
         ) from None
 
 
-def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[LayerShape], frozenset[int]]:
-    """Run two tokens: shows what each layer stores, and that its attention goes through ours alone.
+def _check_layers(
+    model: Any, layers: range, parts: Outline, caches: tuple[LayerCache, ...]
+) -> frozenset[int]:
+    """Run two tokens: shows that each layer keeps what its kind does, and that attention goes through ours alone.
 
     Returns:
-        The layers' shapes, and which of them may read the KV pools in place.
+        Which layers read the KV pools themselves.
     """
     device = model.device
     wave = WaveLayout(
@@ -142,6 +151,8 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[Layer
     recorder = ShapeRecorder()
     expected = {i: parts.windows[i] for i in layers}
     name = model.config.model_type
+    if caches[layers.start].kind == SHARED_INDEX:
+        wave.entering_picked = torch.zeros(1, 2, 1, dtype=torch.int32, device=device)
     try:
         with torch.inference_mode(), running(wave):
             output = run_layers(model.base_model, data.to(device), wave, recorder)
@@ -157,16 +168,19 @@ def _learn_shapes(model: Any, layers: range, parts: Outline) -> tuple[list[Layer
             f"model: the architecture {name} is not supported: its layers attend with windows {wave.windows} "
             f"where the configuration says {expected}"
         )
-    caches = model_caches(model.config)
     for i in layers:
-        declared = tuple(tensor.shape for tensor in caches[i].tensors)
-        if (recorder.shapes[i].keys, recorder.shapes[i].values) != declared:
+        declared, kept = [tensor.shape for tensor in caches[i].tensors], recorder.shapes[i]
+        if kept != declared:
             raise ConfigError(
-                f"model: the architecture {name} is not supported: layer {i} keeps {recorder.shapes[i]} of a token "
-                f"where its kind, {caches[i].kind}, is said to keep {declared}"
+                f"model: the architecture {name} is not supported: layer {i} keeps {kept} of a token, where layers of "
+                f"its kind, {caches[i].kind}, keep {declared}"
             )
-    in_place = {i for i in wave.as_answered if reads_in_place(model.dtype, device, *recorder.shapes[i].dims)}
-    return [recorder.shapes[i] for i in layers], frozenset(in_place)
+    in_place = {
+        i
+        for i in wave.as_answered
+        if reads_in_place(model.dtype, device, *(dim for _, dim in recorder.shapes[i]))
+    }
+    return frozenset(in_place | {i for i in layers if caches[i].kind in (INDEXED, SHARED_INDEX)})
 
 
 @contextlib.contextmanager

@@ -8,11 +8,16 @@ import torch
 from torch import nn
 
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.paged_kv import LayerShape, PagedCache, TorchPagedKV
+from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
+from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, lay_out_wave, running
 
 HIDDEN = "hidden"
+PICKED = "picked"
+
+
+_NONE = object()
 
 
 class ElsewhereLayer(nn.Module):
@@ -27,41 +32,53 @@ class ElsewhereLayer(nn.Module):
         self._enters = enters
         self._leaves = leaves
 
-    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        wave = current_wave()
+    def forward(
+        self, hidden_states: torch.Tensor, *args: Any, prev_topk_indices: Any = _NONE, **kwargs: Any
+    ) -> Any:
+        """Layers that hand on what they picked take ``prev_topk_indices``, and answer with it as well."""
+        wave, picks = current_wave(), prev_topk_indices is not _NONE
         if self._leaves:
             wave.leaving = hidden_states
+            wave.leaving_picked = prev_topk_indices if picks else None
         if self._enters and wave.entering is not None:
-            return wave.entering
-        return hidden_states
+            hidden_states, prev_topk_indices = wave.entering, wave.entering_picked
+        return (hidden_states, prev_topk_indices) if picks else hidden_states
 
 
 class TorchStage:
     """Implements ``StageModel`` for the layers ``[a, b)``. Not thread-safe: one wave at a time.
 
-    The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype.
+    The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype; where the next
+    stage's first layer reads the tokens that an indexer before it has picked, also ``"picked": [tokens, most]``, int32.
     """
 
     def __init__(
         self,
         model: Any,
         layers: range,
-        num_layers: int,
-        shapes: list[LayerShape],
+        caches: tuple[LayerCache, ...],
         in_place: frozenset[int] = frozenset(),
     ) -> None:
-        """``in_place``: layers whose attention reads the KV pools in place (``native_attention``)."""
+        """Put it together.
+
+        Args:
+            caches: of all layers of the whole model.
+            in_place: layers whose attention reads the KV pools itself.
+        """
         self.layers = layers
-        self.num_layers = num_layers
+        self.num_layers = len(caches)
         self.vocab_size: int = model.config.vocab_size
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         self._model = model
-        self._shapes = shapes
+        self._caches = [caches[i] for i in layers]
         self._in_place = in_place
+        kinds = [cache.kind for cache in caches]
+        self._takes_picked = kinds[layers.start] == SHARED_INDEX
+        self._hands_picked = layers.stop < len(kinds) and kinds[layers.stop] == SHARED_INDEX
 
     def make_kv(self, num_blocks: int, block_size: int) -> TorchPagedKV:
-        return TorchPagedKV(self.layers, self._shapes, num_blocks, block_size, self.dtype, self.device)
+        return TorchPagedKV(self.layers, self._caches, num_blocks, block_size, self.dtype, self.device)
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """See ``StageModel``.
@@ -73,12 +90,18 @@ class TorchStage:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
         wave = lay_out_wave(chunks, kv.block_size, self.device)
         data = self._checked(inputs, wave)
+        if self._takes_picked:
+            wave.entering_picked = _picked(inputs, wave).to(self.device)
         with torch.inference_mode(), running(wave):
             if self.layers.stop < self.num_layers:
                 run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
-                if wave.leaving is None:
+                passed_on = {HIDDEN: wave.leaving}
+                if self._hands_picked:
+                    passed_on[PICKED] = wave.leaving_picked
+                activations = {name: tensor[0] for name, tensor in passed_on.items() if tensor is not None}
+                if len(activations) < len(passed_on):
                     raise WaveppError(f"layers {self.layers} passed no activations on")
-                return StageOutput({HIDDEN: wave.leaving[0]}, None)
+                return StageOutput(activations, None)
             return StageOutput({}, self._logits(data, wave, chunks, kv))
 
     def _logits(
@@ -89,7 +112,8 @@ class TorchStage:
         if not len(wanted):
             run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
-        output = run_layers(self._model, data, wave, PagedCache(kv, self._in_place), logits_to_keep=wanted)
+        cache = PagedCache(kv, self._in_place)
+        output = run_layers(self._model, data, wave, cache, logits_to_keep=wanted)
         return output.logits[0].float()
 
     def _checked(self, inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:
@@ -105,6 +129,14 @@ class TorchStage:
         return data.to(self.device)
 
 
+def _picked(inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:
+    if isinstance(inputs, torch.Tensor) or PICKED not in inputs or len(inputs[PICKED]) != wave.tokens:
+        raise WaveppError(
+            "the stage before did not say which tokens its indexer picked for the first layer here"
+        )
+    return inputs[PICKED][None]
+
+
 def run_layers(module: Any, data: torch.Tensor, wave: WaveLayout, cache: Any, **kwargs: Any) -> Any:
     """Call a transformers model or decoder on token ids ``[tokens]`` or activations ``[tokens, hidden]``."""
     packed = data[None]
@@ -113,4 +145,8 @@ def run_layers(module: Any, data: torch.Tensor, wave: WaveLayout, cache: Any, **
         kwargs["inputs_embeds"] = packed
     else:
         kwargs["input_ids"] = packed
+    if getattr(module.config, "index_topk", None) is not None:
+        # Layers with an indexer want a mask; ours knows what each request's tokens may see.
+        anything = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=data.device)
+        kwargs["attention_mask"] = {"indexed_attention": anything}
     return module(position_ids=wave.positions, past_key_values=cache, use_cache=True, **kwargs)

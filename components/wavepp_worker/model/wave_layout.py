@@ -48,7 +48,9 @@ class WaveLayout:
         block_size: tokens per block.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
         leaving: activations ``[1, tokens, hidden]`` for the next stage.
-        pools: keys and values of the layer at hand, ``[rows, heads, dim]``, if its attention reads them in place.
+        entering_picked: what an indexer of an earlier stage picked for the first layers here.
+        leaving_picked: what the last layers here read, for those of the next stage that read the same.
+        pools: keys and values of the layer at hand, ``[rows, heads, dim]``, if its attention reads them itself.
         windows: the sliding window that each layer's attention was called with.
         answered: keys and values that the cache last answered with.
         as_answered: layers whose attention takes just these, and does nothing to the scores but mask them.
@@ -63,6 +65,8 @@ class WaveLayout:
     block_size: int
     entering: torch.Tensor | None = None
     leaving: torch.Tensor | None = None
+    entering_picked: torch.Tensor | None = None
+    leaving_picked: torch.Tensor | None = None
     pools: tuple[torch.Tensor, torch.Tensor] | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
     answered: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -16,9 +16,10 @@ from wavepp_worker.handoff.decode.receiver import CLAIM_ATTEMPTS
 from wavepp_worker.handoff.offer import BootstrapAddress, Offer, RankAddress
 from wavepp_worker.handoff.prefill import bootstrap_server
 from wavepp_worker.handoff.pull_messages import FROM_PULLER, CancelPull
-from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+from wavepp_worker.model.paged_kv import TorchPagedKV
 
 from tests.support.handoff_sides import FIRST, HOST, MODEL, SECRET, FakeKV, room_of
+from tests.support.kept_tensors import kept
 
 
 def changed(offer: Offer, rank: int, **values: Any) -> Offer:
@@ -262,7 +263,7 @@ def test_the_real_paged_kv(transport: str, until: Any, dtype: torch.dtype) -> No
     from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
     from wavepp_worker.handoff.transport import make_source
 
-    shape, cpu = LayerShape((2, 8), (2, 6)), torch.device("cpu")
+    shape, cpu = kept((2, 8), (2, 6)), torch.device("cpu")
     ranks = [TorchPagedKV(r, [shape] * len(r), 30, 8, dtype, cpu) for r in (range(0, 2), range(2, 3))]
     target = TorchPagedKV(range(3), [shape] * 3, 50, 5, dtype, cpu)
     for kv in ranks:

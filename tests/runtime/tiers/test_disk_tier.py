@@ -17,7 +17,7 @@ import torch
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+from wavepp_worker.model.paged_kv import TorchPagedKV
 from wavepp_worker.runtime.protocol.events import CacheChanges
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.tiers import disk_store
@@ -25,10 +25,11 @@ from wavepp_worker.runtime.tiers.disk_tier import DiskTier
 from wavepp_worker.runtime.tiers.tier_store import TierStore, WindowTiers
 
 from tests.support.cache_bench import key
+from tests.support.kept_tensors import kept
 from tests.support.rank_books import BLOCK, RankBooks
 
 SPEC = WindowSpec("attention", "full", 8, host_blocks=2, disk_blocks=12)
-SHAPE = LayerShape((2, 3), (2, 3))
+SHAPE = kept((2, 3), (2, 3))
 
 
 @dataclass

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.errors import AuditError
-from wavepp_worker.model.paged_kv import LayerShape, TorchPagedKV
+from wavepp_worker.model.paged_kv import TorchPagedKV
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers import tier_store
 from wavepp_worker.runtime.tiers.disk_tier import DiskTier
 from wavepp_worker.runtime.tiers.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
 
 from tests.support.cache_bench import key
+from tests.support.kept_tensors import kept
 
-SHAPES = [LayerShape((2, 3), (2, 3)), LayerShape((1, 5), (1, 2))]
+SHAPES = [kept((2, 3), (2, 3)), kept((1, 5), (1, 2))]
 SIZES = {Tier.DEVICE: 6, Tier.HOST: 5, Tier.DISK: 4}
 WINDOWS = 2
 Place = tuple[int, Tier, int]
