@@ -48,6 +48,8 @@ def test_decode_prefills_what_the_router_has_it_prefill(text_model: Path) -> Non
 
 
 def test_decode_finds_the_room_in_a_prefill_result(text_model: Path) -> None:
+    """S46: without one, as a router may send on a fresh deployment, it is refused with a sentence."""
+
     async def check() -> None:
         worker = await started("decode", text_model)
         request = prompt("decode", room=3)

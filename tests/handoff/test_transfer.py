@@ -160,6 +160,40 @@ def test_who_waits_for_blocks_of_its_own_is_not_timed_out(transport: str, prefil
     assert target.holds("a", 40)
 
 
+def test_who_waits_holds_up_no_other(transport: str, prefill: Any, decode: Any, until: Any) -> None:
+    """S43: one request whose waves do not come, one whose receiver has no blocks, and one that lacks nothing."""
+    worker, target = prefill(transport, **UNEVEN), decode()
+
+    async def run() -> None:
+        free = asyncio.Event()
+
+        async def late(offer: Any) -> torch.Tensor:
+            await free.wait()
+            return await target.allocate(offer)
+
+        worker.server.register(1, worker.offer("no waves", 20, seed=2))
+        worker.server.register(2, worker.offer("no blocks", 20, ready=20, seed=3))
+        worker.server.finish(2, FIRST)
+        waiting = [
+            asyncio.ensure_future(target.receive(worker, 1)),
+            asyncio.ensure_future(target.receive(worker, 2, allocate=late)),
+        ]
+        await until(lambda: "no waves" in target.tables)
+        # Ranks share blocks between requests here, so the others get theirs afterwards.
+        worker.server.register(3, worker.offer("a", 20))
+        worker.compute("a", 0, 20)
+        worker.server.finish(3, FIRST)
+        await asyncio.wait_for(target.receive(worker, 3), 10)
+        assert target.holds("a", 20)
+        assert not any(each.done() for each in waiting)
+        free.set()
+        worker.compute("no waves", 0, 20, seed=2)
+        worker.server.finish(1, FIRST)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("when", ["unregistered", "allocating", "nothing ready", "half ready", "all ready"])
 def test_cancel_frees_the_prefill_side_at_once(
     transport: str, prefill: Any, decode: Any, until: Any, when: str

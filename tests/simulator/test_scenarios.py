@@ -56,6 +56,22 @@ def test_s03_s04_s05_what_one_rank_evicted_is_reused_by_none(ranks: int) -> None
 
 
 @RANKS
+@pytest.mark.parametrize(("host", "reused"), [(6, 5), (0, 0)])
+def test_s45_what_one_rank_alone_offloaded_is_reused_by_all_and_what_it_lost_by_none(
+    ranks: int, host: int, reused: int
+) -> None:
+    """The device of one rank is short of room, the others still have the prompt on theirs."""
+    windows = [[WindowSpec("attention", "full", 40)] for _ in range(ranks - 1)]
+    windows.append([WindowSpec("attention", "full", 8, host)])
+    for seed in SEEDS:
+        prompt = tokens(seed, 6)
+        world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks, windows=windows, block=1)
+        world.take_room_at(40.0, ranks - 1, "noise", 8, until=41.0)
+        world.run()
+        assert endpoint(world, "r1") == reused
+
+
+@RANKS
 def test_s06_s18_a_rank_without_room_makes_all_let_go_and_try_again(ranks: int) -> None:
     for seed in SEEDS:
         world = Told([(0.5, tokens(seed, 6))], seed, ranks)

@@ -354,7 +354,10 @@ def test_every_limit_at_one_still_works(tiny_llama: Path, reference: Reference) 
 def test_what_the_device_evicts_is_reused_from_host_memory_and_after_a_restart_from_disk(
     tiny_llama: Path, reference: Reference, tmp_path: Path
 ) -> None:
-    """Every rank offloads on its own, and reuse still needs all of them; damaged bytes cost a computation."""
+    """S45: every rank offloads on its own, to a tier of its own, and reuse still needs all of them.
+
+    Damaged bytes cost a computation.
+    """
     config = EngineConfig(
         model=tiny_llama,
         dtype="float32",
