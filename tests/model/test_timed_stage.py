@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
-from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
 from wavepp_worker.model.stage import Chunk, StageOutput
 from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
 from wavepp_worker.model.timed_stage import TimedKV, TimedStage, expected_token
@@ -196,11 +196,40 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
     assert all(stage.compute * speed == pytest.approx(5 * turn) for stage in results[0].timings.stages)
 
 
-@pytest.mark.parametrize("handoff", ["socket", "auto"])
-def test_a_hand_off_without_kv_is_refused_at_start(tmp_path: Path, handoff: Any) -> None:
+def test_nixl_is_refused_at_start(tmp_path: Path) -> None:
     model = write_timed_model(tmp_path, timed_model())
-    config = EngineConfig(model=model, max_model_len=1000, handoff=handoff)
-    with pytest.raises(
-        ConfigError, match=rf"^handoff is {handoff}, but .* is a timed model.*set handoff to none"
-    ):
+    config = EngineConfig(model=model, max_model_len=1000, handoff="nixl")
+    with pytest.raises(ConfigError, match=r"^handoff is nixl, but .* is a timed model.*set handoff to socket"):
         PrefillEngine(config).start()
+
+
+def test_what_is_handed_off_is_the_prompt_in_pieces_of_any_length() -> None:
+    """Two stages' KV, read as their chunks are computed, and continued in other blocks by one stage alone."""
+    pipeline = Pipeline(timed_model(), 2)
+    whole = TimedStage(timed_model(), range(8))
+    kv = whole.make_kv(8, pipeline.kvs[0].block_size)
+    prompt, table, other = [*range(40), 7], torch.tensor([3, 1, 0]), torch.tensor([5, 2, 6])
+    sent = 0
+    for start, length in ((0, 21), (21, 20)):
+        chunk = Chunk(start, length, table, start > 0)
+        pipeline.wave(prompt[start : start + length], [chunk])
+        for end in (start + 3, start + length):
+            for each in pipeline.kvs:
+                payload = each.export_tokens(table, sent, end)
+                assert len(payload) == each.bytes_per_token * (end - sent)
+                kv.import_tokens(other, sent, end, each.layers, payload)
+            sent = end
+    logits = whole.forward(torch.tensor([9]), [Chunk(41, 1, other, True)], kv).logits
+    assert logits is not None
+    assert int(logits.argmax()) == expected_token([*prompt, 9], VOCABULARY)
+
+
+def test_kv_of_other_blocks_or_layers_is_refused() -> None:
+    pipeline, table = Pipeline(timed_model(), 1), torch.tensor([0, 1, 2])
+    pipeline.wave([1] * 40, [Chunk(0, 40, table, True)])
+    payload = pipeline.kvs[0].export_tokens(table, 0, 40)
+    other = TimedKV(timed_model(), range(8), 8, 32, time.monotonic_ns)
+    with pytest.raises(HandoffError, match="needs the same block_size on both sides"):
+        other.import_tokens(table, 0, 40, range(8), payload)
+    with pytest.raises(HandoffError, match="take 2560 bytes but the payload has 5120"):
+        other.import_tokens(table, 0, 40, range(4), payload)

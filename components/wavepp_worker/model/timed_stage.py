@@ -24,7 +24,10 @@ _MULTIPLIERS = tuple(np.uint64(m) for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB
 
 
 class TimedKV:
-    """Implements ``PagedKV`` with 16 bytes a block: tokens written so far, and the hash of the prompt so far."""
+    """Implements ``PagedKV`` with 16 bytes a block: tokens written so far, and the hash of the prompt so far.
+
+    What is handed off of a token stands for 16 bytes a layer, and takes no time of the device.
+    """
 
     def __init__(
         self, model: TimedModel, layers: range, num_blocks: int, block_size: int, clock: Clock
@@ -33,7 +36,7 @@ class TimedKV:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.device = torch.device("cpu")
-        self.bytes_per_token = 0
+        self.bytes_per_token = _ENTRY_BYTES * len(layers)
         self._model = model
         self._out, self._in = Queue(clock), Queue(clock)
         # Per block: end position and hash, and until when some engine works with it.
@@ -93,12 +96,40 @@ class TimedKV:
         self.occupy(moved, queue.launch(seconds, after=self.ready(moved)))
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        raise HandoffError("a timed model has no KV to hand off; set handoff to none")
+        """See ``PagedKV``; first what the blocks hold that ``[start, end)`` touches, then zeros."""
+        payload = np.zeros(self.bytes_per_token * (end - start), np.uint8)
+        entries = self._entries[self._touched(block_table, start, end)]
+        payload[: entries.nbytes] = entries.reshape(-1).view(np.uint8)
+        return torch.from_numpy(payload)
 
     def import_tokens(
         self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
     ) -> None:
-        raise HandoffError("a timed model cannot take over KV; set handoff to none")
+        """See ``PagedKV``; ``layers`` may be any of a model's, as all hold the same.
+
+        Raises:
+            HandoffError: the payload has another size than these tokens have, or is of blocks of another size.
+        """
+        blocks = self._touched(block_table, start, end)
+        wanted = _ENTRY_BYTES * len(layers) * (end - start)
+        if payload.numel() != wanted:
+            raise HandoffError(
+                f"{end - start} tokens of {len(layers)} layers take {wanted} bytes but the payload has "
+                f"{payload.numel()}; both sides must have the same model"
+            )
+        entries = payload.numpy()[: _ENTRY_BYTES * len(blocks)].view(np.uint64).reshape(-1, 2)
+        before = (np.arange(len(blocks)) + start // self.block_size) * self.block_size
+        held = entries[:, 0].astype(np.int64)
+        after = before + self.block_size
+        if np.any(held < np.minimum(after, end)) or np.any(held > after):
+            raise HandoffError(
+                f"the KV of tokens {start} to {end - 1} came in blocks that do not end where blocks of "
+                f"{self.block_size} tokens do; a timed model needs the same block_size on both sides"
+            )
+        self._entries[blocks] = entries
+
+    def _touched(self, block_table: torch.Tensor, start: int, end: int) -> NDArray[np.int64]:
+        return block_table.numpy()[start // self.block_size : -(-end // self.block_size)]
 
     def block_regions(self, block: int) -> list[tuple[int, int]]:
         return []

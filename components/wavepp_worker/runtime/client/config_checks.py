@@ -53,15 +53,16 @@ def transport_of(config: EngineConfig) -> str:
     """The hand-off's transport: ``none``, ``socket`` or ``nixl``.
 
     Raises:
-        ConfigError: it is not installed, or the model computes no KV.
+        ConfigError: it is not installed, or cannot read the KV of a timed model.
     """
-    transport = resolve_transport(config.handoff)
-    if transport != "none" and is_timed(config.model):
+    if config.handoff == "none" or not is_timed(config.model):
+        return resolve_transport(config.handoff)
+    if config.handoff == "nixl":
         raise ConfigError(
-            f"handoff is {config.handoff}, but {config.model} is a timed model and computes no KV to hand over; set "
-            "handoff to none, or model to one with weights"
+            f"handoff is nixl, but {config.model} is a timed model, which has no memory that NIXL could read; set "
+            "handoff to socket"
         )
-    return transport
+    return "socket"
 
 
 def ownership_of(config: EngineConfig) -> Literal["none", "lease"]:
