@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from tests.support.guided import Tokens
+from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
@@ -192,3 +199,112 @@ def test_biases_count_for_the_first_token_and_all_others(graph: ServedGraph, asc
         COMPLETIONS, prompt="hello", max_tokens=2, stream=True, logit_bias={str(token): 100}
     ).text
     assert "wavepp" not in events, "nobody sees how it travels"
+
+
+class Trip(BaseModel):
+    """``SCHEMA`` as the official client takes it."""
+
+    city: Literal["Rome", "Oslo"]
+    days: int = Field(ge=0, le=99)
+
+
+@pytest.fixture(scope="module")
+def openai(graph: ServedGraph) -> Iterator[OpenAI]:
+    """The official client of OpenAI's API, which must not try again what fails."""
+    library = pytest.importorskip("openai")
+    base_url = f"{graph.running.base_url}/v1"
+    with library.OpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def test_the_official_client_chats_and_streams_and_completes(graph: ServedGraph, openai: OpenAI) -> None:
+    model = graph.running.model
+    assert [each.id for each in openai.models.list()] == [model]
+    asked: Any = {"model": model, "messages": HELLO, "max_tokens": 12, "temperature": 0}
+    whole = openai.chat.completions.create(**asked)
+    (choice,) = whole.choices
+    assert (choice.finish_reason, choice.message.role) == ("length", "assistant")
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 12
+    chunks = list(
+        openai.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+    assert "".join(texts) == choice.message.content
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert len(set(texts)) > 2, "it comes piece by piece"
+    completed = openai.completions.create(model=model, prompt="hello", max_tokens=12, temperature=0)
+    pieces = openai.completions.create(model=model, prompt="hello", max_tokens=12, temperature=0, stream=True)
+    assert "".join(each.choices[0].text for each in pieces if each.choices) == completed.choices[0].text
+    answered = openai.responses.create(model=model, input="hello", max_output_tokens=12, temperature=0)
+    assert answered.output_text == choice.message.content
+
+
+def test_the_official_client_reads_logprobs_and_stops_where_it_says(
+    graph: ServedGraph, openai: OpenAI
+) -> None:
+    asked: Any = {"model": graph.running.model, "messages": HELLO, "max_tokens": 12, "temperature": 0}
+    (choice,) = openai.chat.completions.create(**asked, logprobs=True, top_logprobs=3).choices
+    assert choice.logprobs is not None
+    said = choice.logprobs.content or []
+    text = choice.message.content or ""
+    assert "".join(each.token for each in said) == text
+    assert all(len(each.top_logprobs) == 3 and each.top_logprobs[0].token == each.token for each in said)
+    assert all(each.top_logprobs[0].logprob == each.logprob <= 0 for each in said)
+    end = text[4:6]
+    (stopped,) = openai.chat.completions.create(**asked, stop=[end]).choices
+    assert (stopped.finish_reason, stopped.message.content) == ("stop", text[: text.index(end)])
+    completed = openai.completions.create(
+        model=graph.running.model, prompt="hello", max_tokens=4, temperature=0, logprobs=2
+    )
+    assert completed.choices[0].logprobs is not None
+    assert "".join(completed.choices[0].logprobs.tokens or []) == completed.choices[0].text
+
+
+def test_the_official_client_calls_tools_and_parses_what_it_asked_for(
+    graph: ServedGraph, openai: OpenAI
+) -> None:
+    asked: Any = {"model": graph.running.model, "messages": HELLO, "max_tokens": 400}
+    (choice,) = openai.chat.completions.create(**asked, tools=TOOLS[:1], tool_choice="required").choices
+    assert choice.finish_reason == "tool_calls"
+    for call in choice.message.tool_calls or ():
+        assert call.type == "function"
+        Trip.model_validate_json(call.function.arguments)
+    parsed = openai.chat.completions.parse(**asked, response_format=Trip).choices[0].message.parsed
+    assert isinstance(parsed, Trip)
+    with openai.chat.completions.stream(**asked, response_format=Trip) as stream:
+        streamed = stream.get_final_completion().choices[0].message.parsed
+    assert isinstance(streamed, Trip)
+
+
+def test_the_official_client_knows_every_error_by_its_class(graph: ServedGraph, openai: OpenAI) -> None:
+    """Last, as a rank is killed: S54, the request on it ends as an error of the server."""
+    from openai import APIStatusError, APITimeoutError, BadRequestError, InternalServerError, NotFoundError
+
+    asked: Any = {"model": graph.running.model, "messages": HELLO, "max_tokens": 4}
+    with pytest.raises(NotFoundError, match="not found"):
+        openai.chat.completions.create(**{**asked, "model": "nobody"})
+    for wrong, sentence in (
+        ({"temperature": -1}, "temperature"),
+        ({"response_format": WRONG_FORMAT}, "objekt"),
+        ({"extra_body": {"guided_regex": "(a"}}, "unclosed group"),
+        ({"messages": [{"role": "user", "content": "x" * 9000}]}, "tokens"),
+    ):
+        with pytest.raises(BadRequestError, match=sentence):
+            openai.chat.completions.create(**{**asked, **wrong})
+        with pytest.raises(BadRequestError, match=sentence):
+            list(openai.chat.completions.create(**{**asked, **wrong, "stream": True}))
+    (worker,) = graph.workers("PrefillWorker")
+    first, last = ranks_of(worker["pid"])
+    os.kill(last, signal.SIGSTOP)
+    with pytest.raises(APITimeoutError):
+        openai.with_options(timeout=0.2).chat.completions.create(**asked)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(openai.completions.create, model=graph.running.model, prompt=[9] * 50)
+        graph.running.wait_for(lambda: graph.control(worker, "why")["requests"])
+        os.kill(first, signal.SIGKILL)
+        error = answer.exception(60)
+    assert isinstance(error, InternalServerError)
+    assert isinstance(error, APIStatusError)
+    assert (error.status_code, "rank 0 was ended by SIGKILL" in error.message) == (503, True)
