@@ -1,5 +1,7 @@
 # make serve   bring a graph up and wait for requests; Ctrl-C stops it
 # make test    lint, types and tests
+# make test-dynamo   the tests of what meets Dynamo, whole graphs included, on the newest version it works with, in a
+#                    .venv-dynamo-VERSION of its own
 # make soak    load without a pause and storms over full caches, for half an hour; then a million simulated schedules
 # make chaos   whole graphs under load for 20 minutes, while processes are killed and disks, descriptors and memory fail
 # make fuzz    5,000 drawn requests and 100,000 damaged messages against a running graph; ARGS="--seed 1" repeats one
@@ -9,21 +11,26 @@
 #   GRAPH=agg_wavepp            another graph
 #   ARGS="--PrefillWorker.pp=3" more arguments for dynamo serve (make serve), pytest (make test) or the campaign
 #                               (make chaos, such as "--seed 7 --minutes 5 --graph tiers", or "--calm" without faults)
+#   DYNAMO=1.6.1                the version of make test-dynamo
 #   PYTHON=python3.12           the interpreter .venv is made with, 3.10 or newer
 #   PIP_ARGS="..."              more arguments for pip install, such as an index with another build of torch
 
 PYTHON ?= python3
 GRAPH ?= disagg_wavepp
 ARGS ?=
+DYNAMO ?= 1.6.1
 PIP_ARGS ?=
+DYNAMO ?= 1.6.1
 
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
 TWO_AT_A_TIME := -n 2 --no-loadscope-reorder
 COMPILED := setup.py $(wildcard components/wavepp_worker/model/*.cpp)
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+PIP := python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+INSTALL := $(BIN)/$(PIP)
+OTHER := .venv-dynamo-$(DYNAMO)
 
-.PHONY: serve test soak chaos fuzz clean
+.PHONY: serve test test-dynamo soak chaos fuzz clean
 
 serve: .venv/.serve
 	$(BIN)/dynamo serve graphs:$(GRAPH) -f configs/$(GRAPH).yaml $(ARGS)
@@ -33,6 +40,9 @@ test: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	timeout --kill-after=30 1800 $(BIN)/python -m pytest -m "not soak" $(TWO_AT_A_TIME) $(ARGS)
+
+test-dynamo: $(OTHER)/.test
+	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak" $(TWO_AT_A_TIME) tests/dynamo tests/e2e $(ARGS)
 
 soak: .venv/.test
 	$(BIN)/python -m pytest -m soak $(ARGS)
@@ -62,5 +72,16 @@ fuzz: .venv/.test
 	$(INSTALL) --no-deps nixl nixl-cu12
 	@touch $@
 
+# That version takes the place of the usual one without what it asks for, part of which PyPI does not have as a whole:
+# nothing here imports aisimulate, and the certifi of the constraints will do.
+$(OTHER)/.test: pyproject.toml constraints.txt $(COMPILED)
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/$(PIP) -e '.[demo,dev,nats]'
+	$(OTHER)/bin/$(PIP) 'redis>=6.2,<9' 'zstandard>=0.23,<1'
+	$(OTHER)/bin/$(PIP) --no-deps nixl nixl-cu12
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) \
+		ai-dynamo==$(DYNAMO) ai-dynamo-runtime==$(DYNAMO)
+	@touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-dynamo-*
