@@ -21,10 +21,14 @@ class TraceRequest(msgspec.Struct, frozen=True):
     input_length: int
     hash_ids: list[int]
 
-    def tokens(self, vocabulary: int) -> bytes:
-        """The prompt as packed token ids: the same ids give the same tokens."""
-        ids = np.repeat(np.asarray(self.hash_ids, np.uint64), TRACE_BLOCK)[: self.input_length]
-        offsets = np.tile(np.arange(TRACE_BLOCK, dtype=np.uint64), len(self.hash_ids))[: self.input_length]
+    def tokens(self, vocabulary: int, scale: int = 1) -> bytes:
+        """The prompt as packed token ids: the same ids give the same tokens.
+
+        ``scale`` divides the length of every block, and so of the prompt, which has one token at least.
+        """
+        block, length = TRACE_BLOCK // scale, max(1, self.input_length // scale)
+        ids = np.repeat(np.asarray(self.hash_ids, np.uint64), block)[:length]
+        offsets = np.tile(np.arange(block, dtype=np.uint64), len(self.hash_ids))[:length]
         mixed = (ids * np.uint64(TRACE_BLOCK) + offsets + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         return token_ids.pack((mixed >> np.uint64(33)) % np.uint64(vocabulary))
 

@@ -199,7 +199,9 @@ def test_an_engine_on_timed_stages_takes_the_time_of_its_devices(tmp_path: Path)
 def test_nixl_is_refused_at_start(tmp_path: Path) -> None:
     model = write_timed_model(tmp_path, timed_model())
     config = EngineConfig(model=model, max_model_len=1000, handoff="nixl")
-    with pytest.raises(ConfigError, match=r"^handoff is nixl, but .* is a timed model.*set handoff to socket"):
+    with pytest.raises(
+        ConfigError, match=r"^handoff is nixl, but .* is a timed model.*set handoff to socket"
+    ):
         PrefillEngine(config).start()
 
 

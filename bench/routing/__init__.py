@@ -1,0 +1,1 @@
+"""How a graph's router chooses among replicas: cache-aware against round-robin."""
