@@ -65,9 +65,12 @@ PATHS = frozenset(
             "audit",
             "clear_kv_blocks",
             "describe",
+            "dump_state",
             "pause",
             "remote_prefill",
             "resume",
+            "start_profile",
+            "stop_profile",
             "timings",
             "why",
         )

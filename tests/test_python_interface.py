@@ -23,8 +23,9 @@ from tests.support.nats_servers import NatsServer
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
-INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt", "StepTimeout", "PlaneUnreached"}
-"""Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost."""
+INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt", "StepTimeout", "PlaneUnreached", "WorkerPaused"}
+"""Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost, and
+``WorkerPaused``, which is a Dynamo worker's."""
 
 
 def examples(page: str) -> list[tuple[int, str]]:

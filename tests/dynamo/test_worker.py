@@ -164,10 +164,13 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
     run(check())
 
 
+WHERE_PREFILLED = {"why", "clear_kv_blocks", "dump_state", "start_profile", "stop_profile"}
+
+
 def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)
-        where_prefilled = set() if kind == "decode" else {"why", "clear_kv_blocks"}
+        where_prefilled = set() if kind == "decode" else WHERE_PREFILLED
         everywhere = {"audit", "timings", "describe", "pause", "resume"}
         assert worker.supported_controls() == everywhere | where_prefilled
         assert (await worker.engine_control("audit", {}))["status"] == "ok"
@@ -196,6 +199,19 @@ def test_controls(kind: str, text_model: Path) -> None:
                 "status": "ok",
                 "ranks": [{"rank": 0, "device": 3, "host": 0, "disk": 0, "held": 1}],
             }
+            assert await worker.engine_control("dump_state", {}) == {"status": "ok", "live": 0}
+            begun = await worker.engine_control("start_profile", {"seconds": 3, "path": "/tmp/p.json"})
+            assert begun == {"status": "ok", "path": "/tmp/p.json", "seconds": 3.0}
+            assert (await worker.engine_control("stop_profile", {}))["slices"] == 7
+            for body, sentence in (
+                ({"seconds": 301}, "seconds=301 should be a number of seconds from 0 to 300"),
+                ({"path": 3}, "path=3 should be a text"),
+                (
+                    {"to": "x"},
+                    "to: unknown; start_profile takes seconds, how long at most and path, of a new file on",
+                ),
+            ):
+                assert (await worker.engine_control("start_profile", body))["message"].startswith(sentence)
             assert (await worker.engine_control("clear_kv_blocks", {"all": 1}))["message"] == (
                 "all: unknown; clear_kv_blocks takes nothing"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +111,15 @@ class FakePrefillEngine:
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         return {"ranks": []}
+
+    def dump_state(self) -> dict[str, Any]:
+        return {"live": len(self.live)}
+
+    def start_profile(self, path: Path | None, seconds: float) -> Path:
+        return path or Path("/tmp/chosen.json")
+
+    def stop_profile(self) -> dict[str, Any]:
+        return {"path": "/tmp/p.json", "slices": 7, "silent_ranks": []}
 
     def clear(self) -> dict[str, Any]:
         return {"ranks": [{"rank": 0, "device": 3, "host": 0, "disk": 0, "held": 1}]}

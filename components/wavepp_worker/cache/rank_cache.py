@@ -22,6 +22,8 @@ from wavepp_worker.cache.results import (
     Begun,
     CacheUse,
     ClearedCache,
+    EscrowSums,
+    Holding,
     Holds,
     Materialised,
     Prepared,
@@ -113,6 +115,30 @@ class RankCache:
         """What the device blocks of window 0 are used for."""
         with self._mutex:
             return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0)
+
+    def escrows(self) -> EscrowSums:
+        """The sums of all escrows of window 0."""
+        with self._mutex:
+            if not self._windows:
+                return EscrowSums(0, 0, 0)
+            ledger = self._windows[0].ledger
+            return EscrowSums(ledger.reserved, ledger.promised, ledger.destinations)
+
+    def holding(self, request_id: str) -> Holding | None:
+        """What a request holds of window 0; None for nothing."""
+        with self._mutex:
+            reservation = self._reservations.get(request_id)
+            if reservation is None or not self._windows:
+                return None
+            share, ledger = reservation.shares[0], self._windows[0].ledger
+            return Holding(
+                reservation.state,
+                self.block_size * reservation.end,
+                len(share.pinned) + len(share.private),
+                ledger.get(request_id).blocks,
+                reservation.writer or "",
+                len(reservation.readers),
+            )
 
     def tiers(self) -> tuple[TierFigures, ...]:
         """What each tier of window 0 holds, and what became of its blocks; empty without windows."""

@@ -73,6 +73,36 @@ class ClearedCache(NamedTuple):
     on_disk: tuple[Copy, ...]
 
 
+@dataclass(frozen=True)
+class Holding:
+    """What one request holds of the first window.
+
+    Attributes:
+        state: how far it is.
+        endpoint: tokens that it reuses, or will.
+        blocks: that it holds, leased and its own.
+        reserved: device blocks in its escrow.
+        writer: the request whose blocks it waits for; empty for none.
+        readers: how many wait for its own.
+    """
+
+    state: Holds
+    endpoint: int
+    blocks: int
+    reserved: int
+    writer: str
+    readers: int
+
+
+@dataclass(frozen=True)
+class EscrowSums:
+    """All escrows of the first window, see ``EscrowLedger``."""
+
+    reserved: int
+    promised: int
+    destinations: int
+
+
 class Standing(NamedTuple):
     """How much of a prompt a rank has now.
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 
 from wavepp_worker.dynamo.bootstrap_info import advertised_host, failure_reason
 from wavepp_worker.dynamo.canary import Canary
-from wavepp_worker.dynamo.control_bodies import check_names
+from wavepp_worker.dynamo.control_bodies import check_names, seconds
 from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
@@ -36,6 +37,10 @@ POLL_SECONDS = 0.05
 
 CLAIM_SECONDS = 20.0
 """How long KV waits for a claim: where the client left before decode was asked, none ever comes."""
+
+PROFILE_SECONDS = 10.0
+"""How long a profile takes unless it is told otherwise; whoever forgets to stop it has it end by itself."""
+MOST_PROFILE_SECONDS = 300.0
 
 
 class PrefillHandler:
@@ -253,11 +258,37 @@ class PrefillHandler:
 
     def controls(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
         """What an operator may ask where prompts are prefilled; see ``WaveppWorker.controls``."""
-        return {"why": self._why, "clear_kv_blocks": self._clear_kv_blocks}
+        return {
+            "why": self._why,
+            "clear_kv_blocks": self._clear_kv_blocks,
+            "dump_state": self._dump_state,
+            "start_profile": self._start_profile,
+            "stop_profile": self._stop_profile,
+        }
 
     async def _clear_kv_blocks(self, body: dict[str, Any]) -> dict[str, Any]:
         check_names("clear_kv_blocks", body, {})
         return await asyncio.to_thread(self.engine.clear)
+
+    async def _dump_state(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("dump_state", body, {})
+        return await asyncio.to_thread(self.engine.dump_state)
+
+    async def _start_profile(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names(
+            "start_profile",
+            body,
+            {"seconds": "how long at most", "path": "of a new file on the worker's host"},
+        )
+        path, limit = body.get("path"), seconds(body, "seconds", PROFILE_SECONDS, MOST_PROFILE_SECONDS)
+        if path is not None and not isinstance(path, str):
+            raise InvalidRequest(f"path={path!r} should be a text")
+        to = await asyncio.to_thread(self.engine.start_profile, None if path is None else Path(path), limit)
+        return {"path": str(to), "seconds": limit}
+
+    async def _stop_profile(self, body: dict[str, Any]) -> dict[str, Any]:
+        check_names("stop_profile", body, {})
+        return await asyncio.to_thread(self.engine.stop_profile)
 
     async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
         """Where the request is whose ``request_id`` a client got, or logs have; without, those that wait longest."""

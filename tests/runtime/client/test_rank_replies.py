@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from wavepp_worker.errors import EngineDead, StepTimeout
+from wavepp_worker.errors import EngineDead, RequestTimeout
 from wavepp_worker.runtime.client.rank_replies import RankReplies
 from wavepp_worker.runtime.protocol.commands import Clear, Command
 from wavepp_worker.runtime.protocol.events import Cleared
@@ -56,7 +56,7 @@ def test_a_rank_that_does_not_reply_is_named_and_what_it_says_late_is_not_taken_
         threading.Timer(0.01, replies.add, (number, cleared(number, 1))).start()
         return Clear(clear_id=number)
 
-    with pytest.raises(StepTimeout, match=r"ranks \[0, 2\] of 3 did not reply within 0.1 s"):
+    with pytest.raises(RequestTimeout, match=r"ranks \[0, 2\] of 3 did not reply within 0.1 s"):
         replies.gather_all(slowly, 0.1)
     replies.add(0, cleared(0, 0))
     assert [each.rank for each in replies.gather(slowly, 0.1)] == [1]

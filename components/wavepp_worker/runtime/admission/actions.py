@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.runtime.admission.outcome import RoundOutcome, decide
 from wavepp_worker.runtime.admission.ownership import Ownership
 from wavepp_worker.runtime.admission.wave_gate import Gate
-from wavepp_worker.runtime.protocol.commands import Audit, Clear, RankTask
+from wavepp_worker.runtime.protocol.commands import Audit, Clear, Dump, RankTask, StartProfile, StopProfile
+from wavepp_worker.runtime.protocol.events import ProfileChanged
 from wavepp_worker.runtime.protocol.rounds import Plan, Tally, Vote
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
+from wavepp_worker.runtime.state.rank_dump import rank_state
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
+from wavepp_worker.runtime.trace.recorder import Recorder
 from wavepp_worker.runtime.trace.timeline import NOTHING, Named, Timeline
 
 
@@ -25,6 +29,7 @@ class RoundActions:
     Attributes:
         rank: this rank's number.
         headroom_blocks: blocks that preparing a request leaves to others.
+        recorder: of the timeline.
     """
 
     rank: int
@@ -35,6 +40,7 @@ class RoundActions:
     ownership: Ownership
     reports: RankReports
     timeline: Timeline
+    recorder: Recorder
     _begun: int = field(default=0, init=False)
     _voted: int = field(default=0, init=False)
     _asked_for: bool = field(default=False, init=False)
@@ -66,6 +72,18 @@ class RoundActions:
         match task:
             case Audit():
                 self.reports.audit(task.audit_id)
+            case Dump():
+                self.reports.send(rank_state(task.dump_id, self.requests, self.cache, self.reports))
+            case StartProfile():
+                error = ""
+                try:
+                    self.recorder.start(Path(task.directory) / str(self.rank), task.seconds)
+                except (OSError, ValueError) as failure:
+                    error = str(failure)
+                self.reports.send(ProfileChanged(profile_id=task.profile_id, rank=self.rank, error=error))
+            case StopProfile():
+                self.recorder.stop()
+                self.reports.send(ProfileChanged(profile_id=task.profile_id, rank=self.rank))
             case Clear():
                 with self.timeline.span("admission", "clear"):
                     self.lifecycle.clear(task.clear_id)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from wavepp_worker import token_ids
@@ -18,15 +19,18 @@ from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.auditor import Auditor
 from wavepp_worker.runtime.client.description import engine_description
 from wavepp_worker.runtime.client.engine_state import EngineState
-from wavepp_worker.runtime.client.inquiry import Inquiry
+from wavepp_worker.runtime.client.inquiry import ANSWER_SECONDS, Inquiry
 from wavepp_worker.runtime.client.kv_budget import with_pools
 from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks
+from wavepp_worker.runtime.client.profiler import Profiler
 from wavepp_worker.runtime.client.rank_events import RankEvents, Replies
 from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.request_maker import Prompt, RequestMaker
+from wavepp_worker.runtime.client.state_dump import state_dump
 from wavepp_worker.runtime.client.stats import engine_stats
-from wavepp_worker.runtime.protocol.commands import Clear, Submit
+from wavepp_worker.runtime.protocol.commands import Clear, Dump, Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.rank_state import MOST_REQUESTS
 from wavepp_worker.runtime.protocol.requests import EngineStats, HandedOff, IndexDelta, PrefillResult
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
@@ -80,6 +84,7 @@ class PrefillEngine:
         self._state = EngineState(config.pp, on_death)
         self._replies = Replies(self._state, config.pp)
         self._auditor = Auditor(self._state, config.pp, self._replies.audits)
+        self._profiler = Profiler(config.pp, self._replies.profiles, always_on=config.timeline is not None)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
             config, self.info.model_id, self._state, self._replies, self._inquiry, on_index, on_handed_off
@@ -127,6 +132,7 @@ class PrefillEngine:
 
     def close(self) -> None:
         """Stop the ranks and fail whatever is in flight; idempotent, and bounded in time."""
+        self._profiler.close()
         self._state.close()
 
     def prefill(
@@ -288,7 +294,10 @@ class PrefillEngine:
     def stats(self) -> EngineStats:
         """Load as of the ranks' last heartbeats (twice a second), and totals since the start."""
         with self._state.lock:
-            return engine_stats(self._state.ledger, self._state.roster.beats(), self.total_blocks)
+            return self._stats()
+
+    def _stats(self) -> EngineStats:
+        return engine_stats(self._state.ledger, self._state.roster.beats(), self.total_blocks)
 
     def describe(self) -> EngineDescription:
         """What the ranks compute and hold.
@@ -329,7 +338,7 @@ class PrefillEngine:
             that requests hold.
 
         Raises:
-            StepTimeout: some rank has not done it in ``CLEAR_SECONDS``; it will once its round is over.
+            RequestTimeout: some rank has not done it in ``CLEAR_SECONDS``; it will once its round is over.
             EngineDead: the engine is not running.
 
         >>> engine.prefill([5] * 40).reused_tokens
@@ -350,6 +359,44 @@ class PrefillEngine:
                 for each in cleared
             ]
         }
+
+    def start_profile(self, path: Path | None, seconds: float) -> Path:
+        """Have all ranks record what they do, for so many seconds at most; see ``Profiler.start``."""
+        return self._profiler.start(path, seconds)
+
+    def stop_profile(self) -> dict[str, Any]:
+        """End the profile and write its file, a timeline for ui.perfetto.dev; see ``Profiler.stop``.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = engine.start_profile(Path(tempfile.mkdtemp()) / "profile.json", 60)
+        >>> engine.prefill([6] * 40).prompt_tokens
+        40
+        >>> profile = engine.stop_profile()
+        >>> profile["path"] == str(path), profile["slices"] > 3
+        (True, True)
+        """
+        return self._profiler.stop()
+
+    def dump_state(self) -> dict[str, Any]:
+        """What the engine and its ranks hold and do, for people who look for a fault; at most some hundred KB of JSON.
+
+        There is no prompt in it, and of each rank no more than the first 64 requests. Ranks that say nothing within
+        2 s are in ``silent_ranks``; what is known without them is there all the same.
+
+        Raises:
+            EngineDead: the engine is not running.
+
+        >>> state = engine.dump_state()
+        >>> [rank["use"]["held"] for rank in state["ranks"]], state["silent_ranks"], state["live"]
+        ([0], [], 0)
+        """
+        found, heard = self._inquiry.survey(MOST_REQUESTS)
+        states = self._replies.dumps.gather(lambda number: Dump(dump_id=number), ANSWER_SECONDS)
+        with self._state.lock:
+            ledger = self._state.ledger
+            live, name = len(ledger.names()), ledger.name
+            return state_dump(self._stats(), live, found, heard, states, self.config.pp, name)
 
     def audit(self, timeout: float = 30.0) -> dict[str, Any]:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.

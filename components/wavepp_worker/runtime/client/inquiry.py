@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 
 from wavepp_worker.runtime.client.engine_state import EngineState
+from wavepp_worker.runtime.client.request_ledger import LiveRequest
 from wavepp_worker.runtime.client.whereabouts import Heard, whereabouts
 from wavepp_worker.runtime.protocol.commands import Explain
 from wavepp_worker.runtime.protocol.events import AdmissionExplained, LanesExplained
@@ -40,26 +42,39 @@ class Inquiry:
         Raises:
             EngineDead: the engine is not running.
         """
-        state = self._state
-        with state.changed:
-            link = state.running_link()
-            ledger = state.ledger
+        with self._state.changed:
+            ledger = self._state.ledger
+            self._state.running_link()
             found = ledger.longest(MOST) if request_id is None else ledger.find(request_id)[:MOST]
-            if not found:
-                return []
-            question_id = next(self._numbers)
-            heard = self._answers[question_id] = Heard()
-            link.send(
-                Explain(question_id=question_id, request_ids=tuple(live.request.request_id for live in found))
-            )
-            state.changed.wait_for(lambda: heard.complete or state.death is not None, ANSWER_SECONDS)
-            del self._answers[question_id]
-            state.running_link()
-            heard.beats = state.roster.beats()
-            now = time.monotonic()
-            # While they were asked, some have come to their end.
-            return [
-                whereabouts(live, heard, now, self._ranks, ledger.name)
-                for live in found
-                if ledger.get(live.name) is live
-            ]
+            return self._ask_about(found)[0] if found else []
+
+    def survey(self, most: int) -> tuple[list[Whereabouts], Heard]:
+        """Where at most so many requests are, those that came first, and what rank 0's threads said in all.
+
+        Raises:
+            EngineDead: the engine is not running.
+        """
+        with self._state.changed:
+            return self._ask_about(self._state.ledger.longest(most))
+
+    def _ask_about(self, found: Sequence[LiveRequest]) -> tuple[list[Whereabouts], Heard]:
+        """Under the engine's lock, which is let go of while rank 0 is waited for."""
+        state, ledger = self._state, self._state.ledger
+        link = state.running_link()
+        question_id = next(self._numbers)
+        heard = self._answers[question_id] = Heard()
+        link.send(
+            Explain(question_id=question_id, request_ids=tuple(live.request.request_id for live in found))
+        )
+        state.changed.wait_for(lambda: heard.complete or state.death is not None, ANSWER_SECONDS)
+        del self._answers[question_id]
+        state.running_link()
+        heard.beats = state.roster.beats()
+        now = time.monotonic()
+        # While they were asked, some have come to their end.
+        where = [
+            whereabouts(live, heard, now, self._ranks, ledger.name)
+            for live in found
+            if ledger.get(live.name) is live
+        ]
+        return where, heard

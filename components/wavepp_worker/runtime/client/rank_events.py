@@ -33,9 +33,11 @@ from wavepp_worker.runtime.protocol.events import (
     Failed,
     Heartbeat,
     LanesExplained,
+    ProfileChanged,
     RankFailed,
     RankReady,
 )
+from wavepp_worker.runtime.protocol.rank_state import RankState
 from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ class Replies:
     def __init__(self, state: EngineState, ranks: int) -> None:
         self.audits: RankReplies[AuditReport] = RankReplies(state, ranks)
         self.clears: RankReplies[Cleared] = RankReplies(state, ranks)
+        self.dumps: RankReplies[RankState] = RankReplies(state, ranks)
+        self.profiles: RankReplies[ProfileChanged] = RankReplies(state, ranks)
 
 
 class RankEvents:
@@ -103,6 +107,10 @@ class RankEvents:
                 self._failed(event)
             case AuditReport():
                 self._replies.audits.add(event.audit_id, event)
+            case ProfileChanged():
+                self._replies.profiles.add(event.profile_id, event)
+            case RankState():
+                self._replies.dumps.add(event.dump_id, event)
             case Cleared():
                 self._replies.clears.add(event.clear_id, event)
             case AdmissionExplained() | LanesExplained():

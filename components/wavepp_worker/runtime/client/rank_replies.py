@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from wavepp_worker.errors import StepTimeout
+from wavepp_worker.errors import RequestTimeout
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.protocol.commands import Command
 
@@ -62,13 +62,13 @@ class RankReplies(Generic[R]):
 
         Raises:
             EngineDead: the engine is not running.
-            StepTimeout: some rank did not reply in time; it may still do what it was asked to.
+            RequestTimeout: some rank did not reply in time; it may still do what it was asked to.
         """
         replies = self.gather(question, seconds)
         heard = {reply.rank for reply in replies}
         silent = [rank for rank in range(self._ranks) if rank not in heard]
         if silent:
-            raise StepTimeout(
+            raise RequestTimeout(
                 f"ranks {silent} of {self._ranks} did not reply within {seconds:g} s, and may do what they were asked "
                 "to later; a rank replies between two steps of admission, and one that hangs not at all"
             )

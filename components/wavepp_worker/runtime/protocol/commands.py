@@ -35,7 +35,31 @@ class Clear(Message, frozen=True):
     clear_id: int
 
 
-RankTask = Audit | Clear
+class Dump(Message, frozen=True):
+    """Engine to rank 0: every rank shall say what it holds; changes nothing."""
+
+    dump_id: int
+
+
+class StartProfile(Message, frozen=True):
+    """Engine to rank 0: every rank shall record what it does, for so many seconds at most.
+
+    Attributes:
+        directory: rank n writes to the file ``n`` there.
+    """
+
+    profile_id: int
+    directory: str
+    seconds: float
+
+
+class StopProfile(Message, frozen=True):
+    """Engine to rank 0: every rank shall end its recording."""
+
+    profile_id: int
+
+
+RankTask = Audit | Clear | Dump | StartProfile | StopProfile
 """What every rank does once, in the same round, and reports to the engine by itself."""
 
 

@@ -11,6 +11,7 @@ from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.protocol.rank_state import RankState
 from wavepp_worker.runtime.protocol.requests import StageTiming
 from wavepp_worker.runtime.protocol.whereabouts import InLanes, Preparing, Queued, Running
 
@@ -168,6 +169,14 @@ class Cleared(Message, frozen=True):
     held: int
 
 
+class ProfileChanged(Message, frozen=True):
+    """A rank has begun to record what it does, or ended that; or could not, and says why."""
+
+    profile_id: int
+    rank: int
+    error: str = ""
+
+
 class AdmissionExplained(Message, frozen=True):
     """Rank 0's WAVE thread: where requests are between their arrival and their end; those over are left out.
 
@@ -211,6 +220,8 @@ Event = (
     | CacheChanges
     | AuditReport
     | Cleared
+    | ProfileChanged
+    | RankState
     | AdmissionExplained
     | LanesExplained
 )

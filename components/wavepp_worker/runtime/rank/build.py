@@ -39,6 +39,7 @@ from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWav
 from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave, LeaderWave
 from wavepp_worker.runtime.state.reports import EventSink
 from wavepp_worker.runtime.tiers.tier_store import TierStore, open_tiers
+from wavepp_worker.runtime.trace.recorder import Recorder
 from wavepp_worker.runtime.trace.timeline import Timeline
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -91,7 +92,7 @@ def load_device(config: RankConfig) -> StageDevice:
 
 
 def make_rank(
-    config: RankConfig, device: StageDevice, events: EventSink, gate: WaveGate, timeline: Timeline
+    config: RankConfig, device: StageDevice, events: EventSink, gate: WaveGate, recorder: Recorder
 ) -> RankParts:
     """The rank's books, with what its disk tier kept, and its hand-off."""
     window = WindowSpec(
@@ -108,7 +109,8 @@ def make_rank(
         leases=config.leases,
         origins=device.tiers.origins,
         gate=gate if config.lockstep else None,
-        timeline=timeline,
+        timeline=recorder.timeline,
+        recorder=recorder,
     )
     parts.reports.restored()
     if config.handoff != "none":

@@ -24,8 +24,7 @@ from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS, RankConf
 from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, make_threads
 from wavepp_worker.runtime.rank.garbage_collection import collect_young_only
 from wavepp_worker.runtime.rank.log_lines import log_as_lines
-from wavepp_worker.runtime.trace.recording import Recording
-from wavepp_worker.runtime.trace.timeline import OFF, Timeline
+from wavepp_worker.runtime.trace.recorder import Recorder
 
 GOODBYE_SECONDS = 2.0
 """How long a rank that failed may take to send off why."""
@@ -35,12 +34,13 @@ def run_rank(config: RankConfig) -> None:
     """Load this rank's layers, connect, report ready, and serve until told to stop."""
     context: Context = zmq.Context()
     events = Outbox(context, config.events)
-    recording = Recording(Path(config.timeline)) if config.timeline else None
+    recorder = Recorder()
+    if config.timeline:
+        recorder.start(Path(config.timeline))
 
     def close() -> None:
         events.close()
-        if recording is not None:
-            recording.close()
+        recorder.stop()
         context.term()
 
     failing = threading.Semaphore()
@@ -63,7 +63,7 @@ def run_rank(config: RankConfig) -> None:
         os._exit(1)
 
     try:
-        _serve(config, context, events, fail, recording.timeline if recording is not None else OFF)
+        _serve(config, context, events, fail, recorder)
     except Exception as error:
         fail(error)
     close()
@@ -74,13 +74,13 @@ def _serve(
     context: Context,
     events: Outbox,
     fail: Callable[[BaseException], None],
-    timeline: Timeline,
+    recorder: Recorder,
 ) -> None:
     gate, stopping = WaveGate(config.wait), threading.Event()
     device = load_device(config)
-    parts = make_rank(config, device, events, gate, timeline)
+    parts = make_rank(config, device, events, gate, recorder)
     watchdog = Watchdog(fail, lambda: events.send(Alive(rank=config.rank)))
-    threads = make_threads(config, context, device, parts, events, gate, timeline, fail, watchdog)
+    threads = make_threads(config, context, device, parts, events, gate, recorder.timeline, fail, watchdog)
 
     def run_wave() -> None:
         try:

@@ -15,6 +15,7 @@ from wavepp_worker.runtime.state.lifecycle import RequestLifecycle, Tiers
 from wavepp_worker.runtime.state.reports import EventSink, RankReports
 from wavepp_worker.runtime.state.request_table import RequestTable
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigins
+from wavepp_worker.runtime.trace.recorder import Recorder
 from wavepp_worker.runtime.trace.timeline import OFF, Timeline
 
 
@@ -41,6 +42,7 @@ def make_parts(
     origins: BlockOrigins | None = None,
     gate: Gate | None = None,
     timeline: Timeline = OFF,
+    recorder: Recorder | None = None,
 ) -> RankParts:
     """Put a rank together.
 
@@ -48,6 +50,7 @@ def make_parts(
         headroom_blocks: blocks that preparing a request leaves to others.
         leases: whether a request holds a lease and an escrow until it runs, or its blocks from admission on.
         origins: where to keep what the reusable blocks are of; None for nowhere.
+        recorder: switches ``timeline`` on and off; None for one that records elsewhere.
         gate: where admission parks execution, in lockstep; None for admission beside it.
     """
     requests = RequestTable()
@@ -70,6 +73,7 @@ def make_parts(
         ownership=own(requests, cache, lifecycle),
         reports=reports,
         timeline=timeline,
+        recorder=recorder or Recorder(),
     )
     order = ExecutionOrder(requests, lifecycle, reports)
     return RankParts(requests, cache, reports, lifecycle, actions, order)

@@ -12,7 +12,18 @@ from wavepp_worker.runtime.admission.actions import RoundActions
 from wavepp_worker.runtime.admission.ballot import Ballot
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.admission.work import Admission
-from wavepp_worker.runtime.protocol.commands import Abort, Audit, Clear, Command, Explain, Stop, Submit
+from wavepp_worker.runtime.protocol.commands import (
+    Abort,
+    Audit,
+    Clear,
+    Command,
+    Dump,
+    Explain,
+    StartProfile,
+    Stop,
+    StopProfile,
+    Submit,
+)
 from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Event, Released
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneAdmitted,
@@ -92,7 +103,7 @@ class LeaderWave:
                     self._planner.submit(Arrival.of(request, keys), now)
                 case Abort(request_id=request_id):
                     self._planner.abort(request_id)
-                case Audit() | Clear():
+                case Audit() | Clear() | Dump() | StartProfile() | StopProfile():
                     self._planner.task(message)
                 case Explain():
                     questions.append(message)

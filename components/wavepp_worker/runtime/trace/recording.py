@@ -32,13 +32,13 @@ class Recording:
     latest slices are kept, at most ``limit``, plus what is recorded between two writes.
     """
 
-    def __init__(self, path: Path, limit: int = MAX_SLICES) -> None:
-        """Create ``path``.
+    def __init__(self, path: Path, timeline: Timeline | None = None, limit: int = MAX_SLICES) -> None:
+        """Create ``path``; without a ``timeline``, with one of its own.
 
         Raises:
             OSError: it cannot be written.
         """
-        self.timeline = Timeline(limit)
+        self.timeline = timeline or Timeline(limit)
         self._path = path
         self._half = max(1, limit // 2)
         self._file = path.open("wb")

@@ -25,7 +25,11 @@ class Named(Protocol):
 
 
 class Timeline:
-    """Records the latest slices of one rank. Thread-safe."""
+    """Records the latest slices of one rank. Thread-safe.
+
+    Attributes:
+        on: whether it does; else what is recorded is dropped at little cost.
+    """
 
     on = True
 
@@ -47,6 +51,8 @@ class Timeline:
         spans: tuple[Span, ...] = (),
     ) -> None:
         """Add one slice; see ``Slice``."""
+        if not self.on:
+            return
         ids = tuple(item if isinstance(item, str) else item.request_id for item in requests)
         made = Slice(track, name, start, end, wave, ids, spans)
         with self._lock:
@@ -57,7 +63,7 @@ class Timeline:
         self, track: str, name: str, wave: int | None = None, requests: Sequence[str | Named] = ()
     ) -> AbstractContextManager[None]:
         """Record how long the body of a ``with`` statement takes, also if it fails."""
-        return _Open(self, track, name, wave, requests)
+        return _Open(self, track, name, wave, requests) if self.on else NOTHING
 
     def take(self) -> tuple[list[Slice], int]:
         """The slices since the last call, and how many before them were dropped meanwhile."""
