@@ -82,7 +82,7 @@ def kinds_table(found: Inspection) -> Table:
     from rich.table import Table
 
     table = Table("layers", "attention", "feed-forward", "window", title="Layers: sizes of one each")
-    for heading in ("parameters", "a token meets", "cache/token"):
+    for heading in ("parameters", "a token meets", "cache/token", "state/prompt"):
         table.add_column(heading, justify="right")
     for kind in found.kinds:
         table.add_row(
@@ -93,6 +93,7 @@ def kinds_table(found: Inspection) -> Table:
             _count(kind.parameters),
             _count(kind.active_parameters),
             size(kind.cache_bytes),
+            size(kind.state_bytes),
         )
     return table
 
@@ -102,7 +103,7 @@ def stages_table(found: Inspection) -> Table:
     from rich.table import Table
 
     table = Table("rank", "layers", title=f"Split over {len(found.stages)}")
-    for heading in ("weights", "cache/token", "cache of 32,768 tokens"):
+    for heading in ("weights", "cache/token", "cache of 32,768 tokens", "state/prompt"):
         table.add_column(heading, justify="right")
     for stage in found.stages:
         pool = None if stage.cache_bytes is None else 32768 * stage.cache_bytes
@@ -112,6 +113,7 @@ def stages_table(found: Inspection) -> Table:
             size(stage.weight_bytes),
             size(stage.cache_bytes),
             size(pool),
+            size(stage.state_bytes),
         )
     return table
 

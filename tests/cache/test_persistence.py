@@ -115,8 +115,20 @@ def test_restore_drops_orphans_strangers_and_doubles() -> None:
         bench.cache.restore([])
 
 
-def test_a_rank_without_attention_keeps_nothing_on_disk() -> None:
-    cache = RankCache([WindowSpec("recurrent", "recurrent", 4, interval=2)], BLOCK)
-    cache.restore([(key(1), None, 0)])
-    assert cache.flush() == ()
+def test_a_rank_without_attention_keeps_its_snapshots_on_disk() -> None:
+    """They have no parents, and need none to be found: a snapshot says all of what is before it."""
+    spec = WindowSpec("recurrent", "recurrent", 4, disk_blocks=3, interval=2 * BLOCK)
+    bench = CacheBench(spec)
+    bench.run("a", prompt(1, 9))
+    moves = bench.cache.flush()
+    assert directions(moves) == [(DEVICE, DISK)] * 2
+    cache = RankCache([spec], BLOCK)
+    cache.restore((move.key, move.parent, move.target[1]) for move in moves)
+    keys = keys_of(prompt(1, 9))
+    assert (cache.hint(keys, 9), cache.match(keys, 9), cache.match(keys, 8)) == (8, 8, 4)
+    assert cache.lease("b", keys, 9, 8) == 8
+    cache.release("b")
     cache.audit()
+    without_disk = RankCache([WindowSpec("recurrent", "recurrent", 4, interval=2)], BLOCK)
+    without_disk.restore([(key(1), None, 0)])
+    assert without_disk.flush() == ()

@@ -28,7 +28,9 @@ def bare(tiny_model: Callable[[str], Path], tmp_path: Path) -> Callable[..., Pat
     return make
 
 
-@pytest.mark.parametrize("family", ["llama", "tied", "mistral", "qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["llama", "tied", "mistral", "qwen3_moe", "deepseek_v3", "gpt_oss", "qwen3_next", "kimi_linear"]
+)
 def test_stages_hold_what_was_said(family: str, bare: Callable, tiny_model: Callable[[str], Path]) -> None:
     found = inspect_model(bare(family), pp=2, partition=(2, 4), dtype="float32")
     assert [stage.layers for stage in found.stages] == [(0, 2), (2, 6)]
@@ -36,7 +38,10 @@ def test_stages_hold_what_was_said(family: str, bare: Callable, tiny_model: Call
         stage = load_stage(tiny_model(family), range(*said.layers), torch.float32, "cpu")
         held = sum(weight.nbytes for weight in stage._model.parameters())  # type: ignore[attr-defined]
         assert said.weight_bytes == held
-        assert said.cache_bytes == stage.make_kv(2, 4).bytes_per_token
+        kv = stage.make_kv(2, 4, 3)
+        assert said.cache_bytes == kv.bytes_per_token
+        assert said.state_bytes == (kv.states.block_bytes if kv.states is not None else 0)
+        assert sum(taken for _, taken in kv.regions()) == 2 * 4 * said.cache_bytes + 3 * said.state_bytes
     whole = load_stage(tiny_model(family), range(6), torch.float32, "cpu")
     assert found.parameters == sum(weight.numel() for weight in whole._model.parameters())  # type: ignore[attr-defined]
     assert not found.unsupported

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.layer_cache import layer_caches, layer_kinds, token_bytes
+from wavepp_worker.model.layer_cache import layer_caches, layer_kinds, state_bytes, token_bytes
 
 LLAMA_8B = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
 DEEPSEEK_V3 = {"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
@@ -45,11 +45,50 @@ def test_windows_are_kept_whole_where_no_layer_sees_everything() -> None:
     assert set(layer_kinds(unused.get)) == {"full_attention"}
 
 
+QWEN3_NEXT = {
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+KIMI_LINEAR = {
+    "num_hidden_layers": 4,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "linear_attn_config": {
+        "full_attn_layers": [4],
+        "kda_layers": [1, 2, 3],
+        "num_heads": 32,
+        "head_dim": 128,
+        "short_conv_kernel_size": 4,
+    },
+}
+
+
+def test_recurrent_layers_keep_a_state_of_a_prompt_and_nothing_of_a_token() -> None:
+    """2 MiB of float32 for the matrices, and of the convolution three inputs, as the files of both say their layers."""
+    hybrid = layer_caches(QWEN3_NEXT.get)
+    assert [cache.per_token for cache in hybrid] == [False, False, False, True] * 12
+    assert hybrid[0].bytes("bfloat16") == 4 * 32 * 128 * 128 + 2 * 3 * (2 * 16 * 128 + 32 * 128)
+    assert token_bytes(hybrid, "bfloat16") == 12 * 2 * 2 * 256 * 2
+    assert state_bytes(hybrid, "bfloat16") == 36 * hybrid[0].bytes("bfloat16")
+    kimi = layer_caches(KIMI_LINEAR.get)
+    assert [cache.policy for cache in kimi] == ["recurrent"] * 3 + ["full"]
+    assert kimi[0].bytes("bfloat16") == 4 * 32 * 128 * 128 + 2 * 3 * 3 * 32 * 128
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
         ({**LLAMA_8B, "layer_types": ["full_attention", "wavelet"]}, "kind wavelet are not supported"),
         ({**LLAMA_8B, "layer_types": ["indexed_attention"]}, "kind indexed_attention are not supported"),
+        ({**LLAMA_8B, "layer_types": ["linear_attention"]}, "kind linear_attention are not supported"),
+        ({**QWEN3_NEXT, "linear_key_head_dim": None}, "linear_key_head_dim: None"),
         ({**LLAMA_8B, "num_key_value_heads": None}, "num_key_value_heads: None"),
         ({**LLAMA_8B, "num_hidden_layers": "many"}, "num_hidden_layers: 'many'"),
     ],

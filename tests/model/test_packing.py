@@ -22,6 +22,8 @@ FAMILIES = (
     "mixtral",
     "deepseek_v3",
     "glm_moe_dsa",
+    "qwen3_next",
+    "kimi_linear",
     "gemma2",
     "gemma3_text",
     "gpt_oss",

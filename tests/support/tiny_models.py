@@ -82,6 +82,31 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "indexer_types": ["full", "full", "shared", "full", "shared", "shared"],
     },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 12,
+        "num_experts": 4,
+        "shared_expert_intermediate_size": 48,
+        **_EXPERTS,
+    },
+    "kimi_linear": {
+        "model_type": "kimi_linear",
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"] * 2,
+        "num_key_value_heads": 4,
+        "head_dim": None,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "linear_num_heads": 3,
+        "linear_head_dim": 8,
+        "num_local_experts": 4,
+        **_EXPERTS,
+    },
     "gemma2": {
         "model_type": "gemma2",
         "sliding_window": 24,
@@ -127,6 +152,9 @@ def make_model(directory: Path, family: str = "llama", **overrides: Any) -> Path
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 _fill(name, parameter)
+                if family == "qwen3_next" and "norm" in name and "linear_attn" not in name:
+                    # Its norms multiply by one more than their weight.
+                    parameter -= 1.0
     model.save_pretrained(directory)
     GenerationConfig(**special).save_pretrained(directory)
     make_tokenizer(directory)
@@ -135,7 +163,10 @@ def make_model(directory: Path, family: str = "llama", **overrides: Any) -> Path
 
 def _fill(name: str, parameter: torch.Tensor) -> None:
     """Wide enough that logits differ clearly between tokens and every part of the model matters."""
-    if parameter.ndim == 1:
+    if "A_log" in name:
+        # A state that remembers for tens of tokens.
+        parameter.uniform_(-4.0, -2.0)
+    elif parameter.ndim == 1:
         parameter.uniform_(0.5, 1.5) if "norm" in name else parameter.normal_(0.0, 0.3)
     elif "embed" in name:
         parameter.normal_(0.0, 1.0)

@@ -152,7 +152,8 @@ class RankCache:
         neither.
         """
         with self._mutex:
-            return self._windows[0].tree.take_changes() if self._windows else ([], [])
+            changes = [window.tree.take_changes() for window in self._windows]
+            return changes[0] if changes else ([], [])
 
     def holds(self, request_id: str) -> Holds:
         """What a request holds now."""
@@ -286,21 +287,22 @@ class RankCache:
         device, host, disk = forgotten[0] if forgotten else (0, 0, 0)
         return ClearedCache((device, host, disk), len(left), on_disk)
 
-    def restore(self, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
-        """At start: take over what the full window's disk tier holds.
+    def restore(self, records: Iterable[tuple[bytes, bytes | None, int]], window: int = 0) -> None:
+        """At start: take over what a window's disk tier holds.
 
         Args:
             records: ``(key, parent key or None, disk slot)``, least recently used first. A block whose parent
                 is not there is dropped, its slot free.
         """
         with self._mutex:
-            for window in self._prefix_trees():
-                restore_from_disk(window.tree, records)
+            if self._windows[window].outlives_process:
+                restore_from_disk(self._windows[window].tree, records)
 
     def flush(self) -> tuple[Move, ...]:
-        """At an orderly stop: copies that put the full window's latest used blocks on disk, parents first."""
+        """At an orderly stop: copies that put each window's latest used blocks on disk, parents first."""
         with self._mutex:
-            return tuple(move for window in self._prefix_trees() for move in flush_to_disk(window.tree))
+            kept = [window.tree for window in self._windows if window.outlives_process]
+            return tuple(move for tree in kept for move in flush_to_disk(tree))
 
     def check(self) -> None:
         """Raise AuditError unless the books balance: every block of every tier has exactly its owners."""
@@ -325,5 +327,5 @@ class RankCache:
         return max(0, min(min(candidate, prompt_tokens - 1) // self.block_size, len(keys)))
 
     def _prefix_trees(self) -> list[FullWindow]:
-        """The window that is kept on disk over a restart: the first with full attention, if any."""
+        """The window with full attention, if any."""
         return [window for window in self._windows if isinstance(window, FullWindow)][:1]

@@ -58,6 +58,11 @@ class DecodeEngine:
             ConfigError: the configuration cannot work; the message names the key.
         """
         self.info: ModelInfo = read_model_info(config.model)
+        if self.info.recurrent:
+            raise ConfigError(
+                f"model: {config.model} has recurrent layers, which a decode engine cannot continue yet; prefill it "
+                "with wavepp prefill, or choose a model whose layers are all attention"
+            )
         if config.kv_memory_fraction is not None:
             config = with_pool(config, read_model_shape(config.model))
         self.config = config

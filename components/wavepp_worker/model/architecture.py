@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.layer_cache import LayerCache, layer_caches
 from wavepp_worker.model.quantisation import scheme_of
+from wavepp_worker.model.recurrent_mixer import MIXERS
 
-_LAYER_TYPES = {"full_attention", "sliding_attention", "indexed_attention"}
+_RECURRENT = "linear_attention"
+_LAYER_TYPES = {"full_attention", "sliding_attention", "indexed_attention", _RECURRENT}
 # Others rescale with the longest sequence seen so far, so a chunk would depend on what came after it.
 _ROPE_TYPES = {"default", "linear", "yarn", "llama3", "proportional"}
 
@@ -40,7 +43,7 @@ class Outline:
         embedding: parameters of the input embedding.
         head: parameters of the output head, whether or not it shares the embedding's.
         norm: attribute of the decoder that normalises after the last layer.
-        windows: sliding window of each layer in tokens, None for full attention.
+        windows: sliding window of each layer in tokens, None for others.
         parameters: all that each layer has, of all experts.
     """
 
@@ -114,12 +117,21 @@ def known_config(model_dir: Path) -> Any:
 
 def shortcomings(config: Any) -> Iterator[str]:
     """Why a pipeline cannot run a model that transformers knows, each as the end of a sentence."""
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
-    if others or getattr(model_class(config), "_is_stateful", False):
+    kinds = set(getattr(config, "layer_types", None) or ())
+    others = sorted(kinds - _LAYER_TYPES)
+    if others or (getattr(model_class(config), "_is_stateful", False) and _RECURRENT not in kinds):
         yield f"it has recurrent or other layers ({', '.join(others) or 'stateful'})"
+    elif _RECURRENT in kinds and not _known_mixer(config):
+        yield "its recurrent layers are of a kind that is not known"
     rope = sorted(_rope_types(config) - _ROPE_TYPES)
     if rope:
         yield f"its rotary embedding ({', '.join(rope)}) depends on the prompt's length"
+
+
+def _known_mixer(config: Any) -> bool:
+    """Whether the architecture's recurrent layers are of a kind that can be run."""
+    module = sys.modules[model_class(config).__module__]
+    return any(hasattr(module, name) for name in MIXERS)
 
 
 def model_class(config: Any) -> type[nn.Module]:
@@ -207,5 +219,5 @@ def _rope_types(config: Any) -> set[str]:
 def _unsupported(config: Any, why: str) -> ConfigError:
     return ConfigError(
         f"model: the architecture {config.model_type} is not supported, as {why}; choose a decoder-only "
-        "model whose layers all have standard, sliding-window or latent attention"
+        "model whose layers all have standard, sliding-window or latent attention, or are gated DeltaNet or KDA"
     )

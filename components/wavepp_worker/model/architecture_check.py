@@ -50,7 +50,7 @@ def check_architecture(model_dir: Path) -> None:
 
 def _key(model_dir: Path) -> str:
     """What the verdict depends on: the configuration, transformers, and our rules."""
-    names = ("architecture.py", "layer_cache.py", "quantisation.py")
+    names = ("architecture.py", "layer_cache.py", "quantisation.py", "recurrent_mixer.py")
     rules = [Path(__file__).with_name(name).read_bytes() for name in names]
     parts = ((model_dir / "config.json").read_bytes(), version("transformers").encode(), *rules)
     return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]

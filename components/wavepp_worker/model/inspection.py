@@ -17,6 +17,8 @@ from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.timed_model import is_timed
 
+_Kept = tuple[int | None, int | None]
+"""Bytes of a token, and of a state."""
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
@@ -31,6 +33,7 @@ class LayerKind(msgspec.Struct, frozen=True, kw_only=True):
         parameters: of one of them.
         active_parameters: of one of them that one token meets, as it is routed to some experts.
         cache_bytes: that one token takes in the cache of one of them; None if that cannot be told.
+        state_bytes: of the state that one of them has of a prompt, however long that is; 0 where tokens are kept.
     """
 
     attention: str
@@ -40,6 +43,7 @@ class LayerKind(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     active_parameters: int
     cache_bytes: int | None
+    state_bytes: int | None
 
 
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +53,14 @@ class StageShare(msgspec.Struct, frozen=True, kw_only=True):
         layers: number of the first, and of the one after the last.
         weight_bytes: of these, and of embedding, norm and head where it has them.
         cache_bytes: that one token takes in its cache; None if that cannot be told.
+        state_bytes: of its state of one prompt, running or as a snapshot; 0 where no layer is recurrent.
     """
 
     rank: int
     layers: tuple[int, int]
     weight_bytes: int
     cache_bytes: int | None
+    state_bytes: int | None
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +118,10 @@ def inspect_model(
     parts = outline(config)
     name = _dtype(config, dtype)
     caches = _caches(config)
-    cache = [None if one is None else one.bytes(name) if one.per_token else 0 for one in caches]
+    cache = [
+        (None, None) if one is None else (one.bytes(name), 0) if one.per_token else (0, one.bytes(name))
+        for one in caches
+    ]
     values = config.to_dict()
     latent = values.get("kv_lora_rank") is not None
     whys = (*_unknown_scheme(model_dir), *shortcomings(config))
@@ -164,7 +173,7 @@ def _attention(config: Any, caches: Sequence[LayerCache | None]) -> list[str]:
     return [kind if cache is None else cache.kind for kind, cache in zip(said, caches, strict=True)]
 
 
-def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[int | None]) -> Iterator[LayerKind]:
+def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[_Kept]) -> Iterator[LayerKind]:
     alike: dict[tuple[Any, ...], list[int]] = {}
     rows = zip(
         attention,
@@ -176,7 +185,7 @@ def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[int | None]
     )
     for layer, row in enumerate(rows):
         alike.setdefault(row, []).append(layer)
-    for (kind, window, parameters, active, cache_bytes), layers in alike.items():
+    for (kind, window, parameters, active, (cache_bytes, state_bytes)), layers in alike.items():
         yield LayerKind(
             attention=kind,
             feed_forward="experts" if active < parameters else "dense",
@@ -185,13 +194,14 @@ def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[int | None]
             parameters=parameters,
             active_parameters=active,
             cache_bytes=cache_bytes,
+            state_bytes=state_bytes,
         )
 
 
 def _stages(
     config: Any,
     parts: Outline,
-    cache: Sequence[int | None],
+    cache: Sequence[_Kept],
     pp: int,
     partition: tuple[int, ...] | None,
     each: int,
@@ -202,12 +212,13 @@ def _stages(
         if rank == pp - 1:
             # A head that shares the embedding's weights has them a second time where it is on another stage.
             numbers += config.hidden_size + (_own_head(config, parts) if pp == 1 else parts.head)
-        own = [cache[layer] for layer in layers]
+        tokens, states = zip(*(cache[layer] for layer in layers), strict=True)
         yield StageShare(
             rank=rank,
             layers=(layers.start, layers.stop),
             weight_bytes=numbers * each,
-            cache_bytes=None if None in own else sum(filter(None, own)),
+            cache_bytes=None if None in tokens else sum(tokens),
+            state_bytes=None if None in states else sum(states),
         )
 
 

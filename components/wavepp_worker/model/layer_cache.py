@@ -27,6 +27,9 @@ INDEXED = "indexed_latent_attention"
 SHARED_INDEX = "shared_index_latent_attention"
 """The same that reads what the nearest layer before it with an indexer has picked."""
 
+DELTA_NET = "gated_delta_net"
+KIMI_DELTA = "kimi_delta_attention"
+
 
 @dataclass(frozen=True)
 class CachedTensor:
@@ -106,7 +109,9 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
     given = config("layer_types")
     if given is None:
         window = config("sliding_window") if config("use_sliding_window") is not False else None
-        given = ["full_attention" if window is None else "sliding_attention"] * layers
+        given = (
+            _hybrid(config, layers) or ["full_attention" if window is None else "sliding_attention"] * layers
+        )
     latent = config("kv_lora_rank") is not None
     indexed = config("index_topk") is not None
     indexers = config("indexer_types") or ["full"] * layers
@@ -117,12 +122,27 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
             kind = "latent_attention"
             if indexed:
                 kind = SHARED_INDEX if indexers[layer] == "shared" else INDEXED
+        elif name == "linear_attention" and config("linear_num_value_heads") is not None:
+            kind = DELTA_NET
+        elif name == "linear_attention" and (config("linear_num_heads") or config("linear_attn_config")):
+            kind = KIMI_DELTA
         kinds.append(kind)
     if unknown := sorted(set(kinds) - _KINDS.keys()):
         raise ConfigError(
             f"model: layers of kind {', '.join(unknown)} are not supported; those that are: {', '.join(_KINDS)}"
         )
     return tuple(kinds)
+
+
+def _hybrid(config: Lookup, layers: int) -> list[str] | None:
+    """Types of layers as files of two families say them, in place of ``layer_types``; None if they do not."""
+    if (every := config("full_attention_interval")) is not None:
+        attend = set(range(every - 1, layers, every))
+    elif (said := config("linear_attn_config")) is not None:
+        attend = {number - 1 for number in said["full_attn_layers"]}
+    else:
+        return None
+    return ["full_attention" if layer in attend else "linear_attention" for layer in range(layers)]
 
 
 def _attention(config: Lookup, layer: int, kind: str) -> LayerCache:
@@ -146,12 +166,43 @@ def _latent(config: Lookup, layer: int, kind: str) -> LayerCache:
     return LayerCache(kind, "full", tuple(tensors))
 
 
+def _delta_net(config: Lookup, layer: int, kind: str) -> LayerCache:
+    """Gated DeltaNet: a matrix for each head of values, and what the convolution before it still has to see."""
+    del layer
+    heads, values = _said(config, "linear_num_value_heads"), _said(config, "linear_value_head_dim")
+    keys = _said(config, "linear_key_head_dim")
+    channels = 2 * keys * _said(config, "linear_num_key_heads") + heads * values
+    return _state(kind, (heads, keys, values), channels, _said(config, "linear_conv_kernel_dim"))
+
+
+def _kimi_delta(config: Lookup, layer: int, kind: str) -> LayerCache:
+    """Kimi's: as gated DeltaNet, with as many heads of keys as of values, and all of one dim."""
+    del layer
+    nested = config("linear_attn_config") or {}
+
+    def said(key: str, in_files: str) -> int:
+        return _said(nested.get, in_files) if in_files in nested else _said(config, key)
+
+    heads, dim = said("linear_num_heads", "num_heads"), said("linear_head_dim", "head_dim")
+    kernel = said("linear_conv_kernel_dim", "short_conv_kernel_size")
+    return _state(kind, (heads, dim, dim), 3 * heads * dim, kernel)
+
+
+def _state(kind: str, matrices: tuple[int, ...], channels: int, kernel: int) -> LayerCache:
+    state = CachedTensor("state", matrices, "float32")
+    return LayerCache(
+        kind, "recurrent", (state, CachedTensor("convolution's inputs", (channels, kernel - 1)))
+    )
+
+
 _KINDS: dict[str, Callable[[Lookup, int, str], LayerCache]] = {
     "full_attention": _attention,
     "sliding_attention": _attention,
     "latent_attention": _latent,
     INDEXED: _latent,
     SHARED_INDEX: _latent,
+    DELTA_NET: _delta_net,
+    KIMI_DELTA: _kimi_delta,
 }
 
 
@@ -172,3 +223,8 @@ def _said(config: Lookup, key: str) -> int:
 def token_bytes(caches: Sequence[LayerCache], dtype: str) -> int:
     """Bytes of one token over those of these layers whose cache grows with tokens."""
     return sum(cache.bytes(dtype) for cache in caches if cache.per_token)
+
+
+def state_bytes(caches: Sequence[LayerCache], dtype: str) -> int:
+    """Bytes of one state over those of these layers that are recurrent."""
+    return sum(cache.bytes(dtype) for cache in caches if not cache.per_token)

@@ -47,6 +47,11 @@ class ModelInfo:
     head_cost: float
     caches: tuple[LayerCache, ...] = ()
 
+    @property
+    def recurrent(self) -> frozenset[int]:
+        """Layers that have a state in place of something for each token."""
+        return frozenset(layer for layer, cache in enumerate(self.caches) if not cache.per_token)
+
 
 def read_model_info(model_dir: Path) -> ModelInfo:
     """Read a Hugging Face directory without loading weights, or a timed model's (see ``model.timed_model``).

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.model.layer_cache import LayerCache
+from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
+from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
 
 
@@ -24,6 +27,7 @@ class TorchPagedKV:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        num_states: int = 0,
     ) -> None:
         self.layers = layers
         self.num_blocks = num_blocks
@@ -34,8 +38,12 @@ class TorchPagedKV:
         # Zeros, as a padded row of a never written block must be finite.
         self._pools = [
             tuple(torch.zeros(rows, *tensor.shape, dtype=dtype, device=device) for tensor in cache.tensors)
+            if cache.per_token
+            else ()
             for cache in caches
         ]
+        recurrent = {n: cache for n, cache in zip(layers, caches, strict=True) if not cache.per_token}
+        self.states = StateMemory(recurrent, num_states, dtype, device) if recurrent else None
         self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
 
     def pools(self, layer: int) -> tuple[torch.Tensor, ...]:
@@ -99,7 +107,8 @@ class TorchPagedKV:
         return [(pool.data_ptr() + block * size, size) for pool, size in sizes]
 
     def regions(self) -> list[tuple[int, int]]:
-        return [(pool.data_ptr(), pool.numel() * pool.element_size()) for pool in self._flat(self.layers)]
+        pools = [(pool.data_ptr(), pool.numel() * pool.element_size()) for pool in self._flat(self.layers)]
+        return pools if self.states is None else [*pools, self.states.whole()]
 
     def _flat(self, layers: range) -> Iterator[torch.Tensor]:
         for layer in layers:
@@ -154,6 +163,11 @@ class PagedCache(Cache):
         wave.pools = None
         return _gathered(keys, key_states, wave), _gathered(values, value_states, wave)
 
+    def mix(self, mixer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        """What a recurrent layer's mixer makes of the current wave ``[1, tokens, hidden]``."""
+        assert self._kv.states is not None
+        return mix_wave(mixer, hidden, current_wave(), self._kv.states)
+
     def index_keys(self, layer: int) -> torch.Tensor | None:
         """The pool ``[num_blocks * block, 1, dim]`` of what a layer's indexer compares with."""
         return self._kv.pools(layer)[2]
@@ -188,6 +202,10 @@ class ShapeRecorder(Cache):
         self.shapes[layer_idx] = [(states.shape[1], states.shape[3]) for states in (key_states, value_states)]
         current_wave().answered = key_states, value_states
         return key_states, value_states
+
+    def mix(self, mixer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+        out, self.shapes[int(mixer.layer_idx)] = learn_state(mixer, hidden)  # type: ignore[arg-type]
+        return out
 
     def index_keys(self, layer: int) -> torch.Tensor | None:
         """There is no pool; who asks says by ``update_indexer`` what it would keep there."""

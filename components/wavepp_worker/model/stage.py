@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 Activations = dict[str, torch.Tensor]
 """What one stage sends to the next: named tensors whose first dimension is the wave's tokens."""
+
+
+@dataclass(frozen=True)
+class ChunkState:
+    """Where recurrent layers find a request's state and leave it: blocks of the stage's state memory.
+
+    Attributes:
+        before: holds the state after ``start`` tokens; None where nothing comes before the chunk.
+        after: receives the state after the chunk; may be ``before``.
+        snapshots: by position in ``(start, start + length]``, what receives the state after that many tokens.
+    """
+
+    before: int | None
+    after: int
+    snapshots: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -20,12 +36,14 @@ class Chunk:
         length: number of new tokens, at least 1.
         block_table: int64 ``[>= ceil((start + length) / block)]``, physical block of each logical block.
         wants_logits: whether the last stage shall return the logits of the chunk's last token.
+        state: for stages with recurrent layers; None for others.
     """
 
     start: int
     length: int
     block_table: torch.Tensor
     wants_logits: bool
+    state: ChunkState | None = None
 
 
 class Completion(Protocol):
@@ -80,7 +98,11 @@ class PagedKV(BlockMemory, Protocol):
     layers: range
     block_size: int
     bytes_per_token: int
-    """Bytes that one token takes over all of ``layers``."""
+    """Bytes that one token takes over all of ``layers``; 0 if none of them keeps anything for each token."""
+
+    @property
+    def states(self) -> BlockMemory | None:
+        """The states of recurrent layers; None where there are none."""
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         """Copy tokens ``[start, end)`` out: a uint8 CPU tensor ``[bytes_per_token * (end - start)]``.
@@ -110,9 +132,16 @@ class StageModel(Protocol):
     num_layers: int
     vocab_size: int
     dtype: torch.dtype
+    attends: bool
+    """Whether some of the layers keep something for each token, in blocks of the KV memory."""
+    recurrent: bool
+    """Whether some of the layers have a state, so that chunks have to come with one."""
 
-    def make_kv(self, num_blocks: int, block_size: int) -> PagedKV:
-        """Allocate paged KV memory for ``num_blocks`` blocks of ``block`` tokens."""
+    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> PagedKV:
+        """Allocate paged KV memory for ``num_blocks`` blocks of ``block_size`` tokens.
+
+        ``num_states``: blocks of the state memory, where layers are recurrent.
+        """
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """Run one wave.

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
-from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.stage import Activations, BlockMemory, Chunk, PagedKV, StageOutput
 from wavepp_worker.model.timed_model import TimedModel
 from wavepp_worker.model.virtual_device import Clock, Ending, Queue
 
@@ -37,6 +37,7 @@ class TimedKV:
         self.block_size = block_size
         self.device = torch.device("cpu")
         self.bytes_per_token = _ENTRY_BYTES * len(layers)
+        self.states: BlockMemory | None = None
         self._model = model
         self._out, self._in = Queue(clock), Queue(clock)
         # Per block: end position and hash, and until when some engine works with it.
@@ -157,12 +158,14 @@ class TimedStage:
         self.num_layers = model.layers
         self.vocab_size = model.vocabulary
         self.dtype = torch.bfloat16
+        self.attends, self.recurrent = True, False
         self.device = torch.device("cpu")
         self._model = model
         self._clock = clock
         self._compute, self._link = Queue(clock), Queue(clock)
 
-    def make_kv(self, num_blocks: int, block_size: int) -> TimedKV:
+    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> TimedKV:
+        del num_states
         return TimedKV(self._model, self.layers, num_blocks, block_size, self._clock)
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:

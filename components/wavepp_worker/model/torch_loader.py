@@ -22,6 +22,7 @@ from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
 from wavepp_worker.model.native_attention import reads_in_place
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
+from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
 from wavepp_worker.model.stored_tensors import expanded_tensors
 from wavepp_worker.model.thin_linear import make_thin
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
@@ -84,6 +85,9 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
         if caches[i].kind == INDEXED:
             attention = model.base_model.layers[i].self_attn
             attention.indexer = PagedIndexer(attention.indexer)
+        elif (mixer := mixer_name(model.base_model.layers[i])) is not None:
+            layer = model.base_model.layers[i]
+            setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
     in_place = _check_layers(model, layers, parts, caches)
     return TorchStage(model, layers, caches, in_place)
 
@@ -141,7 +145,6 @@ def _check_layers(
         lengths=[2],
         decode=False,
         positions=torch.arange(2, device=device)[None],
-        write_slots=torch.arange(2, device=device),
         tables=[],
         block_size=1,
     )
@@ -149,7 +152,7 @@ def _check_layers(
     hidden = model.config.hidden_size
     data = torch.zeros(2, dtype=torch.int64) if first else torch.zeros(2, hidden, dtype=model.dtype)
     recorder = ShapeRecorder()
-    expected = {i: parts.windows[i] for i in layers}
+    expected = {i: parts.windows[i] for i in layers if caches[i].per_token}
     name = model.config.model_type
     if caches[layers.start].kind == SHARED_INDEX:
         wave.entering_picked = torch.zeros(1, 2, 1, dtype=torch.int32, device=device)
@@ -163,7 +166,7 @@ def _check_layers(
         raise ConfigError(
             f"model: the architecture {name} is not supported: its layers pass on more than one tensor"
         )
-    if wave.windows != expected or recorder.shapes.keys() != expected.keys():
+    if wave.windows != expected or recorder.shapes.keys() != set(layers):
         raise ConfigError(
             f"model: the architecture {name} is not supported: its layers attend with windows {wave.windows} "
             f"where the configuration says {expected}"
@@ -172,8 +175,8 @@ def _check_layers(
         declared, kept = [tensor.shape for tensor in caches[i].tensors], recorder.shapes[i]
         if kept != declared:
             raise ConfigError(
-                f"model: the architecture {name} is not supported: layer {i} keeps {kept} of a token, where layers of "
-                f"its kind, {caches[i].kind}, keep {declared}"
+                f"model: the architecture {name} is not supported: layer {i} keeps {kept}, where layers of its kind, "
+                f"{caches[i].kind}, keep {declared}"
             )
     in_place = {
         i

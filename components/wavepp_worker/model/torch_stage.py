@@ -73,12 +73,16 @@ class TorchStage:
         self._model = model
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place
+        self.attends = any(cache.per_token for cache in self._caches)
+        self.recurrent = not all(cache.per_token for cache in self._caches)
         kinds = [cache.kind for cache in caches]
         self._takes_picked = kinds[layers.start] == SHARED_INDEX
         self._hands_picked = layers.stop < len(kinds) and kinds[layers.stop] == SHARED_INDEX
 
-    def make_kv(self, num_blocks: int, block_size: int) -> TorchPagedKV:
-        return TorchPagedKV(self.layers, self._caches, num_blocks, block_size, self.dtype, self.device)
+    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> TorchPagedKV:
+        return TorchPagedKV(
+            self.layers, self._caches, num_blocks, block_size, self.dtype, self.device, num_states
+        )
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:
         """See ``StageModel``.
@@ -90,6 +94,9 @@ class TorchStage:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
         wave = lay_out_wave(chunks, kv.block_size, self.device)
         data = self._checked(inputs, wave)
+        if self.attends:
+            # A block table that is too short is found before anything is computed.
+            _ = wave.write_slots
         if self._takes_picked:
             wave.entering_picked = _picked(inputs, wave).to(self.device)
         with torch.inference_mode(), running(wave):

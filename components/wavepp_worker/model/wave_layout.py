@@ -12,7 +12,7 @@ import torch
 
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.native_attention import RequestSpans
-from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.stage import Chunk, ChunkState
 
 
 def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int) -> torch.Tensor:
@@ -43,9 +43,9 @@ class WaveLayout:
         lengths: new tokens of each chunk.
         decode: whether every chunk is a single token after a prefix.
         positions: int64 ``[1, tokens]``.
-        write_slots: int64 ``[tokens]``, pool rows that receive the new keys and values.
         tables: each request's block table, int64 on the CPU.
         block_size: tokens per block.
+        states: where each chunk's state is, for recurrent layers.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
         leaving: activations ``[1, tokens, hidden]`` for the next stage.
         entering_picked: what an indexer of an earlier stage picked for the first layers here.
@@ -60,9 +60,9 @@ class WaveLayout:
     lengths: list[int]
     decode: bool
     positions: torch.Tensor
-    write_slots: torch.Tensor
     tables: list[torch.Tensor]
     block_size: int
+    states: list[ChunkState | None] = field(default_factory=list)
     entering: torch.Tensor | None = None
     leaving: torch.Tensor | None = None
     entering_picked: torch.Tensor | None = None
@@ -72,6 +72,19 @@ class WaveLayout:
     answered: tuple[torch.Tensor, torch.Tensor] | None = None
     as_answered: set[int] = field(default_factory=set)
     _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+
+    @cached_property
+    def write_slots(self) -> torch.Tensor:
+        """Int64 ``[tokens]``, pool rows that receive the new keys and values.
+
+        Raises:
+            WaveppError: a block table is too short.
+        """
+        slots = [
+            token_slots(table, start, start + length, self.block_size)
+            for table, start, length in zip(self.tables, self.starts, self.lengths, strict=True)
+        ]
+        return torch.cat(slots).to(self.positions.device)
 
     @cached_property
     def read_slots(self) -> torch.Tensor | None:
@@ -98,7 +111,7 @@ class WaveLayout:
 
     @property
     def tokens(self) -> int:
-        return len(self.write_slots)
+        return sum(self.lengths)
 
     def decode_mask(self, window: int | None) -> torch.Tensor | None:
         """Bool ``[chunks, 1, 1, longest]``: what each decode token attends; None when that is everything."""
@@ -117,26 +130,21 @@ def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> 
     """Lay out ``chunks``.
 
     Raises:
-        WaveppError: a chunk is empty or its block table is too short.
+        WaveppError: a chunk is empty.
     """
     starts, lengths = [c.start for c in chunks], [c.length for c in chunks]
     if not chunks or min(lengths) < 1 or min(starts) < 0:
         raise WaveppError(
             f"a wave needs chunks of at least one token, not starts {starts} and lengths {lengths}"
         )
-    tables = [c.block_table.cpu() for c in chunks]
-    write_slots = [
-        token_slots(table, c.start, c.start + c.length, block_size)
-        for table, c in zip(tables, chunks, strict=True)
-    ]
     return WaveLayout(
         starts=starts,
         lengths=lengths,
         decode=max(lengths) == 1 and min(starts) > 0,
         positions=torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None].to(device),
-        write_slots=torch.cat(write_slots).to(device),
-        tables=tables,
+        tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
+        states=[c.state for c in chunks],
     )
 
 

@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.block_keys import KEY_BYTES
 from wavepp_worker.cache.moves import Copy, Move, Tier
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import AuditError
+from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.model.stage import BlockMemory
+from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers import tier_store
 from wavepp_worker.runtime.tiers.disk_tier import DiskTier
@@ -299,26 +303,38 @@ def rank_config(disk_path: Path, **changes: object) -> RankConfig:
         "block_size": 4,
         "key_secret_id": "a",
     }
-    fields |= {"host_blocks": 2, "disk_blocks": 3, "disk_path": str(disk_path)}
+    fields["disk_path"] = str(disk_path)
     return RankConfig(**(fields | changes))  # type: ignore[arg-type]
 
 
+def windows(disk_blocks: int = 3) -> list[tuple[WindowSpec, BlockMemory]]:
+    """Of attention, and of recurrent layers."""
+    state = LayerCache("test", "recurrent", (CachedTensor("state", (3, 4), "float32"),))
+    states = StateMemory({3: state}, 4, torch.float32, torch.device("cpu"))
+    return [
+        (WindowSpec("attention", "full", 6, host_blocks=2, disk_blocks=disk_blocks), kv_memory()),
+        (WindowSpec("states", "recurrent", 4, host_blocks=1, disk_blocks=2), states),
+    ]
+
+
 def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
-    store = open_tiers(rank_config(tmp_path), kv_memory())
+    store = open_tiers(rank_config(tmp_path), windows())
     store.run(
         [
             Move(0, key(7), None, (Tier.DEVICE, 0), (Tier.HOST, 1)),
             Move(0, key(7), None, (Tier.HOST, 1), (Tier.DISK, 2)),
             Move(0, key(8), key(7), (Tier.DEVICE, 1), (Tier.DISK, 0)),
+            Move(1, key(8), None, (Tier.DEVICE, 3), (Tier.DISK, 1)),
         ]
     )
     store.close()
     store.close()
-    store = open_tiers(rank_config(tmp_path), kv_memory())
+    store = open_tiers(rank_config(tmp_path), windows())
     assert [(block.key, block.parent, block.slot) for block in store.restore(0)] == [
         (key(7), None, 2),
         (key(8), key(7), 0),
     ]
+    assert [(block.key, block.parent, block.slot) for block in store.restore(1)] == [(key(8), None, 1)]
     store.close()
     for change in (
         {"model_id": "other"},
@@ -327,11 +343,11 @@ def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
         {"ranks": 3},
         {"key_secret_id": "b"},
     ):
-        changed = open_tiers(rank_config(tmp_path, **change), kv_memory())
+        changed = open_tiers(rank_config(tmp_path, **change), windows())
         assert changed.restore(0) == []
         changed.run([Move(0, key(7), None, (Tier.DEVICE, 0), (Tier.DISK, 2))])
         changed.close()
-    assert open_tiers(rank_config(tmp_path, disk_blocks=0), kv_memory()).restore(0) == []
+    assert open_tiers(rank_config(tmp_path), windows(disk_blocks=0)).restore(0) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

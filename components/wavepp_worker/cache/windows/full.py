@@ -14,6 +14,7 @@ class FullWindow(AttentionWindow):
     """Blocks below their parents, on tiers that never get faster down a prefix; look-ups take O(log n) probes."""
 
     prefix_tree = True
+    outlives_process = True
 
     def needed(self, end: int) -> range:
         return range(end)

@@ -23,6 +23,7 @@ class RecurrentWindow(Window):
     """
 
     leaves_snapshots: ClassVar[bool] = True
+    outlives_process: ClassVar[bool] = True
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.interval is not None and (spec.interval < 1 or spec.interval % block_size):
@@ -60,7 +61,7 @@ class RecurrentWindow(Window):
 
     def usable(self, keys: Sequence[bytes], limit: int, pinnable: int) -> int:
         nodes = self.tree.nodes
-        for end in sorted({node.depth + 1 for node in nodes.values() if node.depth < limit}, reverse=True):
+        for end in range(min(limit, len(keys)), 0, -1):
             cost = pin_cost(nodes.get(keys[end - 1]))
             if cost is not None and cost <= pinnable:
                 return end

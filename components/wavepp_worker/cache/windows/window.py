@@ -37,6 +37,7 @@ class Window(ABC):
     Attributes:
         prefix_tree: whether its blocks have parents, so that what is present is monotone along a prefix.
         leaves_snapshots: whether requests can resume only where an earlier one was made to leave something.
+        outlives_process: whether what is on disk can be found again after a restart.
 
     Raises:
         ConfigError: a window of this kind cannot work like that.
@@ -44,6 +45,7 @@ class Window(ABC):
 
     prefix_tree: ClassVar[bool] = False
     leaves_snapshots: ClassVar[bool] = False
+    outlives_process: ClassVar[bool] = False
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.blocks < 1 or spec.host_blocks < 0 or spec.disk_blocks < 0:

@@ -87,7 +87,7 @@ class PrefillEngine:
         self._profiler = Profiler(config.pp, self._replies.profiles, always_on=config.timeline is not None)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
-            config, self.info.model_id, self._state, self._replies, self._inquiry, on_index, on_handed_off
+            config, self.info, self._state, self._replies, self._inquiry, on_index, on_handed_off
         )
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 

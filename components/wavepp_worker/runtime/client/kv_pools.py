@@ -7,6 +7,9 @@ from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
+SNAPSHOT_TOKENS = 1024
+"""Default of ``snapshot_interval``, up to the next multiple of the block size."""
+
 
 def pool_blocks(config: EngineConfig) -> list[int]:
     """KV blocks of each rank's device.
@@ -43,6 +46,40 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
             f"disk tier; set disk_kv_tokens to at least {config.block_size}, or leave disk_path out"
         )
     return list(zip(*tiers, strict=True))
+
+
+def snapshot_interval(config: EngineConfig) -> int:
+    """Tokens between two snapshots of recurrent layers.
+
+    Raises:
+        ConfigError: ``snapshot_interval`` is no multiple of the block size.
+    """
+    wanted = config.snapshot_interval
+    whole = -(-(wanted or SNAPSHOT_TOKENS) // config.block_size) * config.block_size
+    if wanted not in (None, whole):
+        raise ConfigError(
+            f"snapshot_interval: {wanted} is no multiple of block_size={config.block_size}, and only whole blocks can "
+            f"be reused; make it {whole}"
+        )
+    return whole
+
+
+def state_blocks(config: EngineConfig) -> list[tuple[int, int, int]]:
+    """States of recurrent layers of each rank: on its device, in host memory, on disk.
+
+    Raises:
+        ConfigError: as for ``snapshot_interval`` and ``per_rank``.
+    """
+    interval = snapshot_interval(config)
+    if config.state_blocks is None:
+        device = [config.max_num_seqs + tokens // interval for tokens in per_rank(config, "kv_tokens")]
+    else:
+        device = per_rank(config, "state_blocks")
+    below = [
+        [-(-tokens // interval) for tokens in per_rank(config, key)]
+        for key in ("host_kv_tokens", "disk_kv_tokens")
+    ]
+    return list(zip(device, *below, strict=True))
 
 
 def headroom_blocks(config: EngineConfig, blocks: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.stage_loader import resolve_dtype
@@ -14,7 +15,13 @@ from wavepp_worker.runtime.client.config_checks import (
     ownership_of,
     transport_of,
 )
-from wavepp_worker.runtime.client.kv_pools import headroom_blocks, pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import (
+    headroom_blocks,
+    pool_blocks,
+    snapshot_interval,
+    state_blocks,
+    tier_blocks,
+)
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 
@@ -41,9 +48,14 @@ def rank_configs(
     check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
     transport = transport_of(config)
+    if transport != "none" and info.recurrent:
+        raise ConfigError(
+            f"handoff is {config.handoff}, but {config.model} has recurrent layers, whose state is not handed over "
+            "yet; set handoff to none"
+        )
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
-    tiers = tier_blocks(config)
+    tiers, states = tier_blocks(config), state_blocks(config)
     ownership = ownership_of(config)
     order = order_of(config, ownership)
     max_passed = config.order_max_passed_tokens
@@ -67,6 +79,10 @@ def rank_configs(
             blocks=blocks[rank],
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],
+            state_blocks=states[rank][0],
+            host_state_blocks=states[rank][1],
+            disk_state_blocks=states[rank][2],
+            snapshot_interval=snapshot_interval(config),
             disk_path=str(config.disk_path or ""),
             key_secret_id=key_secret_id,
             admission=config.admission,

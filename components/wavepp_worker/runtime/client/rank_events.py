@@ -17,6 +17,8 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
+from wavepp_worker.model.model_info import ModelInfo
+from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.inquiry import Inquiry
@@ -59,7 +61,7 @@ class RankEvents:
     def __init__(
         self,
         config: EngineConfig,
-        model_id: str,
+        info: ModelInfo,
         state: EngineState,
         replies: Replies,
         inquiry: Inquiry,
@@ -71,7 +73,8 @@ class RankEvents:
         self._inquiry = inquiry
         self._on_index = on_index
         self._on_handed_off = on_handed_off
-        self._index = IndexFeed(config.pp, config.block_size, model_id)
+        self._reporting = _reporting_ranks(config, info)
+        self._index = IndexFeed(len(self._reporting), config.block_size, info.model_id)
         self._request_timeout = config.request_timeout
         self._wave_timeout = config.wave_timeout
         self._awake = AwakeClock()
@@ -100,7 +103,8 @@ class RankEvents:
                 with state.lock:
                     state.roster.alive(event.rank, self._awake.seconds)
             case CacheChanges():
-                for delta in self._index.apply(event):
+                deltas = self._index.apply(event) if event.rank in self._reporting else []
+                for delta in deltas:
                     if self._on_index is not None:
                         self._on_index(delta)
             case Failed():
@@ -176,3 +180,15 @@ class RankEvents:
         if follows.unwanted is not None:
             text = f"no decode worker took the KV of request {follows.unwanted} in time"
             self._state.abort(follows.unwanted, HandoffError(text))
+
+
+def _reporting_ranks(config: EngineConfig, info: ModelInfo) -> frozenset[int]:
+    """The ranks that have attention, and so know which blocks a prompt begins with.
+
+    None where rank 0 has none, as it is the one that says what blocks are of: a router is not told anything then.
+    """
+    if not info.recurrent:
+        return frozenset(range(config.pp))
+    layers = partition_layers(info, config.pp, config.partition)
+    attend = frozenset(rank for rank, those in enumerate(layers) if not info.recurrent.issuperset(those))
+    return attend if 0 in attend else frozenset()

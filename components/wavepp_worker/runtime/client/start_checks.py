@@ -17,7 +17,7 @@ from wavepp_worker.runtime.client.config_checks import (
 )
 from wavepp_worker.runtime.client.disk_room import check_room, disk_use
 from wavepp_worker.runtime.client.kv_budget import with_pools
-from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, state_blocks, tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -37,6 +37,7 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
         check_device(config.device)
     config = with_pools(config, shape)
     pool_blocks(config)
+    state_blocks(config)
     if shape.context_length is not None:
         longest_prompt(config, shape.context_length)
     order_of(config, ownership_of(config))

@@ -48,6 +48,14 @@ class EngineConfig(Settings):
     """Tokens of KV each rank can keep in host memory beside that; what the device evicts goes there."""
     disk_kv_tokens: Annotated[int | tuple[int, ...], AtLeast(0)] = 0
     """Tokens of KV each rank can keep on disk under ``disk_path``; what the host evicts goes there."""
+    snapshot_interval: int | None = Field(default=None, ge=1)
+    """Of models with recurrent layers: tokens between two snapshots of their state, at which prompts can be resumed; a
+    multiple of ``block_size``. Default: 1024, or the next multiple. Snapshots are taken as well where a prompt ends,
+    and where others leave it."""
+    state_blocks: Annotated[int | tuple[int, ...] | None, AtLeast(2)] = None
+    """Of models with recurrent layers: states each rank can hold on its device, one for each request that runs and one
+    for each snapshot. Default: ``max_num_seqs``, and one for each ``snapshot_interval`` of ``kv_tokens``. Host memory
+    and disk keep one for each ``snapshot_interval`` of their tokens."""
     disk_path: Path | None = None
     """Directory of the disk tier; its contents survive a restart. Each replica needs its own, which ``dynamo serve``
     sees to."""

@@ -18,6 +18,10 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         blocks: KV blocks of this rank.
         host_blocks: blocks of its host-memory tier; 0 for none.
         disk_blocks: blocks of its disk tier; 0 for none.
+        state_blocks: states of recurrent layers of this rank: of requests that run, and snapshots.
+        host_state_blocks: snapshots in its host-memory tier.
+        disk_state_blocks: snapshots in its disk tier.
+        snapshot_interval: tokens between two snapshots of a prompt.
         disk_path: directory of the disk tier.
         key_secret_id: tells secrets of block keys apart; a disk tier filled under another one is of no use.
         admission: ``lockstep`` or ``wave``.
@@ -51,6 +55,10 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     host_blocks: int
     disk_blocks: int
+    state_blocks: int
+    host_state_blocks: int
+    disk_state_blocks: int
+    snapshot_interval: int
     disk_path: str
     key_secret_id: str
     admission: str

@@ -15,7 +15,7 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog, Watched
-from wavepp_worker.model.stage import PagedKV, StageModel
+from wavepp_worker.model.stage import BlockMemory, PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
@@ -87,19 +87,42 @@ def load_device(config: RankConfig) -> StageDevice:
             )
         name = f"cuda:{config.rank % count}"
     stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), name)
-    kv = stage.make_kv(config.blocks, config.block_size)
-    return StageDevice(stage, kv, open_tiers(config, kv))
+    kv = stage.make_kv(config.blocks, config.block_size, config.state_blocks)
+    return StageDevice(stage, kv, open_tiers(config, window_memories(config, stage, kv)))
+
+
+def window_memories(
+    config: RankConfig, stage: StageModel, kv: PagedKV
+) -> list[tuple[WindowSpec, BlockMemory]]:
+    """What the rank's layers keep, one window for each way in which a cache is kept, and where its blocks are."""
+    windows: list[tuple[WindowSpec, BlockMemory]] = []
+    if stage.attends:
+        attention = WindowSpec(
+            "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
+        )
+        windows.append((attention, kv))
+    if kv.states is not None:
+        recurrent = WindowSpec(
+            "states",
+            "recurrent",
+            config.state_blocks,
+            host_blocks=config.host_state_blocks,
+            disk_blocks=config.disk_state_blocks,
+            interval=config.snapshot_interval,
+        )
+        windows.append((recurrent, kv.states))
+    return windows
 
 
 def make_rank(
     config: RankConfig, device: StageDevice, events: EventSink, gate: WaveGate, recorder: Recorder
 ) -> RankParts:
     """The rank's books, with what its disk tier kept, and its hand-off."""
-    window = WindowSpec(
-        "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
-    )
-    cache = RankCache([window], config.block_size)
-    cache.restore((block.key, block.parent, block.slot) for block in device.tiers.restore(0))
+    specs = [spec for spec, _ in window_memories(config, device.stage, device.kv)]
+    cache = RankCache(specs, config.block_size)
+    for window in range(len(specs)):
+        found = device.tiers.restore(window)
+        cache.restore(((block.key, block.parent, block.slot) for block in found), window)
     parts = make_parts(
         cache,
         device.tiers,

@@ -10,7 +10,7 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
-from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageModel, StageOutput
+from wavepp_worker.model.stage import Activations, Chunk, ChunkState, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
 from wavepp_worker.runtime.protocol.waves import Ending, Span, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
@@ -152,4 +152,15 @@ def _endings(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> tuple[En
 
 def _chunk(local: LocalRequest, span: Span) -> Chunk:
     assert local.table is not None, "materialised before its first wave"
-    return Chunk(span.start, span.length, local.table, wants_logits=span.last)
+    return Chunk(span.start, span.length, local.table, span.last, _chunk_state(local, span))
+
+
+def _chunk_state(local: LocalRequest, span: Span) -> ChunkState | None:
+    """Where the chunk's state is, if some of this rank's layers are recurrent."""
+    claimed = local.materialised
+    assert claimed is not None, "materialised before its first wave"
+    for window, state in enumerate(claimed.states):
+        if state is not None:
+            before = claimed.resume[window] if span.start == local.endpoint else state
+            return ChunkState(before, state, local.snapshots[window])
+    return None

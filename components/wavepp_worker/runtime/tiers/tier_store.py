@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from wavepp_worker.cache.moves import Copy, Move, Tier
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import CacheCorrupt
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
@@ -22,6 +23,10 @@ STAGING_BYTES = 16 << 20
 """Most bytes gathered at once between two tiers (or one block): few copies, yet buffers the allocators reuse.
 
 On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped anew."""
+
+
+_FILES = {"full": "blocks", "recurrent": "states"}
+"""How the names of the disk tiers' files end, by kind of window."""
 
 
 class BlocksLost(CacheCorrupt):
@@ -40,33 +45,41 @@ class BlocksLost(CacheCorrupt):
 
 @dataclass(frozen=True)
 class WindowTiers:
-    """Where the blocks of one window are; slots of each tier count from 0."""
+    """Where the blocks of one window are; slots of each tier count from 0.
+
+    Attributes:
+        origins: what blocks are of, which the disk keeps beside their bytes; None where nobody asks for that.
+    """
 
     memory: BlockMemory
     host_blocks: int = 0
     disk: DiskTier | None = None
+    origins: BlockOrigins | None = None
 
 
-def open_tiers(config: RankConfig, memory: BlockMemory) -> TierStore:
-    """The tiers of a rank with one window; its disk tier is the file ``rank<n>.blocks`` in ``disk_path``.
+def open_tiers(config: RankConfig, windows: Sequence[tuple[WindowSpec, BlockMemory]]) -> TierStore:
+    """The tiers of a rank's windows; their disk tiers are files in ``disk_path``.
 
     Raises:
-        ConfigError: the host tier cannot be had, or ``DiskStore`` refuses the file.
+        ConfigError: the host tier cannot be had, or ``DiskStore`` refuses a file.
     """
-    disk = origins = None
-    if config.disk_blocks:
-        first, end = config.layers
-        # One rank tells the engine what blocks are of.
-        origins = BlockOrigins(config.block_size) if config.first else None
-        fingerprint = (
-            f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
-            f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}, "
-            f"keys {config.key_secret_id}"
-        )
-        path = Path(config.disk_path) / f"rank{config.rank}.blocks"
-        room = origin_bytes(config.block_size) if config.first else 0
-        disk = DiskTier(path, config.disk_blocks, memory.block_bytes, fingerprint, room)
-    return TierStore([WindowTiers(memory, config.host_blocks, disk)], origins)
+    first, end = config.layers
+    fingerprint = (
+        f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
+        f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}, "
+        f"keys {config.key_secret_id}"
+    )
+    opened = []
+    for spec, memory in windows:
+        disk = origins = None
+        if spec.disk_blocks:
+            # One rank tells the engine what blocks are of.
+            origins = BlockOrigins(config.block_size) if config.first and spec.kind == "full" else None
+            room = origin_bytes(config.block_size) if origins is not None else 0
+            path = Path(config.disk_path) / f"rank{config.rank}.{_FILES[spec.kind]}"
+            disk = DiskTier(path, spec.disk_blocks, memory.block_bytes, fingerprint, room)
+        opened.append(WindowTiers(memory, spec.host_blocks, disk, origins))
+    return TierStore(opened)
 
 
 class TierStore:
@@ -79,17 +92,16 @@ class TierStore:
 
     Args:
         windows: by window index. All memories are on one device.
-        origins: what blocks are of, which the disk keeps beside their bytes; None where nobody asks for that.
 
     Raises:
         ConfigError: the host tier cannot be had.
     """
 
-    def __init__(self, windows: Sequence[WindowTiers], origins: BlockOrigins | None = None) -> None:
+    def __init__(self, windows: Sequence[WindowTiers]) -> None:
         self._windows = tuple(windows)
-        self.origins = origins
+        self.origins = next((window.origins for window in windows if window.origins is not None), None)
         self._disks = [window.disk for window in windows if window.disk is not None]
-        self._device = self._windows[0].memory.device
+        self._device = next((window.memory.device for window in self._windows), torch.device("cpu"))
         self._queued: torch.cuda.Event | None = None
         self._hosts = [
             HostMemory(window.host_blocks, window.memory.block_bytes, self._device)
@@ -160,7 +172,7 @@ class TierStore:
 
     def restore(self, window: int) -> list[StoredSlot]:
         """What the disk tier of ``window`` kept, see ``DiskStore.records``; where origins are kept, with its origin."""
-        disk, origins = self._windows[window].disk, self.origins
+        disk, origins = self._windows[window].disk, self._windows[window].origins
         stored = disk.restore() if disk is not None else []
         if origins is None:
             return stored
@@ -242,9 +254,9 @@ class TierStore:
         return []
 
     def _write(self, disk: DiskTier, batch: list[Move], rows: Iterable[torch.Tensor]) -> list[Move]:
-        failed = []
+        failed, origins = [], self._windows[batch[0].window].origins
         for move, row in zip(batch, rows, strict=True):
-            origin = self.origins.packed(move.key) if self.origins is not None else b""
+            origin = origins.packed(move.key) if origins is not None else b""
             if not disk.write(move.target[1], move.key, move.parent, row.numpy(), origin):
                 failed.append(move)
         return failed
