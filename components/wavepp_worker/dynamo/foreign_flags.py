@@ -107,6 +107,11 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
             "publish_kv_events publish_events_and_metrics",
             "true",
         ),
+        **_several(
+            "metrics are always at /metrics of DYN_SYSTEM_PORT",
+            "publish_metrics",
+            "true",
+        ),
         **_several(f"{_COMPILED}", "enforce_eager disable_torch_compile", "true"),
         **_several(
             _COMPILED,
@@ -142,7 +147,10 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         ),
         **_several(_POOLING, "runner", "auto", "generate"),
         **_several(_POOLING, "convert pooler_config"),
-        **_several(_POOLING, "embedding_worker classify_worker", "false"),
+        **_several(
+            _POOLING, "embedding_worker embedding_frontend_tokenization classify_worker realtime", "false"
+        ),
+        **_several(_POOLING, "embedding_worker_processes", "1"),
         **_several(_GRAMMAR, "guided_decoding_backend", "llguidance", "guidance", "auto"),
         **_several(_GRAMMAR, "structured_outputs_config"),
         **_several(
@@ -150,6 +158,11 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
             f"--router-mode kv for that; {_LEAVE}",
             "conversation_affinity",
             "false",
+        ),
+        **_several(
+            f"a rank computes its layers on one device, so there are no DP ranks to choose from; {_LEAVE}",
+            "conversation_affinity_dp_rank_source",
+            "engine",
         ),
         **_several(_LORA, "enable_lora", "false"),
         **_several(_LORA, "max_loras max_lora_rank lora_modules max_cpu_loras lora_dtype default_mm_loras"),
@@ -170,7 +183,13 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         **_several(f"weights stay on the device; {_LEAVE}, and use more ranks", "cpu_offload_gb", "0"),
         **_several(
             _PROFILING,
-            "benchmark_mode benchmark_points_file benchmark_warmup_iterations benchmark_output_path",
+            "benchmark_collect_imbalanced benchmark_hybrid_live_state benchmark_randomize_kda_state",
+            "false",
+        ),
+        **_several(
+            _PROFILING,
+            "benchmark_mode benchmark_points_file benchmark_warmup_iterations benchmark_output_path "
+            "benchmark_max_batch_size",
         ),
         **_several(
             _PROFILING,
