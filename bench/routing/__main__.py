@@ -87,7 +87,7 @@ def main(
         list[int] | None, typer.Option(help="Shared by the requests of a workload; default: 0, 8 and 48.")
     ] = None,
     load_percent: Annotated[float, typer.Option(help="Of the replicas' time, for the trace.")] = 60.0,
-    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 131_072,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 65_536,
     rest: Annotated[int, typer.Option(help="Requests, one at a time, to the idle graph.")] = 60,
     out: Annotated[Path | None, typer.Option(help="Keep every answer in this JSON file.")] = None,
 ) -> None:

@@ -11,7 +11,7 @@ from wavepp_worker import token_ids
 from bench.routing.replica import LONGEST, TOKEN_IDS, WAVE_TOKENS, replica_cost
 from bench.trace.file import rate_for_load, read_trace
 
-PREFIX, OWN = 4096, 256
+PREFIX, OWN = 2048, 256
 """Tokens of a shared prefix, and of each request's own behind it."""
 CLIENTS = 4
 """Of each replica, in a closed loop."""
@@ -65,12 +65,15 @@ def replayed(trace: Path, requests: int, replicas: int, load: float) -> Workload
 
 
 def probes(workloads: list[Workload], requests: int, seed: int = 0) -> list[list[int]]:
-    """Prompts for an idle graph: beginnings of earlier ones, of any length, with a new end; some wholly new."""
+    """Prompts for an idle graph: beginnings of earlier ones, of any length, with a new end; some wholly new.
+
+    Half of those that begin as another begin as an earlier probe, so that much of them is surely cached somewhere.
+    """
     draw = random.Random(seed)
     known = [prompt for workload in workloads for prompt in workload.prompts]
-    made = []
+    made: list[list[int]] = []
     for _ in range(requests):
-        prompt = draw.choice(known)
+        prompt = draw.choice(made if made and draw.random() < 0.5 else known)
         kept = draw.choice((0, draw.randrange(len(prompt)), len(prompt)))
-        made.append([*prompt[:kept], *draw.choices(TOKEN_IDS, k=draw.randint(1, OWN))])
+        made.append([*prompt[: min(kept, LONGEST // 2)], *draw.choices(TOKEN_IDS, k=draw.randint(1, OWN))])
     return made

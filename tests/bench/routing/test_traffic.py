@@ -52,11 +52,16 @@ def test_a_trace_is_as_fast_as_keeps_the_replicas_busy(trace: Path) -> None:
     assert half[-1] == pytest.approx(2 * whole[-1]) == pytest.approx(4 * two[-1])
 
 
-def test_probes_begin_as_earlier_prompts_do_or_are_new() -> None:
+def test_probes_begin_as_earlier_prompts_and_probes_do_or_are_new() -> None:
     workload = shared(2, 10, replicas=2)
-    known = [tuple(prompt) for prompt in workload.prompts]
     made = probes([workload], 60)
     assert made == probes([workload], 60)
-    begun = [any(tuple(prompt[:64]) == each[:64] for each in known) for prompt in made]
-    assert 20 < sum(begun) < 58
-    assert all(1 <= len(prompt) <= PREFIX + 2 * OWN for prompt in made)
+    beginnings = {tuple(prompt[:64]) for prompt in workload.prompts}
+    begun = sum(tuple(prompt[:64]) in beginnings for prompt in made)
+    later = sum(
+        any(len(one) > 64 and probe[: len(one)] == one for one in made[:number])
+        for number, probe in enumerate(made)
+    )
+    assert 15 < begun < 55
+    assert later > 5
+    assert all(1 <= len(prompt) <= LONGEST for prompt in made)
