@@ -33,6 +33,7 @@ PAGES = pages()
 COMMANDS = [command for page in PAGES for command in commands(page)]
 TOOLS = frozenset(
     {
+        "aiperf",
         "cd",
         "curl",
         "docker",
@@ -51,7 +52,19 @@ TOOLS = frozenset(
 )
 """Programs of others, and what a shell knows itself."""
 OTHERS_FLAGS = frozenset(
-    {"--data-dir", "--gpus", "--network", "--no-deps", "--privileged", "--shm-size", "--since", "--unit"}
+    {
+        "--data-dir",
+        "--gpus",
+        "--network",
+        "--no-deps",
+        "--num-prefix-prompts",
+        "--prefix-prompt-length",
+        "--privileged",
+        "--shm-size",
+        "--since",
+        "--synthetic-input-tokens-mean",
+        "--unit",
+    }
 )
 """Flags of others' programs that pages name."""
 FORMER_FLAGS = frozenset(f"--{option}" for option in OPTIONS)
