@@ -55,6 +55,10 @@ SEVERAL_MODULES = {
     "intake/test_soak.py": Together("five hundred jobs while all that runs them is killed at random"),
     "dynamo/test_guided_answers.py": Together("answers to random schemas by a worker with real engines"),
     "model/test_grammar_judge.py": Together("grammars of strangers", ("model/grammar_judge_process.py",)),
+    "serve/test_replicas.py": Together("processes beside those of the start", ("serve/process.py",)),
+    "serve/test_scaler.py": Together(
+        "the launcher with Dynamo's own coordinator", ("serve/fleet.py", "serve/planner_link.py")
+    ),
     "handoff/test_transport.py": Together("with and without NIXL", ("handoff/nixl/library.py",)),
     "handoff/test_transfer.py": Together(
         "a hand-off from end to end over both transports",

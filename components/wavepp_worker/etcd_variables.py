@@ -23,19 +23,22 @@ def etcd_urls(environment: Mapping[str, str]) -> list[str]:
     return [url if "://" in url else f"http://{url}" for url in named]
 
 
-def why_unreached(discovery: str, environment: Mapping[str, str]) -> str | None:
-    """Why Dynamo cannot start with discovery by etcd; None if a server takes connections.
+def why_unreached(
+    setting: str, environment: Mapping[str, str], *, instead: str | None = "discovery"
+) -> str | None:
+    """Why Dynamo cannot start with a setting that needs etcd; None if a server takes connections.
 
     Takes 2 s for each server at most, beside the look-up of its name.
 
     Args:
-        discovery: the setting that asks for it, to be named.
+        setting: that asks for it, to be named.
         environment: of the process that will connect.
+        instead: what else could be chosen; None for nothing.
     """
     return needs_server(
-        discovery,
+        setting,
         "etcd",
-        "discovery",
+        instead,
         variable=SERVER_VARIABLE,
         environment=environment,
         urls=etcd_urls(environment),

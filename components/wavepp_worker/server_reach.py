@@ -44,7 +44,7 @@ def failures(urls: Iterable[str], default_port: int) -> str | None:
 def needs_server(
     setting: str,
     server: str,
-    instead: str,
+    instead: str | None,
     *,
     variable: str,
     environment: Mapping[str, str],
@@ -58,7 +58,7 @@ def needs_server(
     Args:
         setting: to be named.
         server: what it needs, such as ``a NATS server``.
-        instead: what else could be chosen.
+        instead: what else could be chosen; None for nothing.
         variable: of ``environment``, which names the servers.
         urls, default_port: as of ``failures``.
     """
@@ -66,7 +66,6 @@ def needs_server(
     if reasons is None:
         return None
     given = "" if environment.get(variable) else ", which is not set"
-    return (
-        f"{setting} needs {server}, and none is reached by {variable}{given} ({reasons}); start one, name it "
-        f"in {variable}, or take another {instead}"
-    )
+    name = f"name it in {variable}"
+    ways = f"start one, {name}, or take another {instead}" if instead else f"start one, or {name}"
+    return f"{setting} needs {server}, and none is reached by {variable}{given} ({reasons}); {ways}"

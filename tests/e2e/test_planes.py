@@ -6,8 +6,10 @@ import itertools
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.support import etcd_server
 from tests.support.etcd_server import EtcdServer
 from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.nats_servers import NatsServer
+from tests.support.planner_process import PlannerProcess
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
@@ -77,6 +80,7 @@ def planes(
                 f"--PrefillWorker.ServiceArgs.workers={replicas}",
                 # Else the router counts what it foretells as heard.
                 "--Frontend.router_predicted_ttl_secs=null",
+                "--dynamo-planner",
                 f"--Common.discovery_backend={discovery}",
                 f"--Common.request_plane={requests}",
                 f"--Common.event_plane={events}",
@@ -151,6 +155,58 @@ def test_texts_are_right_and_a_known_prefix_is_reused(graph: ServedGraph, refere
     )
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == ANSWER
+    graph.audit()
+
+
+def test_replicas_come_and_go_under_load_as_the_planner_decides(planes: Planes, reference: Reference) -> None:
+    """Dynamo's coordinator lets the replicas of prefill go from 1 to 2 and back, and no request fails."""
+    if len(planes.graph.workers("PrefillWorker")) > 1:
+        pytest.skip("the other planes are no different for the launcher")
+    graph, seeds = planes.graph, itertools.count(1000)
+    prompts = [prompt(seed, 60) for seed in range(900, 904)]
+    expected = [reference.text(each, ANSWER) for each in prompts]
+    answers: list[tuple[int, str]] = []
+    used: set[int] = set()
+    enough = threading.Event()
+
+    def ask_on(number: int) -> None:
+        while not enough.is_set():
+            # What is new goes to whoever has less to do; what is known has a right answer.
+            new = prompt(next(seeds), 60)
+            answer = graph.post(
+                "/v1/completions", prompt=new, max_tokens=ANSWER, nvext={"extra_fields": ["worker_id"]}
+            )
+            answers.append((answer.status_code, answer.text))
+            if answer.status_code == 200:
+                used.add(answer.json()["nvext"]["worker_id"]["prefill_worker_id"])
+            known = graph.post("/v1/completions", prompt=prompts[number], max_tokens=ANSWER)
+            right = known.status_code == 200 and known.json()["choices"][0]["text"] == expected[number]
+            answers.append((200 if right else -1, known.text))
+
+    with (
+        PlannerProcess("dynamo", {"ETCD_ENDPOINTS": planes.etcd.url}) as planner,
+        ThreadPoolExecutor(len(prompts)) as clients,
+    ):
+        try:
+            asking = [clients.submit(ask_on, number) for number in range(len(prompts))]
+            planner.wait_done(planner.decide(2, 1), 120)
+            (first, second) = (
+                int(graph.control(each, "describe")["instance"], 16)
+                for each in graph.workers("PrefillWorker")
+            )
+            graph.running.wait_for(lambda: {first, second} <= used, 60)
+            planner.wait_done(planner.decide(1, 1), 60)
+            assert [each["replica"] for each in graph.workers("PrefillWorker")] == [0]
+            used.clear()
+            at_that = len(answers)
+            graph.running.wait_for(lambda: len(answers) > at_that + 20, 60)
+        finally:
+            enough.set()
+        for each in asking:
+            each.result()
+    assert used == {first}
+    assert [text for status, text in answers if status != 200] == []
+    assert graph.running.state()["planner"]["shortfall"] == []
     graph.audit()
 
 

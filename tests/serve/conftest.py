@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from wavepp_worker.serve import Graph, Service
 
 dummies = Graph("dummies", (
     Service("Front", "dummy_service", {"role": "front", "workers_known": 3}, common=(), kind="frontend"),
-    Service("Decode", "dummy_service", {"role": "decode"}, common=()),
-    Service("Prefill", "dummy_service", {"role": "prefill"}, common=(), replicas=2),
+    Service("Decode", "dummy_service", {"role": "decode"}, common=(), scaled_as="decode"),
+    Service("Prefill", "dummy_service", {"role": "prefill"}, common=(), scaled_as="prefill", replicas=2),
 ))
 """
 
@@ -27,8 +28,10 @@ def start_dummies(tmp_path: Path) -> Starter:
     (tmp_path / "dummies.py").write_text(_GRAPH)
     path = os.pathsep.join(filter(None, (str(_PROGRAMS), os.environ.get("PYTHONPATH"))))
 
-    def start(*words: str, to: Path | None = None) -> AbstractContextManager[RunningGraph]:
-        return start_graph("dummies.py", *words, env={"PYTHONPATH": path}, cwd=tmp_path, to=to)
+    def start(
+        *words: str, to: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> AbstractContextManager[RunningGraph]:
+        return start_graph("dummies.py", *words, env={"PYTHONPATH": path, **(env or {})}, cwd=tmp_path, to=to)
 
     return start
 

@@ -72,3 +72,18 @@ def test_what_is_down_and_what_the_user_should_know() -> None:
     assert lines[1] == "Front:0          http://127.0.0.1:20001  is about to be started again, 1 restart"
     assert lines[3] == "PrefillWorker:1  http://127.0.0.1:20001  pid 7, not ready, 3 restarts"
     assert not any("audit" in line for line in lines[:3])
+
+
+def test_what_the_planner_asks_for_and_does_not_get_is_told() -> None:
+    planner = {
+        "decision": 3,
+        "workers": {"PrefillWorker": 9},
+        "shortfall": ["9 are asked for, and there are 4"],
+    }
+    lines = banner({"processes": [process()], "planner": planner})
+    assert lines[:2] == [
+        "the planner's decision 3: 9 of PrefillWorker",
+        "  9 are asked for, and there are 4",
+    ]
+    undecided = banner({"processes": [process()], "planner": {**planner, "decision": None}})
+    assert undecided == banner({"processes": [process()]})

@@ -28,3 +28,5 @@ def test_each_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"^B: 2 more GPUs are asked for, but of the 3 .* 1 are left"):
         gpus.take(2, "B")
     assert gpus.take(1, "B") == ["2"]
+    gpus.give_back(["0"])
+    assert gpus.take(1, "C") == ["0"]

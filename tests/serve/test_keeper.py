@@ -19,8 +19,8 @@ from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.discovery_entries import remove_entries
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper
-from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.ports import HeldPorts
+from wavepp_worker.serve.process import Process
 
 PROGRAM = Path(__file__).with_name("programs") / "dummy_service.py"
 

@@ -9,13 +9,17 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import PREFILL_WORKER
 from wavepp_worker.serve.ports import HeldPorts, is_free
 from wavepp_worker.serve.settings import ServiceSettings
-from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
+from wavepp_worker.serve.worker_ports import check_flag_ports, worker_port
 
 KEY = r"PrefillWorker\.ServiceArgs\.envs\.DYN_SYSTEM_PORT"
 
 
 def settings(**envs: str) -> ServiceSettings:
-    return ServiceSettings(flags={}, asked=frozenset(), workers=2, envs=envs, gpus=0)
+    return ServiceSettings(flags={}, asked=frozenset(), workers=2, fewest=1, most=8, envs=envs, gpus=0)
+
+
+def worker_ports(own: ServiceSettings, ports: HeldPorts) -> list[int]:
+    return [worker_port(PREFILL_WORKER, own, replica, 2, ports) for replica in range(2)]
 
 
 def ten_free() -> int:
@@ -28,13 +32,11 @@ def ten_free() -> int:
 
 def test_free_ports_unless_the_environment_names_them() -> None:
     first = ten_free()
-    assert worker_ports(
-        PREFILL_WORKER, settings(DYN_SYSTEM_PORT=f"{first // 10}{{replica}}"), HeldPorts()
-    ) == [
+    assert worker_ports(settings(DYN_SYSTEM_PORT=f"{first // 10}{{replica}}"), HeldPorts()) == [
         first,
         first + 1,
     ]
-    assert len(set(worker_ports(PREFILL_WORKER, settings(), HeldPorts()))) == 2
+    assert len(set(worker_ports(settings(), HeldPorts()))) == 2
 
 
 @pytest.mark.parametrize(
@@ -49,14 +51,14 @@ def test_ports_of_the_environment_that_cannot_be(text: str, why: str) -> None:
     ports = HeldPorts()
     (taken,) = ports.choose(1)
     with pytest.raises(ConfigError, match=f"^{KEY}: .*{why}"):
-        worker_ports(PREFILL_WORKER, settings(DYN_SYSTEM_PORT=text.replace("TAKEN", str(taken))), ports)
+        worker_ports(settings(DYN_SYSTEM_PORT=text.replace("TAKEN", str(taken))), ports)
 
 
 def test_ports_that_are_in_use_are_refused_by_their_key() -> None:
     with socket.create_server(("127.0.0.1", HeldPorts().choose(1)[0])) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ConfigError, match=f"^{KEY}: port {port} is in use"):
-            worker_ports(PREFILL_WORKER, settings(DYN_SYSTEM_PORT=str(port)), HeldPorts())
+            worker_ports(settings(DYN_SYSTEM_PORT=str(port)), HeldPorts())
         with pytest.raises(
             ConfigError, match=rf"^PrefillWorker\.bootstrap_port: port {port} of 127\.0\.0\.1 is in use"
         ):

@@ -20,12 +20,22 @@ def banner(state: Mapping[str, Any], loads: Mapping[str, list[str]] | None = Non
         loads: what else to say of the process at a URL.
     """
     lines: list[str] = [f"note: {note}" for note in state.get("notes", ())]
+    lines += _planner(state.get("planner"))
     width = max((len(_label(each)) for each in state["processes"]), default=0)
     for process in state["processes"]:
         load = (loads or {}).get(process["url"], [])
         own = [_where(process), *_engines(process), *load, *_urls(process)]
         lines += [f"{_label(process) if first else '':<{width}}  {text}" for first, text in _marked(own)]
     return lines
+
+
+def _planner(state: Mapping[str, Any] | None) -> list[str]:
+    """The latest decision of Dynamo's planner, and what it lacks."""
+    if state is None or state["decision"] is None:
+        return []
+    asked = ", ".join(f"{count} of {service}" for service, count in state["workers"].items())
+    lines = [f"the planner's decision {state['decision']}: {asked or 'nothing that is started here'}"]
+    return lines + [f"  {sentence}" for sentence in state["shortfall"]]
 
 
 def _marked(lines: list[str]) -> list[tuple[bool, str]]:

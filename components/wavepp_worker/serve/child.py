@@ -28,9 +28,17 @@ class Child:
 
     @classmethod
     async def start(
-        cls, argv: Sequence[str], environment: Mapping[str, str], on_line: Callable[[str], None]
+        cls,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        on_line: Callable[[str], None],
+        *,
+        talks: bool = False,
     ) -> Child:
         """Start it; ``on_line`` gets each line of its output and errors, from the event loop.
+
+        Args:
+            talks: it reads what ``tell`` is given; else it has nothing to read.
 
         Raises:
             OSError: it cannot be executed.
@@ -41,7 +49,7 @@ class Child:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 env=dict(environment),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE if talks else asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
@@ -77,11 +85,20 @@ class Child:
             await asyncio.wait_for(self._output, timeout=0.5)
         return code
 
+    def tell(self, text: str) -> None:
+        """Write to its standard input, if it talks; what it does not read any more is lost."""
+        if self._process.stdin is not None and self._process.returncode is None:
+            self._process.stdin.write(text.encode())
+
     def terminate(self) -> None:
         """Ask it, not its children, to leave; those are its to stop in order."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and its process group at once."""
+        self.signal_group(signal.SIGKILL)
 
     def signal_group(self, number: signal.Signals) -> None:
         """Signal it and all its children that have not left its session's process group."""

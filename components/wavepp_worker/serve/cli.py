@@ -136,6 +136,13 @@ def serve(
     service_name: Annotated[
         str | None, typer.Option(help="Start this service only; the others run elsewhere.")
     ] = None,
+    dynamo_planner: Annotated[
+        bool,
+        typer.Option(
+            "--dynamo-planner",
+            help="Start and stop workers as Dynamo's planner decides (its environment: virtual); takes etcd.",
+        ),
+    ] = False,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -197,7 +204,9 @@ def serve(
         given = deep_merge(context.meta[_OVERRIDES], short)
         variables, context.meta[_VARIABLES] = variable_settings(chosen, given)
         config = merge(chosen, read_file(file) if file else {}, variables, given)
-        plan = make_launch_plan(chosen, config, Options(host=host, port=port, only=service_name))
+        plan = make_launch_plan(
+            chosen, config, Options(host=host, port=port, only=service_name, dynamo_planner=dynamo_planner)
+        )
         stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
         limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
         if run_dir is not None:

@@ -20,7 +20,7 @@ OPTIONS: Mapping[str, str] = MappingProxyType(
         "working-dir": "run dynamo serve in that directory, or give the graph as path/to/file.py",
         "target": "there is one launcher, which starts processes of this machine; leave it out",
         "depends": "services find each other by discovery; leave it out, and start one alone with --service-name",
-        "enable-local-planner": "nothing starts or stops replicas by load; leave it out, and set ServiceArgs.workers",
+        "enable-local-planner": "leave it out, start python -m dynamo.planner, and follow it with --dynamo-planner",
         "enable-system-app": "every worker answers /health and /metrics; leave it out",
         "system-app-port": "a worker's port for /health is --Service.ServiceArgs.envs.DYN_SYSTEM_PORT=910{replica}",
         "system-app-host": "a worker's address for /health is DYN_SYSTEM_HOST",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 
 from wavepp_worker.errors import ConfigError
 
@@ -25,11 +26,11 @@ def visible_gpus() -> list[str]:
 
 
 class Allotment:
-    """Hands out GPUs, each to one process."""
+    """Hands out GPUs, each to one process at a time."""
 
     def __init__(self) -> None:
         self._all: list[str] | None = None
-        self._next = 0
+        self._taken: set[str] = set()
 
     def take(self, count: int, key: str) -> list[str]:
         """The next ``count`` GPUs.
@@ -41,11 +42,15 @@ class Allotment:
             return []
         if self._all is None:
             self._all = visible_gpus()
-        left = self._all[self._next :]
+        left = [name for name in self._all if name not in self._taken]
         if len(left) < count:
             raise ConfigError(
                 f"{key}: {count} more GPUs are asked for, but of the {len(self._all)} of this machine "
                 f"{len(left)} are left; lower it or ServiceArgs.workers, or set CUDA_VISIBLE_DEVICES"
             )
-        self._next += count
+        self._taken.update(left[:count])
         return left[:count]
+
+    def give_back(self, devices: Iterable[str]) -> None:
+        """Nobody uses them any more."""
+        self._taken.difference_update(devices)

@@ -48,6 +48,8 @@ class Service:
             of flags, their variables ``DYN_WAVEPP_...`` count as well. None leaves the flags unchecked.
         unshared: keys whose values no two replicas can share, and what they name: each gets its own of a ``file``, a
             ``directory`` or a ``port``.
+        scaled_as: which of the two numbers that Dynamo's planner decides says how many there are of it: that of prefill
+            workers, or that of all who decode; None if neither does.
         needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what
             another service was given, else those of the demo model.
     """
@@ -64,6 +66,7 @@ class Service:
         default_factory=lambda: MappingProxyType({})
     )
     needs_model: bool = False
+    scaled_as: Literal["prefill", "decode"] | None = None
 
 
 @dataclass(frozen=True)

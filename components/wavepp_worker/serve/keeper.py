@@ -18,8 +18,8 @@ from wavepp_worker.serve.backoff import Backoff
 from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import describe, get
 from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
-from wavepp_worker.serve.launch_plan import Process
 from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.process import Process
 from wavepp_worker.serve.queue_server import QUEUE_HEALTH
 from wavepp_worker.worker_description import WorkerDescription
 

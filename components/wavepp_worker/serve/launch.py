@@ -70,7 +70,7 @@ def launch(plan: LaunchPlan, *, run_dir: Path | None, limits: KeepLimits, verbos
         from wavepp_worker.model.demo_model import ensure_demo_model
 
         plan = plan.with_model(ensure_demo_model())
-    labels = [process.label for process in plan.processes]
+    labels = [*(process.label for process in plan.processes), *plan.later_labels()]
     with closing(plan.held), closing(Log(labels, verbose=verbose)) as log:
         _launch(plan, run_dir, limits, log)
 

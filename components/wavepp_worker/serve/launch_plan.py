@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.agreement import Serving, check_agreement, serving
@@ -16,19 +15,18 @@ from wavepp_worker.serve.config_sources import deep_merge
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
     STORE_VARIABLE,
-    SYSTEM_HOST_VARIABLE,
-    base_environment,
     check_reach,
     check_servers,
     loopback_note,
 )
-from wavepp_worker.serve.flag_check import check_flags, check_module
-from wavepp_worker.serve.gpus import Allotment
+from wavepp_worker.serve.flag_check import check_module
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, reachable
-from wavepp_worker.serve.listen_addresses import check_listen_addresses
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
+from wavepp_worker.serve.planned import check_planner_etcd, planned_services, planner_note, unplanned_bounds
+from wavepp_worker.serve.planner_link import LABEL
 from wavepp_worker.serve.ports import HeldPorts
+from wavepp_worker.serve.process import Process
 from wavepp_worker.serve.queue_server import (
     QUEUE_SERVICE,
     RUN_DIRECTORY,
@@ -37,37 +35,9 @@ from wavepp_worker.serve.queue_server import (
     takes_jobs,
     wants_queue_server,
 )
-from wavepp_worker.serve.replica_values import replica_values
-from wavepp_worker.serve.settings import ServiceSettings, settle, to_flags
+from wavepp_worker.serve.replicas import Means, Replicas
+from wavepp_worker.serve.settings import ServiceSettings, settle
 from wavepp_worker.serve.unused_directories import unused_directories
-from wavepp_worker.serve.worker_ports import check_flag_ports, worker_ports
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process to run.
-
-    Attributes:
-        service: its service's name.
-        replica: counts the service's processes from 0.
-        kind: as the service's; ``server`` is the launcher's own, for a queue of jobs.
-        argv: the command line.
-        env: environment on top of the launcher's.
-        port: of its HTTP server: the frontend's API, or a worker's ``/health``, ``/metrics`` and so on.
-        url: of that server, as seen from this machine.
-    """
-
-    service: str
-    replica: int
-    kind: Literal["frontend", "worker", "server"]
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    port: int
-    url: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.service}:{self.replica}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +58,9 @@ class LaunchPlan:
         namespace: Dynamo's, of its processes.
         takes_jobs: some service takes jobs from a queue.
         queue: the server that the launcher runs for it; None if there is another.
+        replicas: of the services that Dynamo's planner decides the number of, by which of its numbers.
         notes: what the user should know.
+        places: what became of words of command lines that were open when they were made.
         held: the ports of its processes; to be closed when they have ended.
     """
 
@@ -105,28 +77,40 @@ class LaunchPlan:
     namespace: str
     takes_jobs: bool
     queue: QueueServer | None
+    replicas: Mapping[str, Replicas]
     notes: tuple[str, ...]
     held: HeldPorts
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def with_model(self, directory: Path) -> LaunchPlan:
         """The plan with the demo model's place filled in."""
-        processes = tuple(
-            dataclasses.replace(
-                process, argv=tuple(word.replace(DEMO_MODEL, str(directory)) for word in process.argv)
-            )
-            for process in self.processes
-        )
-        return dataclasses.replace(self, processes=processes, wants_demo=False)
+        return dataclasses.replace(self._filled(DEMO_MODEL, directory), wants_demo=False)
 
     def in_directory(self, directory: Path) -> LaunchPlan:
         """The plan with the place of the run's directory filled in, in which the queue's server finds its file."""
-        processes = tuple(
-            dataclasses.replace(
-                process, argv=tuple(word.replace(RUN_DIRECTORY, str(directory)) for word in process.argv)
-            )
-            for process in self.processes
-        )
-        return dataclasses.replace(self, processes=processes)
+        return self._filled(RUN_DIRECTORY, directory)
+
+    def further(self, role: str, replica: int) -> Process:
+        """A process for one more replica of the service that ``replicas`` has for ``role``.
+
+        Raises:
+            ConfigError: as for ``Replicas.make``.
+        """
+        return self.replicas[role].make(replica).filled(self.places)
+
+    def later_labels(self) -> list[str]:
+        """Of the processes that a planner may ask for, and of the one that hears of it."""
+        later = [
+            f"{each.service.name}:{number}"
+            for each in self.replicas.values()
+            for number in range(each.own.workers, each.most)
+        ]
+        return [*later, LABEL] if self.replicas else []
+
+    def _filled(self, place: str, directory: Path) -> LaunchPlan:
+        places = {**self.places, place: str(directory)}
+        processes = tuple(process.filled(places) for process in self.processes)
+        return dataclasses.replace(self, processes=processes, places=places)
 
 
 @dataclass(frozen=True)
@@ -137,11 +121,13 @@ class Options:
         host: address HTTP is served on; None leaves it to the configuration, else loopback.
         port: likewise; None takes 8000 or the next free one.
         only: start just this service.
+        dynamo_planner: have Dynamo's planner decide how many replicas there are.
     """
 
     host: str | None = None
     port: int | None = None
     only: str | None = None
+    dynamo_planner: bool = False
 
 
 def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) -> LaunchPlan:
@@ -166,10 +152,11 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     services = _chosen(graph, options.only)
     check_reach(planes, alone=options.only is not None)
 
-    notes: list[str] = []
-    held = HeldPorts()
-    gpus = Allotment()
-    disks: list[object] = []
+    planned = planned_services(graph, services) if options.dynamo_planner else {}
+    notes = list(unplanned_bounds(services, config)) if not options.dynamo_planner else []
+    means = Means()
+    held = means.held
+    replicas: dict[str, Replicas] = {}
     processes: list[Process] = []
     base_url = model = None
     wants_demo, chats, objection = False, True, None
@@ -177,7 +164,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     for service in services:
         own = settings[service.name]
         flags = dict(own.flags)
-        choice = None
+        choice = address = None
         if service.needs_model:
             choice = add_model(service, flags, settings)
             chats = chats and takes_messages(service, flags, choice.shape)
@@ -189,50 +176,36 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             notes += [note] if note else []
             flags |= {"http_host": host, "http_port": port}
             base_url = f"http://{reachable(host)}:{port}"
-            ports = [port]
+            address = base_url, port
             if own.workers > 1:
                 raise ConfigError(
                     f"{service.name}.ServiceArgs.workers: {own.workers} frontends need as many "
                     "ports; run one here and others with --service-name"
                 )
-        else:
-            ports = worker_ports(service, own, held)
         if "PYTHONPATH" not in own.envs:
             check_module(service)
-        notes += unused_directories(service, flags, own.workers)
-        for replica, port in enumerate(ports):
-            of_this = replica_values(service, flags, replica, own.workers)
-            check_flag_ports(service, of_this, held)
-            argv = to_flags(of_this)
-            env = {"DYN_SYSTEM_PORT": str(port)} if service.kind == "worker" else {}
-            if graph.folder is not None:
-                found = (str(graph.folder), os.environ.get("PYTHONPATH"))
-                env["PYTHONPATH"] = os.pathsep.join(filter(None, found))
-            devices = gpus.take(own.gpus, f"{service.name}.ServiceArgs.resources.gpu")
-            if devices:
-                env["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-            env |= replica_values(service, own.envs, replica, own.workers)
-            shape = None if choice is None else choice.shape
-            whole = {**base_environment(), **env}
-            check_listen_addresses(whole, service.name, own.envs)
-            check_flags(service, argv, shape, disks, graph.services, whole)
-            processes.append(
-                Process(
-                    service=service.name,
-                    replica=replica,
-                    kind=service.kind,
-                    argv=(sys.executable, "-m", service.module, *argv),
-                    env=env,
-                    port=port,
-                    url=base_url if service.kind == "frontend" and base_url else _worker_url(own, port),
-                )
-            )
+        most = own.most if service.name in planned else own.workers
+        notes += unused_directories(service, flags, most)
+        made = Replicas(
+            graph,
+            service,
+            dataclasses.replace(own, flags=flags),
+            None if choice is None else choice.shape,
+            means,
+            most=most,
+            address=address,
+        )
+        processes += [made.make(replica) for replica in range(own.workers)]
+        if service.name in planned:
+            replicas[planned[service.name]] = made
         if choice is not None:
             workers.append(serving(service, flags, choice))
     queue = None
     chosen = [settings[service.name] for service in services]
     own_nats = wants_queue_server(chosen)
     check_servers(chosen, own_nats=own_nats)
+    if options.dynamo_planner:
+        check_planner_etcd()
     if own_nats:
         queue = choose_queue_server(held, alone=options.only is not None)
         processes.append(
@@ -258,6 +231,8 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         )
     if (note := loopback_note(planes)) is not None:
         notes.append(note)
+    if options.dynamo_planner:
+        notes.append(planner_note(replicas, str(planes["namespace"])))
     own_store = planes["discovery_backend"] == "file" and STORE_VARIABLE not in os.environ
     if base_url is None and own_store:
         notes.append(
@@ -268,7 +243,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     return LaunchPlan(
         graph=graph.name,
         processes=tuple(processes),
-        config=_merged(services, settings),
+        config=_merged(services, settings, planned),
         base_url=base_url,
         model=model,
         chats=chats and objection is None,
@@ -281,15 +256,10 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         namespace=str(planes["namespace"]),
         takes_jobs=any(takes_jobs(settings[service.name]) for service in services),
         queue=queue,
+        replicas=replicas,
         notes=tuple(notes),
         held=held,
     )
-
-
-def _worker_url(own: ServiceSettings, port: int) -> str:
-    """Where a worker says how it is: on loopback, unless its environment has Dynamo listen elsewhere."""
-    hosts = (own.envs.get(SYSTEM_HOST_VARIABLE), os.environ.get(SYSTEM_HOST_VARIABLE), "127.0.0.1")
-    return f"http://{reachable(next(filter(None, hosts)))}:{port}"
 
 
 def _chosen(graph: Graph, only: str | None) -> tuple[Service, ...]:
@@ -302,11 +272,15 @@ def _chosen(graph: Graph, only: str | None) -> tuple[Service, ...]:
     return chosen
 
 
-def _merged(services: tuple[Service, ...], settings: Mapping[str, ServiceSettings]) -> dict[str, Any]:
+def _merged(
+    services: tuple[Service, ...], settings: Mapping[str, ServiceSettings], planned: Container[str]
+) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for service in services:
         own = settings[service.name]
         launcher: dict[str, Any] = {"workers": own.workers}
+        if service.name in planned:
+            launcher |= {"min_workers": own.fewest, "max_workers": own.most}
         if own.gpus:
             launcher["resources"] = {"gpu": own.gpus}
         if own.envs:

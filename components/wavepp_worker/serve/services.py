@@ -66,6 +66,7 @@ DECODE_WORKER = Service(
     former=NAMES,
     unshared=_OF_A_REPLICA,
     needs_model=True,
+    scaled_as="decode",
 )
 """Generates from KV that prefill workers hand over."""
 
@@ -78,6 +79,7 @@ PREFILL_WORKER = Service(
     former=NAMES,
     unshared=_OF_A_REPLICA,
     needs_model=True,
+    scaled_as="prefill",
 )
 """A replica that prefills over a pipeline of ranks and hands the KV over."""
 
@@ -93,5 +95,6 @@ WORKER = Service(
     },
     unshared=_OF_A_REPLICA,
     needs_model=True,
+    scaled_as="decode",
 )
 """Prefills over a pipeline of ranks and generates, in one worker."""

@@ -13,6 +13,12 @@ from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.setting_errors import WHOLE_NUMBER
 from wavepp_worker.setting_names import VARIABLES, did_you_mean
 
+BOUNDS = ("min_workers", "max_workers")
+"""Keys of ``ServiceArgs`` that count where Dynamo's planner decides how many processes there are."""
+MOST_WORKERS = 8
+"""To which a planner may raise the number of processes of a service, unless its settings say otherwise. As many GPUs
+are the planner's own limit by default."""
+
 
 @dataclass(frozen=True)
 class ServiceSettings:
@@ -21,7 +27,9 @@ class ServiceSettings:
     Attributes:
         flags: its flags, by key.
         asked: the keys of ``flags`` that the user gave, rather than the graph.
-        workers: number of processes.
+        workers: number of processes at the start.
+        fewest: to which a planner may lower it.
+        most: to which a planner may raise it.
         envs: environment variables of each process.
         gpus: GPUs for each process.
     """
@@ -29,6 +37,8 @@ class ServiceSettings:
     flags: Mapping[str, Any]
     asked: frozenset[str]
     workers: int
+    fewest: int
+    most: int
     envs: Mapping[str, str]
     gpus: int
 
@@ -82,7 +92,7 @@ def _settle_one(
     asked = {**{key: common[key] for key in keys if key in common}, **own}
     agreed = {key: value for key, value in planes.items() if key in service.common}
     where = f"{service.name}.{LAUNCHER}"
-    _known(where, launcher, ("workers", "envs", "resources"))
+    _known(where, launcher, ("workers", *BOUNDS, "envs", "resources"))
     resources = launcher.get("resources") or {}
     _known(f"{where}.resources", resources, ("gpu", "cpu", "memory"))
     envs = launcher.get("envs") or {}
@@ -93,10 +103,28 @@ def _settle_one(
             raise ConfigError(
                 f"{where}.envs.{name}: is a setting of the service; give it as {service.name}.{key}"
             )
+    for key in BOUNDS:
+        if key in launcher and service.scaled_as is None:
+            raise ConfigError(
+                f"{where}.{key}: no planner decides how many there are of {service.name}; leave it out"
+            )
+    workers = _count(f"{where}.workers", launcher.get("workers", service.replicas), least=1)
+    fewest = _count(f"{where}.min_workers", launcher.get("min_workers", 1), least=1)
+    most = _count(f"{where}.max_workers", launcher.get("max_workers", max(MOST_WORKERS, workers)), least=1)
+    for key, value, wrong in (
+        ("min_workers", fewest, fewest > workers),
+        ("max_workers", most, most < workers),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{where}.{key}: {value} does not go with the {workers} that are started; set {where}.workers as well"
+            )
     return ServiceSettings(
         flags=deep_merge({**service.defaults, **agreed}, asked),
         asked=frozenset(asked),
-        workers=_count(f"{where}.workers", launcher.get("workers", service.replicas), least=1),
+        workers=workers,
+        fewest=fewest,
+        most=most,
         envs={str(name): _text(value) for name, value in envs.items()},
         gpus=_count(f"{where}.resources.gpu", resources.get("gpu", 0), least=0),
     )

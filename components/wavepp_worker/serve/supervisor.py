@@ -8,20 +8,22 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from wavepp_worker.liveness.stop_times import KILL_SECONDS
-from wavepp_worker.serve.discovery_entries import forgetter
+from wavepp_worker.serve.fleet import Fleet
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import CONFIG_EXIT_CODE, Keeper, StartFailed
 from wavepp_worker.serve.launch_plan import LaunchPlan
 from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.planner_link import PlannerLink
 from wavepp_worker.serve.run_dir import RunDir
+from wavepp_worker.serve.scaler import Scaler
 
 _POLL_SECONDS = 0.1
 _FRONTEND_SECONDS = 5.0
@@ -45,25 +47,23 @@ class Supervisor:
         self._plan = plan
         self._run_dir = run_dir
         self._log = log
+        self._fleet = Fleet(environment, plan.discovery, run_dir, log, limits, self._write_state)
+        self._link: PlannerLink | None = None
+        self._scaler: Scaler | None = None
+        if plan.replicas:
+            self._link = PlannerLink(plan.namespace, environment, log)
+            self._scaler = Scaler(plan, self._fleet, self._link, log, limits, self._write_state)
         self._model = plan.model
         self._is_ready = False
         self._stop = asyncio.Event()
         self._killed = False
         self._began = time.monotonic()
-        deaths = run_dir.death_notes()
-        self._keepers = [
-            Keeper(
-                process,
-                environment,
-                run_dir.scratch(process.port),
-                log,
-                limits,
-                self._write_state,
-                deaths,
-                forgetter(plan.discovery, {**environment, **process.env}),
-            )
-            for process in plan.processes
-        ]
+        for process in plan.processes:
+            self._fleet.add(process)
+
+    @property
+    def _keepers(self) -> list[Keeper]:
+        return self._fleet.keepers
 
     async def run(self) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP; when it returns or raises, every process is gone.
@@ -76,24 +76,29 @@ class Supervisor:
         for number in signals:
             loop.add_signal_handler(number, self._on_signal, number)
         self._write_state()
-        tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
-        tasks.append(asyncio.create_task(self._announce(self._start_seconds)))
+        for keeper in self._keepers:
+            self._fleet.start(keeper)
+            self._fleet.rely_on(keeper)
         stop = asyncio.create_task(self._stop.wait())
+        tasks = [stop, asyncio.create_task(self._announce(self._start_seconds))]
         try:
-            waiting: set[asyncio.Task[object]] = {stop, *tasks}
+            # The announcement goes on as long as the run does, or fails.
+            waiting: set[asyncio.Future[Any]] = {self._fleet.failure, *tasks}
             while not stop.done():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+                for each in done:
+                    each.result()
         except StartFailed:
             self._log.reveal()
             raise
         finally:
             self._log.settled = False
-            tasks[-1].cancel()
-            stop.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._stop_all()
-            await asyncio.gather(*tasks, stop, return_exceptions=True)
+            await self._fleet.all_ended()
+            self._fleet.failure.cancel()
             for number in signals:
                 loop.remove_signal_handler(number)
 
@@ -128,7 +133,12 @@ class Supervisor:
         running = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in replicas.items())
         seconds = time.monotonic() - self._began
         self._log.ready(seconds, self._state(), running, chats=self._plan.chats)
-        await self._watch_frontend()
+        await asyncio.gather(self._watch_frontend(), *self._follow_planner())
+
+    def _follow_planner(self) -> Iterator[Coroutine[Any, Any, None]]:
+        if self._link is not None and self._scaler is not None:
+            yield self._link.run()
+            yield self._scaler.run()
 
     async def _watch_frontend(self) -> None:
         frontend = next((each for each in self._keepers if each.process.kind == "frontend"), None)
@@ -219,6 +229,7 @@ class Supervisor:
             "model": self._model,
             "namespace": self._plan.namespace,
             "queue": self._queue(),
+            "planner": None if self._scaler is None else self._scaler.state(),
             "notes": list(self._plan.notes),
             "processes": [
                 {

@@ -14,33 +14,33 @@ from wavepp_worker.serve.settings import ServiceSettings
 VARIABLE = "DYN_SYSTEM_PORT"
 
 
-def worker_ports(service: Service, own: ServiceSettings, ports: HeldPorts) -> list[int]:
-    """A port for each replica: those its environment is configured with, else free ones.
+def worker_port(service: Service, own: ServiceSettings, replica: int, most: int, ports: HeldPorts) -> int:
+    """A port for one replica: the one its environment is configured with, else a free one.
 
     Args:
-        ports: of the run; holds the replicas' from now on.
+        replica: its number, from 0.
+        most: replicas that there may be.
+        ports: of the run; holds the replica's from now on.
 
     Raises:
         ConfigError: a port that was asked for is none, in use, or several replicas' at once.
     """
     if VARIABLE not in own.envs:
-        return ports.choose(own.workers)
+        return ports.choose(1)[0]
     where = f"{service.name}.ServiceArgs.envs.{VARIABLE}"
-    found: list[int] = []
-    for replica in range(own.workers):
-        text = replica_values(service, own.envs, replica, own.workers)[VARIABLE]
-        if not text.isdecimal() or not 1 <= int(text) <= LAST_OF_DYNAMO:
-            raise ConfigError(f"{where}: {text!r} is not a port number between 1 and {LAST_OF_DYNAMO}")
-        if int(text) in ports:
-            raise ConfigError(
-                f"{where}: {text} is the port of several processes; write {PLACE} in it to give each replica its own"
-            )
-        if not ports.hold("127.0.0.1", int(text)):
-            raise ConfigError(
-                f"{where}: port {text} is in use; choose another, or leave it out to get a free one"
-            )
-        found.append(int(text))
-    return found
+    text = replica_values(service, own.envs, replica, most)[VARIABLE]
+    if not text.isdecimal() or not 1 <= int(text) <= LAST_OF_DYNAMO:
+        raise ConfigError(f"{where}: {text!r} is not a port number between 1 and {LAST_OF_DYNAMO}")
+    taken = int(text) in ports
+    if not taken and not ports.hold("127.0.0.1", int(text)):
+        raise ConfigError(
+            f"{where}: port {text} is in use; choose another, or leave it out to get a free one"
+        )
+    if taken or (most > 1 and PLACE not in own.envs[VARIABLE]):
+        raise ConfigError(
+            f"{where}: {text} is the port of several processes; write {PLACE} in it to give each replica its own"
+        )
+    return int(text)
 
 
 def check_flag_ports(service: Service, flags: Mapping[str, Any], ports: HeldPorts) -> None:
