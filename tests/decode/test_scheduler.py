@@ -145,3 +145,16 @@ def test_rest_is_when_nobody_is_live() -> None:
         s.check_at_rest(0.01)
     s.finish(request, "stop")
     s.check_at_rest(0)
+
+
+def test_who_does_not_run_yet_is_counted_with_the_tokens_of_its_prompt() -> None:
+    s = scheduler(blocks=8)
+    (runs, _), (waits, _) = decoding("a"), decoding("b")
+    for each in (runs, waits):
+        asking(s, each, 6)
+    both = runs.request.prompt_tokens + waits.request.prompt_tokens
+    assert s.queued() == (2, both)
+    s.start(runs)
+    assert s.queued() == (1, waits.request.prompt_tokens)
+    s.finish(waits, "stop")
+    assert s.queued() == (0, 0)

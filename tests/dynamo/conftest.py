@@ -29,8 +29,9 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fake_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers built in this test get fake engines and a fake bootstrap server."""
-    from wavepp_worker.dynamo import decode_handler, prefill_handler
+    from wavepp_worker.dynamo import decode_handler, forward_passes, prefill_handler
 
+    monkeypatch.setattr(forward_passes, "FpmDirectPublisher", fakes.FakeFpmPublisher)
     monkeypatch.setattr(prefill_handler, "PrefillEngine", fakes.FakePrefillEngine)
     monkeypatch.setattr(prefill_handler, "BootstrapServer", fakes.FakeBootstrap)
     monkeypatch.setattr(decode_handler, "DecodeEngine", fakes.FakeDecodeEngine)

@@ -102,7 +102,7 @@ def test_the_flags_of_another_worker_start_ours() -> None:
         ),
         (
             "--fpm-trace",
-            "--fpm-trace (or DYN_FPM_TRACE): should be false, not true: no metrics of single waves",
+            "--fpm-trace (or DYN_FPM_TRACE): should be false, not true: waves are published",
         ),
         (
             "--media-output-http-url h",

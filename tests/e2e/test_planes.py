@@ -22,7 +22,7 @@ from tests.support import etcd_server
 from tests.support.etcd_server import EtcdServer
 from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.nats_servers import NatsServer
-from tests.support.planner_process import PlannerProcess
+from tests.support.planner_process import PassListener, PlannerProcess
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
@@ -43,12 +43,14 @@ class Planes:
 
     Attributes:
         fatal: whether processes end of that.
+        names: of its planes, by Dynamo's.
     """
 
     etcd: EtcdServer
     graph: ServedGraph
     server: EtcdServer | NatsServer
     fatal: bool
+    names: tuple[str, ...]
 
 
 @pytest.fixture(scope="module", params=["etcd-tcp-zmq", "etcd-nats-nats"])
@@ -90,7 +92,9 @@ def planes(
             httpx.Client(base_url=running.base_url, timeout=120) as client,
         ):
             assert etcd.keys("v1/instances/")
-            yield Planes(etcd, ServedGraph(running, client), server, server is etcd)
+            yield Planes(
+                etcd, ServedGraph(running, client), server, server is etcd, tuple(request.param.split("-"))
+            )
         assert etcd.keys("v1/") == []
 
 
@@ -156,6 +160,64 @@ def test_texts_are_right_and_a_known_prefix_is_reused(graph: ServedGraph, refere
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == ANSWER
     graph.audit()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(each.decode().split("=", 1) for each in variables if each)
+
+
+def test_a_planner_hears_of_each_wave_and_step(planes: Planes) -> None:
+    """By Dynamo's own subscriber and decoder; the numbers are those of the requests."""
+    graph = planes.graph
+    (decode,) = graph.workers("DecodeWorker")
+    environment = {
+        name: value
+        for name, value in environment_of(decode["pid"]).items()
+        if name.startswith(("DYN_", "ETCD_", "NATS_"))
+    }
+    del environment["DYN_SYSTEM_PORT"]
+    ids = {
+        service: {
+            str(int(graph.control(each, "describe")["instance"], 16)) for each in graph.workers(service)
+        }
+        for service in ("PrefillWorker", "DecodeWorker")
+    }
+    with (
+        PassListener("dynamo.prefill.generate", planes.names, environment) as waves,
+        PassListener("dynamo.backend.generate", planes.names, environment) as steps,
+    ):
+        graph.running.wait_for(lambda: {each["worker_id"] for each in waves.passes()} == ids["PrefillWorker"])
+        graph.running.wait_for(lambda: {each["worker_id"] for each in steps.passes()} == ids["DecodeWorker"])
+        begun = time.monotonic()
+        ask(graph, prompt(60, LENGTH))
+        seconds = time.monotonic() - begun
+        heard: dict[str, list[dict[str, Any]]] = {"waves": [], "steps": []}
+
+        def all_heard() -> bool:
+            heard["waves"] += [each for each in waves.passes() if each["wall_time"] > 0]
+            heard["steps"] += [each for each in steps.passes() if each["wall_time"] > 0]
+            computed = sum(each["scheduled_requests"]["sum_prefill_tokens"] for each in heard["waves"])
+            return computed >= LENGTH and len(heard["steps"]) >= ANSWER - 1
+
+        graph.running.wait_for(all_heard)
+    computed = [each["scheduled_requests"] for each in heard["waves"]]
+    assert sum(each["sum_prefill_tokens"] for each in computed) == LENGTH
+    assert [each["num_prefill_requests"] for each in computed] == [1] * len(computed)
+    before = [
+        sum(each["sum_prefill_tokens"] for each in computed[:number]) for number in range(len(computed))
+    ]
+    assert [each["sum_prefill_kv_tokens"] for each in computed] == before
+    assert sum(each["wall_time"] for each in heard["waves"]) < seconds
+    assert {each["worker_id"] for each in heard["waves"]} <= ids["PrefillWorker"]
+    stepped = [each["scheduled_requests"] for each in heard["steps"]]
+    assert [each["num_decode_requests"] for each in stepped] == [1] * (ANSWER - 1)
+    assert [each["sum_decode_kv_tokens"] for each in stepped] == [
+        LENGTH + 1 + step for step in range(ANSWER - 1)
+    ]
+    assert sum(each["wall_time"] for each in heard["steps"]) < seconds
+    for each in (*heard["waves"], *heard["steps"]):
+        assert set(each["queued_requests"].values()) == {0}
 
 
 def test_replicas_come_and_go_under_load_as_the_planner_decides(planes: Planes, reference: Reference) -> None:

@@ -35,9 +35,15 @@ class FakePrefillEngine:
     delay = 0.01
 
     def __init__(
-        self, config: Any, *, on_index: Any = None, on_death: Any = None, on_handed_off: Any = None
+        self,
+        config: Any,
+        *,
+        on_index: Any = None,
+        on_death: Any = None,
+        on_handed_off: Any = None,
+        on_pass: Any = None,
     ) -> None:
-        self.config, self.on_index, self.on_death = config, on_index, on_death
+        self.config, self.on_index, self.on_death, self.on_pass = config, on_index, on_death, on_pass
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
         self.started = self.closed = 0
@@ -200,8 +206,8 @@ class FakeDecodeEngine:
 
     delay = 0.002
 
-    def __init__(self, config: Any, on_death: Any = None) -> None:
-        self.config, self.on_death = config, on_death
+    def __init__(self, config: Any, on_death: Any = None, on_step: Any = None) -> None:
+        self.config, self.on_death, self.on_step = config, on_death, on_step
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
         self.alive = True
@@ -281,3 +287,18 @@ class FakeDecodeEngine:
             emit(tokens=(sampled,), finish_reason=reason, reused_tokens=reused)
             if reason:
                 return
+
+
+class FakeFpmPublisher:
+    """Stands in for Dynamo's publisher of forward passes; keeps what it is given."""
+
+    def __init__(self, endpoint: Any, worker_id: str, dp_size: int = 1) -> None:
+        self.worker_id = worker_id
+        self.published: list[dict[str, Any]] = []
+        self.open = True
+
+    def publish(self, **numbers: Any) -> None:
+        self.published.append(numbers)
+
+    def shutdown(self) -> None:
+        self.open = False

@@ -14,7 +14,7 @@ import torch
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.decoding_request import DecodingRequest, OnOutput
-from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats
+from wavepp_worker.decode.engine_io import DecodeRequest, DecodeStats, DecodeStep
 from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.kv_budget import with_pool
@@ -47,12 +47,18 @@ class DecodeEngine:
     from the engine's own threads, for one request never two at a time, and must not block.
     """
 
-    def __init__(self, config: DecodeConfig, on_death: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: DecodeConfig,
+        on_death: Callable[[str], None] | None = None,
+        on_step: Callable[[DecodeStep], None] | None = None,
+    ) -> None:
         """Check the configuration against the model; nothing is loaded yet.
 
         Args:
             config: the worker's configuration.
             on_death: told, once, why the engine died.
+            on_step: told of every forward pass.
 
         Raises:
             ConfigError: the configuration cannot work; the message names the key.
@@ -69,6 +75,7 @@ class DecodeEngine:
         self.max_model_len = longest_request(config, self.info.context_length)
         self.total_blocks = pool_tokens(config) // config.block_size
         self._on_death = on_death
+        self._on_step = on_step
         self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
         self._guides = Guides(
             GrammarJudge(config.model, self.info.vocab_size),
@@ -123,6 +130,7 @@ class DecodeEngine:
                 self.config.request_timeout,
                 self._watchdog.watch("step loop"),
                 StepBound(self.config.wave_timeout, FIRST_STEP_SECONDS),
+                self._on_step,
             )
             self._arrivals = KvArrivals(
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),

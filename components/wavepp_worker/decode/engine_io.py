@@ -76,6 +76,30 @@ class DecodeOutput(msgspec.Struct, frozen=True, kw_only=True):
     arrived: Arrived | None = None
 
 
+class DecodeStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One forward pass, and what waited then.
+
+    Attributes:
+        requests: of which it computed the newest token.
+        kv_tokens: whose KV it read for those.
+        prompt_requests: of which it computed tokens of the prompt.
+        prompt_tokens: that it computed of those.
+        prompt_context_tokens: before those, whose KV it read.
+        seconds: with the choice of the next tokens.
+        queued_requests: that wait for KV or for blocks, or whose KV arrives.
+        queued_tokens: of their prompts.
+    """
+
+    requests: int
+    kv_tokens: int
+    prompt_requests: int
+    prompt_tokens: int
+    prompt_context_tokens: int
+    seconds: float
+    queued_requests: int
+    queued_tokens: int
+
+
 class DecodeStats(msgspec.Struct, frozen=True, kw_only=True):
     """Load of a decode engine, and totals since its start.
 

@@ -116,6 +116,13 @@ class Scheduler:
         for decoding in orphans:
             decoding.emit((), "error", error)
 
+    def queued(self) -> tuple[int, int]:
+        """Requests that do not run yet, and the tokens of their prompts."""
+        with self._lock:
+            running = set(self._batch.running)
+            prompts = [each.request.prompt_tokens for name, each in self._live.items() if name not in running]
+        return len(prompts), sum(prompts)
+
     def counts(self) -> dict[str, int]:
         """``running``, ``waiting``, ``receiving``, ``used_blocks`` and ``total_blocks`` at one instant."""
         with self._lock:

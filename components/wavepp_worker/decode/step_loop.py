@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import torch
 
 from wavepp_worker.decode.decoding_request import DecodingRequest
+from wavepp_worker.decode.engine_io import DecodeStep
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.liveness.step_bound import StepBound
@@ -46,8 +48,16 @@ class StepLoop:
         timeout: float,
         watched: Watched,
         bound: StepBound,
+        on_step: Callable[[DecodeStep], None] | None = None,
     ) -> None:
-        """``timeout``: seconds a request may take. ``watched``: this thread, and ``bound`` of its steps."""
+        """
+        Args:
+            timeout: seconds a request may take.
+            watched: this thread.
+            bound: of its steps.
+            on_step: told of every forward pass.
+        """
+        self._on_step = on_step
         self._stage = stage
         self._kv = kv
         self._scheduler = scheduler
@@ -63,9 +73,27 @@ class StepLoop:
             begun = time.monotonic()
             size = _STEP_SIZE + min(PROMPT_TOKENS, sum(each.sequence.prompt_left for each in running))
             self._watched.busy(f"step {self.steps} ({len(running)} requests)", self._bound.seconds(size))
-            self._step([decoding for decoding in running if self._wanted(decoding)])
-            self._bound.observe(size, time.monotonic() - begun)
+            chunks = self._step([decoding for decoding in running if self._wanted(decoding)])
+            seconds = time.monotonic() - begun
+            self._bound.observe(size, seconds)
+            if chunks and self._on_step is not None:
+                self._on_step(self._pass(chunks, seconds))
             self._watched.idle()
+
+    def _pass(self, chunks: list[tuple[DecodingRequest, Chunk]], seconds: float) -> DecodeStep:
+        prompts = [chunk for decoding, chunk in chunks if decoding.sequence.prompt_tokens_in(chunk)]
+        newest = [chunk for decoding, chunk in chunks if not decoding.sequence.prompt_tokens_in(chunk)]
+        queued_requests, queued_tokens = self._scheduler.queued()
+        return DecodeStep(
+            requests=len(newest),
+            kv_tokens=sum(chunk.start + 1 for chunk in newest),
+            prompt_requests=len(prompts),
+            prompt_tokens=sum(chunk.length for chunk in prompts),
+            prompt_context_tokens=sum(chunk.start for chunk in prompts),
+            seconds=seconds,
+            queued_requests=queued_requests,
+            queued_tokens=queued_tokens,
+        )
 
     def _wanted(self, decoding: DecodingRequest) -> bool:
         if decoding.aborted:
@@ -78,22 +106,23 @@ class StepLoop:
             return False
         return True
 
-    def _step(self, running: list[DecodingRequest]) -> None:
+    def _step(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
+        """Returns what was computed of whom."""
         if not running:
-            return
+            return []
         for decoding in running:
             if decoding.sequence.guide is not None:
                 decoding.sequence.guide.begin()
         # The others have run already, and wait to know what may come next.
         behind = [decoding for decoding in running if decoding.logits is None]
-        if behind:
-            self._run_newest(behind)
+        chunks = self._run_newest(behind) if behind else []
         deadline = time.monotonic() + (GUIDE_SECONDS if behind else ALONE_SECONDS)
         for decoding in running:
             if decoding.logits is not None:
                 self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
+        return chunks
 
-    def _run_newest(self, running: list[DecodingRequest]) -> None:
+    def _run_newest(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
         parts = self._chunks(running)
         tokens = [token for decoding, chunk in parts for token in decoding.sequence.tokens_of(chunk)]
         newest = torch.tensor(tokens, dtype=torch.int64)
@@ -108,6 +137,7 @@ class StepLoop:
         if logits is not None:
             for decoding, row in zip(ended, logits.cpu(), strict=True):
                 decoding.logits = row
+        return parts
 
     def _chunks(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
         """What each runs next; of prompts those that began first, as far as one step takes them."""

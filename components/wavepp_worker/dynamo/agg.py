@@ -64,8 +64,9 @@ class AggWorker(WaveppWorker):
             bootstrap_port=args.runtime.bootstrap_port,
             on_index=self._kv_events.on_index,
             on_death=self.engine_died,
+            on_pass=self.passes.on_pass,
         )
-        self._decode = DecodeHandler(args.decode, on_death=self.engine_died)
+        self._decode = DecodeHandler(args.decode, on_death=self.engine_died, on_step=self.passes.on_step)
         prefill, decode = self._prefill.limits, self._decode.limits
         self._limits = RequestLimits(
             min(prefill.max_model_len, decode.max_model_len),

@@ -37,7 +37,7 @@ class DecodeWorker(WaveppWorker):
         """
         super().__init__(args.runtime)
         self._model = args.decode.model
-        self._handler = DecodeHandler(args.decode, on_death=self.engine_died)
+        self._handler = DecodeHandler(args.decode, on_death=self.engine_died, on_step=self.passes.on_step)
         self._defaults = default_sampling(args.decode.model)
 
     @classmethod

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from wavepp_worker import errors
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
-from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
+from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStep
 from wavepp_worker.dynamo.bootstrap_info import invalid_request_in
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
@@ -39,7 +39,13 @@ class DecodeHandler:
         limits: what a request is measured against.
     """
 
-    def __init__(self, config: DecodeConfig, *, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: DecodeConfig,
+        *,
+        on_death: Callable[[str], None],
+        on_step: Callable[[DecodeStep], None] | None = None,
+    ) -> None:
         """Check the configuration; nothing is started yet.
 
         Raises:
@@ -47,7 +53,7 @@ class DecodeHandler:
         """
         self._config = config
         self._tokenizer: Tokenizer | None = None
-        self.engine = DecodeEngine(config, on_death=on_death)
+        self.engine = DecodeEngine(config, on_death=on_death, on_step=on_step)
         self.metrics = DecodeMetrics(self.engine.stats)
         self.limits = RequestLimits(
             self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs

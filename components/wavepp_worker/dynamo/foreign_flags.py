@@ -242,7 +242,9 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
 RUNTIMES: Mapping[str, Foreign] = MappingProxyType(
     {
         "connector": Foreign("KV is handed over as --handoff says: auto, nixl, or socket", ("none", "null")),
-        "fpm_trace": Foreign(f"no metrics of single waves are published; {_LEAVE}", ("false",)),
+        "fpm_trace": Foreign(
+            f"waves are published to the planner in any case, and written to no file; {_LEAVE}", ("false",)
+        ),
         "dyn_enable_structural_tag": Foreign(
             f"tool calls are constrained by the tools' schemas, not by structural tags; {_LEAVE}", ("false",)
         ),

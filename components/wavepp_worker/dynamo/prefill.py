@@ -56,6 +56,7 @@ class PrefillWorker(WaveppWorker):
             bootstrap_port=args.runtime.bootstrap_port,
             on_index=self._kv_events.on_index,
             on_death=self.engine_died,
+            on_pass=self.passes.on_pass,
         )
         self._defaults = default_sampling(args.engine.model)
         self._intake = self._make_intake(args)

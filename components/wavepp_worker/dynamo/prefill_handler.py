@@ -28,7 +28,13 @@ from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta, PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import (
+    HandedOff,
+    IndexDelta,
+    PrefillPass,
+    PrefillRequest,
+    PrefillResult,
+)
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
@@ -60,6 +66,7 @@ class PrefillHandler:
         bootstrap_port: int,
         on_index: Callable[[IndexDelta], None],
         on_death: Callable[[str], None],
+        on_pass: Callable[[PrefillPass], None] | None = None,
     ) -> None:
         """Check the configuration; nothing is started yet.
 
@@ -71,7 +78,7 @@ class PrefillHandler:
         self._lock = threading.Lock()
         self._bootstrap_rooms: set[int] = set()
         self.engine = PrefillEngine(
-            config, on_index=on_index, on_death=on_death, on_handed_off=self._handed_off
+            config, on_index=on_index, on_death=on_death, on_handed_off=self._handed_off, on_pass=on_pass
         )
         self._canary = Canary(self.engine)
         self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)

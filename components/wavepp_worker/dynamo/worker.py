@@ -24,6 +24,7 @@ from wavepp_worker.dynamo.control_bodies import check_names, seconds
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
+from wavepp_worker.dynamo.forward_passes import ForwardPasses
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
@@ -63,6 +64,7 @@ class WaveppWorker(LLMEngine):
         self._closed = False
         self._live = LiveRequests()
         self._pause = Pause()
+        self.passes = ForwardPasses()
         self.start_error: WaveppError | None = None
 
     @abstractmethod
@@ -123,6 +125,7 @@ class WaveppWorker(LLMEngine):
         # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
         await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
+        self.passes.close()
         await asyncio.to_thread(self.close)
         if self._live:
             await asyncio.sleep(LAST_ANSWERS_SECONDS)
@@ -140,6 +143,7 @@ class WaveppWorker(LLMEngine):
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
+        self.passes.open(endpoint)
         self._watch_presence()
 
     def told_to_stop(self) -> None:
@@ -306,6 +310,7 @@ class WaveppWorker(LLMEngine):
         leave_process(EXIT_ENGINE_DIED)
 
     def _publish_snapshot(self) -> None:
+        self.passes.repeat(busy=bool(self._live))
         if self._snapshot_publisher is not None:
             self._snapshot_publisher.publish(0, self.snapshot())
 

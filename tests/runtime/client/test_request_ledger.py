@@ -108,3 +108,15 @@ def test_when_the_last_rank_lets_go_of_an_answered_request_it_is_told_how_each_d
     ranks = (RankHandedOff(1, "received", 2.0), RankHandedOff(0, outcome, 5.0))
     assert ended == HandedOff(request_id="r", answered=3.0, ranks=ranks)
     assert (ended.outcome, ended.seconds) == (outcome, 2.0)
+
+
+def test_who_waits_to_be_admitted_is_counted_with_the_tokens_of_its_prompt() -> None:
+    ledger = RequestLedger(ranks=1)
+    known = {}
+    for name, tokens, probe in (("a", 8, False), ("b", 5, False), ("c", 3, False), ("canary", 1, True)):
+        request = PrefillRequest(request_id=name, tokens=b"\0" * 4 * tokens, probe=probe)
+        known[name] = ledger.accept(request, now=0.0, deadline=9.0).request.request_id
+    assert ledger.unadmitted() == (3, 16)
+    ledger.progress(Admitted(request_id=known["a"], endpoint=0, queued=0.0, admission=0.0), 1.0)
+    ledger.abort("b")
+    assert ledger.unadmitted() == (1, 3)

@@ -266,3 +266,19 @@ def test_waves_that_nobody_asked_for_do_not_count_as_in_flight() -> None:
     assert (len(lanes.ring), lanes.in_flight) == (2, 1)
     lanes.complete(0)
     assert lanes.in_flight == 1
+
+
+def test_what_no_wave_carries_is_counted_with_its_tokens() -> None:
+    lanes = admitted(12, 6)
+    assert lanes.in_no_wave() == (2, 18)
+    lanes.launch(lanes.propose())
+    # The second waits; of the first, 4 tokens are left.
+    assert lanes.in_no_wave() == (1, 10)
+
+
+def test_spans_of_probes_alone_are_asked_for_by_nobody() -> None:
+    lanes = Lanes(Ring(4), Observant(), 8)
+    lanes.take(LaneAdmitted("canary", 0, 1, probe=True))
+    canary, other = Span("canary", 0, 1, True), Span("r", 0, 1, True)
+    assert not lanes.asked_for([canary])
+    assert lanes.asked_for([canary, other])

@@ -188,7 +188,9 @@ def test_the_last_rank_answers_who_ended_and_tells_rank_0(last: Bench) -> None:
     finished = last.books.events.of(Finished)
     assert [(each.request_id, each.first.token) for each in finished] == [("a", 0), ("c", 1)]
     assert [(stage.rank, stage.compute) for stage in finished[0].stages] == [(0, 0.5), (1, 0.25)]
-    assert [message for message, _, _ in last.sent] == [WaveDone(wave_id=0, compute=(0.5, 0.25))]
+    ((done, _, _),) = last.sent
+    assert isinstance(done, WaveDone)
+    assert (done.wave_id, done.compute) == (0, (0.5, 0.25))
 
 
 def test_missing_logits_are_an_error_of_the_rank(last: Bench) -> None:

@@ -31,7 +31,13 @@ from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Clear, Dump, Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.rank_state import MOST_REQUESTS
-from wavepp_worker.runtime.protocol.requests import EngineStats, HandedOff, IndexDelta, PrefillResult
+from wavepp_worker.runtime.protocol.requests import (
+    EngineStats,
+    HandedOff,
+    IndexDelta,
+    PrefillPass,
+    PrefillResult,
+)
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
@@ -59,6 +65,7 @@ class PrefillEngine:
         on_index: Callable[[IndexDelta], None] | None = None,
         on_death: Callable[[str], None] | None = None,
         on_handed_off: Callable[[HandedOff], None] | None = None,
+        on_pass: Callable[[PrefillPass], None] | None = None,
     ) -> None:
         """Check the configuration against the model; nothing is started yet.
 
@@ -67,6 +74,7 @@ class PrefillEngine:
             on_index: told what became reusable on all ranks, or stopped being so on the first.
             on_death: told, once, why the engine died.
             on_handed_off: told when no rank holds the KV of an answered request any more.
+            on_pass: told of every wave that has passed the pipeline.
 
         Raises:
             ConfigError: the configuration cannot work; the message names the key.
@@ -87,7 +95,7 @@ class PrefillEngine:
         self._profiler = Profiler(config.pp, self._replies.profiles, always_on=config.timeline is not None)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
-            config, self.info, self._state, self._replies, self._inquiry, on_index, on_handed_off
+            config, self.info, self._state, self._replies, self._inquiry, on_index, on_handed_off, on_pass
         )
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
 

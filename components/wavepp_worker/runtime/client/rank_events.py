@@ -33,6 +33,7 @@ from wavepp_worker.runtime.protocol.events import (
     Cleared,
     Event,
     Failed,
+    ForwardPass,
     Heartbeat,
     LanesExplained,
     ProfileChanged,
@@ -40,9 +41,12 @@ from wavepp_worker.runtime.protocol.events import (
     RankReady,
 )
 from wavepp_worker.runtime.protocol.rank_state import RankState
-from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta
+from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta, PrefillPass
 
 logger = logging.getLogger(__name__)
+
+COUNT_SECONDS = 0.05
+"""How long the count of those who wait to be admitted is good for: there may be many, and many waves a second."""
 
 
 class Replies:
@@ -67,12 +71,16 @@ class RankEvents:
         inquiry: Inquiry,
         on_index: Callable[[IndexDelta], None] | None,
         on_handed_off: Callable[[HandedOff], None] | None,
+        on_pass: Callable[[PrefillPass], None] | None,
     ) -> None:
         self._state = state
         self._replies = replies
         self._inquiry = inquiry
         self._on_index = on_index
         self._on_handed_off = on_handed_off
+        self._on_pass = on_pass
+        self._unadmitted = (0, 0)
+        self._counted = 0.0
         self._reporting = _reporting_ranks(config, info)
         self._index = IndexFeed(len(self._reporting), config.block_size, info.model_id)
         self._request_timeout = config.request_timeout
@@ -117,6 +125,8 @@ class RankEvents:
                 self._replies.dumps.add(event.dump_id, event)
             case Cleared():
                 self._replies.clears.add(event.clear_id, event)
+            case ForwardPass():
+                self._passed(event)
             case AdmissionExplained() | LanesExplained():
                 self._inquiry.add(event)
             case _:
@@ -152,6 +162,25 @@ class RankEvents:
     def on_failure(self, error: Exception) -> None:
         """An event could not be read or handled."""
         self._state.die(EngineDead(f"a rank's event could not be handled: {error_text(error)}"))
+
+    def _passed(self, event: ForwardPass) -> None:
+        if self._on_pass is None:
+            return
+        now = time.monotonic()
+        if now - self._counted >= COUNT_SECONDS:
+            with self._state.lock:
+                self._counted, self._unadmitted = now, self._state.ledger.unadmitted()
+        requests, tokens = self._unadmitted
+        self._on_pass(
+            PrefillPass(
+                requests=event.requests,
+                tokens=event.tokens,
+                context_tokens=event.context_tokens,
+                seconds=event.seconds,
+                queued_requests=event.waiting_requests + requests,
+                queued_tokens=event.waiting_tokens + tokens,
+            )
+        )
 
     def _failed(self, event: Failed) -> None:
         with self._state.lock:

@@ -167,6 +167,15 @@ class RequestLedger:
         wanted = (live for live in self._live.values() if not live.request.probe)
         return heapq.nsmallest(most, wanted, key=lambda live: live.submitted)
 
+    def unadmitted(self) -> tuple[int, int]:
+        """Requests that wait to be admitted, and the tokens of their prompts; without probes."""
+        prompts = [
+            live.request.prompt_tokens
+            for live in self._live.values()
+            if live.admitted is None and not live.closed and not live.request.probe
+        ]
+        return len(prompts), sum(prompts)
+
     def unanswered(self) -> int:
         return sum(not live.closed and not live.request.probe for live in self._live.values())
 

@@ -47,7 +47,16 @@ class Lanes:
         """Waves in flight that somebody asked for: all but those of probes alone."""
         if not self._probes:
             return len(self.ring)
-        return sum(any(span.request_id not in self._probes for span in spans) for spans in self.ring.waves())
+        return sum(map(self.asked_for, self.ring.waves()))
+
+    def asked_for(self, spans: Iterable[Span]) -> bool:
+        """Whether somebody asked for some of these, rather than all being of probes."""
+        return not self._probes or any(span.request_id not in self._probes for span in spans)
+
+    def in_no_wave(self) -> tuple[int, int]:
+        """Requests that no wave in flight carries although they have tokens left, and the tokens that all have left."""
+        waiting = sum(not self.ring.carries(request_id) for request_id in self._lanes)
+        return waiting, sum(lane.left for lane in self._lanes.values())
 
     def take(self, event: LaneAdmitted | LaneAborted) -> list[LaneProgress]:
         """Account for a request that may run from now on, or shall not run any further."""
@@ -133,7 +142,7 @@ class Lanes:
         ended: list[LaneProgress] = []
         spans = self.ring.complete(wave_id)
         # Of an idle night's probes, a planner would learn that waves have one token.
-        if any(span.request_id not in self._probes for span in spans):
+        if self.asked_for(spans):
             self._planner.observe(spans, seconds)
         for span in spans:
             if self.ring.carries(span.request_id):

@@ -138,6 +138,26 @@ class CacheChanges(Message, frozen=True):
     removed: bytes = b""
 
 
+class ForwardPass(Message, frozen=True):
+    """Rank 0: a wave has left the last rank.
+
+    Attributes:
+        requests: of which it computed tokens.
+        tokens: that it computed.
+        context_tokens: before those, whose KV it read.
+        seconds: since the wave before it ended, or since its launch if that was later.
+        waiting_requests: admitted requests that no wave carries now.
+        waiting_tokens: of admitted requests, that no wave has computed or carries.
+    """
+
+    requests: int
+    tokens: int
+    context_tokens: int
+    seconds: float
+    waiting_requests: int
+    waiting_tokens: int
+
+
 class AuditReport(Message, frozen=True):
     """One rank's books.
 
@@ -224,4 +244,5 @@ Event = (
     | RankState
     | AdmissionExplained
     | LanesExplained
+    | ForwardPass
 )

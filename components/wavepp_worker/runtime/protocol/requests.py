@@ -253,6 +253,27 @@ class RankLoad(msgspec.Struct, frozen=True):
     idle: Mapping[str, float] = {}
 
 
+class PrefillPass(msgspec.Struct, frozen=True, kw_only=True):
+    """A wave that has passed the pipeline, and what waited then.
+
+    Attributes:
+        requests: of which it computed tokens.
+        tokens: that it computed.
+        context_tokens: before those, whose KV it read.
+        seconds: since the wave before it ended, or since its launch if that was later; those of all waves add up to
+            the time in which some wave was in flight.
+        queued_requests: that no wave carried.
+        queued_tokens: of all requests, that no wave had computed or carried; of those not admitted the whole prompt.
+    """
+
+    requests: int
+    tokens: int
+    context_tokens: int
+    seconds: float
+    queued_requests: int
+    queued_tokens: int
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Load and totals of an engine; ``used_blocks`` is of the fullest rank, ``total_blocks`` of the smallest.
 

@@ -60,10 +60,12 @@ class WaveDone(Message, frozen=True):
 
     Attributes:
         compute: seconds each rank took for it, in rank order.
+        ended: when the last did, monotonic seconds, which are the same for all ranks of a host.
     """
 
     wave_id: int
     compute: tuple[float, ...] = ()
+    ended: float = 0.0
 
 
 DataMessage = WaveHeader | WaveDone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -118,7 +119,9 @@ class Answers:
             requests = [local.request for local in wave.ended]
             with self._timeline.span(track, "answer", header.wave_id, requests):
                 self._sample(wave.ended, header.endings, wave.logits)
-        self._plane.send_done(WaveDone(wave_id=header.wave_id, compute=header.compute))
+        self._plane.send_done(
+            WaveDone(wave_id=header.wave_id, compute=header.compute, ended=time.monotonic())
+        )
 
     def _sample(
         self, ended: Sequence[LocalRequest], endings: Sequence[Ending], logits: torch.Tensor | None

@@ -224,7 +224,7 @@ def _leader(
         HEARTBEAT_SECONDS,
     )
     lanes = Lanes(Ring(2 * config.ranks), make_planner(config, config.ranks), config.max_num_seqs)
-    loop, seconds = LeaderLoop(lanes, parts.order, timeline), config.wave_timeout
+    loop, seconds = LeaderLoop(lanes, parts.order, timeline, parts.reports.send), config.wave_timeout
     return Threads(
         LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),
         LeaderLoopThread(loop, executor, plane, gate, to_loop, to_wave, parts.reports, loop_watched, seconds),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.protocol.commands import Explain
-from wavepp_worker.runtime.protocol.events import LanesExplained
+from wavepp_worker.runtime.protocol.events import ForwardPass, LanesExplained
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneMaterialised,
     LaneMessage,
@@ -19,6 +19,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 )
 from wavepp_worker.runtime.protocol.waves import WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
+from wavepp_worker.runtime.rank.pass_meter import PassMeter
 from wavepp_worker.runtime.state.idle_seconds import Cause
 from wavepp_worker.runtime.trace.timeline import Timeline
 
@@ -57,7 +58,16 @@ class LeaderLoop:
     can be launched, it materialises admitted requests.
     """
 
-    def __init__(self, lanes: Lanes, order: ExecutionOrder, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        order: ExecutionOrder,
+        timeline: Timeline,
+        on_pass: Callable[[ForwardPass], None] | None = None,
+    ) -> None:
+        """``on_pass``: told of every wave that has ended, but for those of probes alone."""
+        self._on_pass = on_pass
+        self._meter = None if on_pass is None else PassMeter(lanes)
         self._lanes = lanes
         self._order = order
         self._timeline = timeline
@@ -74,6 +84,10 @@ class LeaderLoop:
         progress: list[LaneProgress] = []
         for done in ended:
             progress += self._lanes.complete(done.wave_id, max(done.compute, default=0.0))
+            if self._meter is not None and self._on_pass is not None:
+                passed = self._meter.ended(done)
+                if passed is not None:
+                    self._on_pass(passed)
         return tuple(progress)
 
     def turn(
@@ -167,6 +181,8 @@ class LeaderLoop:
         for span in spans:
             self._materialise(span.request_id, progress)
         wave_id, scheduled = self._lanes.launch(spans)
+        if self._meter is not None:
+            self._meter.launched(wave_id, spans, now)
         progress += scheduled
         return WaveHeader(wave_id=wave_id, spans=spans)
 
