@@ -6,9 +6,11 @@ import logging
 import time
 from typing import Any
 
+from dynamo.common.forward_pass_metrics import ForwardPassMetrics, ScheduledRequestMetrics
 from dynamo.llm import FpmDirectPublisher
 
 from wavepp_worker.decode.engine_io import DecodeStep
+from wavepp_worker.dynamo.pass_samples import PassSamples
 from wavepp_worker.runtime.protocol.requests import PrefillPass
 
 logger = logging.getLogger(__name__)
@@ -22,9 +24,13 @@ class ForwardPasses:
     """Publishes forward passes; thread-safe.
 
     Whatever a pass was of, what waits is told of both engines of a worker: who looks now and then has the latest alone.
+
+    Attributes:
+        samples: of what was published.
     """
 
     def __init__(self) -> None:
+        self.samples = PassSamples()
         self._publisher: Any = None
         self._prefill_queue = (0, 0)
         self._decode_queue = (0, 0)
@@ -68,6 +74,18 @@ class ForwardPasses:
     def _publish(
         self, seconds: float, prefill: tuple[int, int, int] = (0, 0, 0), decode: tuple[int, int] = (0, 0)
     ) -> None:
+        self.samples.add(
+            ForwardPassMetrics(
+                wall_time=seconds,
+                scheduled_requests=ScheduledRequestMetrics(
+                    num_prefill_requests=prefill[0],
+                    sum_prefill_tokens=prefill[1],
+                    sum_prefill_kv_tokens=prefill[2],
+                    num_decode_requests=decode[0],
+                    sum_decode_kv_tokens=decode[1],
+                ),
+            )
+        )
         publisher = self._publisher
         if publisher is None:
             return

@@ -22,6 +22,7 @@ class RuntimeArgs:
         endpoint: name of the served endpoint.
         served_model_name: the name clients ask for.
         bootstrap_port: port that decode workers claim hand-offs on; 0 picks a free one.
+        perf_metrics: whether to serve ``get_perf_metrics``.
         options: every flag of Dynamo's own group, by the names Dynamo uses.
     """
 
@@ -30,6 +31,7 @@ class RuntimeArgs:
     endpoint: str
     served_model_name: str
     bootstrap_port: int
+    perf_metrics: bool
     options: argparse.Namespace
 
 
@@ -89,6 +91,7 @@ def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeA
         endpoint=endpoint or "generate",
         served_model_name=own.served_model_name or model_name,
         bootstrap_port=own.bootstrap_port,
+        perf_metrics=own.perf_metrics,
         options=argparse.Namespace(**vars(options)),
     )
 

@@ -29,6 +29,7 @@ from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.pause import Pause
+from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
@@ -65,6 +66,7 @@ class WaveppWorker(LLMEngine):
         self._live = LiveRequests()
         self._pause = Pause()
         self.passes = ForwardPasses()
+        self._perf_metrics = PerfMetrics(runtime, self.passes.samples) if runtime.perf_metrics else None
         self.start_error: WaveppError | None = None
 
     @abstractmethod
@@ -126,6 +128,8 @@ class WaveppWorker(LLMEngine):
         await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
         self.passes.close()
+        if self._perf_metrics is not None:
+            await self._perf_metrics.close()
         await asyncio.to_thread(self.close)
         if self._live:
             await asyncio.sleep(LAST_ANSWERS_SECONDS)
@@ -144,6 +148,8 @@ class WaveppWorker(LLMEngine):
         """Keep the endpoint: to see that discovery has it, and to take it out if the engine dies."""
         self._endpoint = endpoint
         self.passes.open(endpoint)
+        if self._perf_metrics is not None:
+            await self._perf_metrics.open()
         self._watch_presence()
 
     def told_to_stop(self) -> None:

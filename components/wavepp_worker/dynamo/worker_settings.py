@@ -24,6 +24,10 @@ class WorkerSettings(Settings):
     bootstrap_port: int = Field(default=0, ge=0, le=65535)
     """Port that decode workers claim hand-offs on; 0 picks a free one."""
 
+    perf_metrics: bool = False
+    """Serve ``get_perf_metrics`` as well, where Dynamo's planner asks what forward passes cost: those of all sizes so
+    far. An entry of its own in discovery."""
+
     @field_validator("served_model_name")
     @classmethod
     def _one_name(cls, name: str | None) -> str | None:

@@ -48,6 +48,7 @@ WORKER_COMMON = (
     "max_model_len",
     "max_num_seqs",
     "top_logprobs",
+    "perf_metrics",
     "host",
     "request_timeout",
     "wave_timeout",
