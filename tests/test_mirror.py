@@ -36,6 +36,8 @@ SEVERAL_MODULES = {
         "the same questions to every kind of window",
         ("cache/windows/attention.py", "cache/windows/recurrent.py", "cache/windows/window.py"),
     ),
+    "decode/test_adapters.py": Together("answers through LoRA adapters"),
+    "runtime/client/test_adapters.py": Together("requests through LoRA adapters over real ranks"),
     "decode/test_handoff.py": Together("the decode engine behind a real hand-off"),
     "dynamo/test_conformance.py": Together("Dynamo's conformance kit on our workers"),
     "dynamo/test_prefill.py": Together("the worker's side of Dynamo", ("dynamo/prefill_handler.py",)),

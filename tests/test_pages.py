@@ -27,6 +27,7 @@ from wavepp_worker.serve.former_launcher import OPTIONS
 from wavepp_worker.setting_names import VARIABLES, variable_of
 
 from tests.support.exported_metrics import dynamos_names, exported
+from tests.support.lora_adapters import make_adapter
 from tests.support.page_commands import ROOT, Command, blocks, commands, pages
 
 PAGES = pages()
@@ -134,6 +135,7 @@ def test_dynamo_serve_takes_what_pages_give_it(
     command: Command,
     tiny_llama: Path,
     graph_file: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     listener: socket.socket,
 ) -> None:
@@ -142,6 +144,7 @@ def test_dynamo_serve_takes_what_pages_give_it(
     Etcd and NATS take connections.
     """
     monkeypatch.chdir(ROOT)
+    adapter = make_adapter(tmp_path / "adapter", tiny_llama)
     gpus = next((each.count(",") + 1 for each in command.variables if "CUDA_VISIBLE" in each), 0)
     monkeypatch.setattr(device, "gpu_count", lambda: gpus)
     for variable in (
@@ -156,6 +159,7 @@ def test_dynamo_serve_takes_what_pages_give_it(
         re.sub(r"^(path/to/)?mygraph(\.py)?(?=:|$)", str(graph_file), word) for word in command.words[1:]
     ]
     words = [re.sub(r"\bDIR\b|/models/\w+", str(tiny_llama), word) for word in words]
+    words = [re.sub(r"/adapters/\w+", str(adapter), word) for word in words]
     words = [re.sub(r"\b10\.0\.0\.\d\b", "127.0.0.1", word) for word in words]
     if "--port" in words:
         # Somebody may listen on the page's.

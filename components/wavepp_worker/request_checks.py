@@ -58,6 +58,20 @@ def check_salt(text: str, name: str = "cache_salt") -> None:
         )
 
 
+def check_lora(name: str, known: Collection[str]) -> None:
+    """Refuse an adapter that is not loaded.
+
+    Args:
+        name: of the adapter; empty for none.
+
+    Raises:
+        InvalidRequest: it is none of ``known``.
+    """
+    if name and name not in known:
+        there = f"those that are: {', '.join(sorted(known))}" if known else "none is (lora_modules)"
+        raise InvalidRequest(f"LoRA adapter {name!r} is not loaded; {there}, or use the base model's name")
+
+
 def check_banned(banned: Collection[int], vocab_size: int) -> None:
     """Refuse a request that leaves no token to choose.
 

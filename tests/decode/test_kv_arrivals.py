@@ -99,6 +99,7 @@ class Side:
             self.receiver,  # type: ignore[arg-type]
             self.scheduler,
             self.guides,  # type: ignore[arg-type]
+            adapters={},
             block_size=BLOCK_SIZE,
             vocab_size=VOCABULARY,
             timeout=WAIT_SECONDS,

@@ -97,6 +97,20 @@ def test_the_salt_comes_with_the_routing() -> None:
         read(routing={"cache_salt": "s" * 1025})
 
 
+def test_an_adapter_is_asked_for_by_its_models_name_or_by_the_router() -> None:
+    limits = RequestLimits(max_model_len=20, vocab_size=100, top_logprobs=5, adapters=frozenset({"poet"}))
+
+    def adapter(**fields: Any) -> str:
+        return parse_request({"token_ids": [1], **fields}, limits, SamplingParams()).lora
+
+    assert [adapter(model=name) for name in ("poet", "the base", None)] == ["poet", "", ""]
+    assert adapter(model="the base", routing={"lora_name": "poet"}) == "poet"
+    with pytest.raises(
+        InvalidRequest, match="'coder' is not loaded; those that are: poet, or use the base model's"
+    ):
+        adapter(model="poet", routing={"lora_name": "coder"})
+
+
 def test_the_priority_comes_with_the_routing() -> None:
     assert read(routing={"priority": -3}).priority == -3
     assert read(**as_the_frontend_sends(routing__priority=None)).priority == 0

@@ -46,6 +46,7 @@ class FakePrefillEngine:
         self.config, self.on_index, self.on_death, self.on_pass = config, on_index, on_death, on_pass
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
+        self.adapters = {each.partition("=")[0]: None for each in getattr(config, "lora_modules", ())}
         self.started = self.closed = 0
         self.aborted: list[str] = []
         self.live: dict[str, Future[PrefillResult]] = {}
@@ -210,6 +211,7 @@ class FakeDecodeEngine:
         self.config, self.on_death, self.on_step = config, on_death, on_step
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
+        self.adapters = {each.partition("=")[0]: None for each in getattr(config, "lora_modules", ())}
         self.alive = True
         self.started = self.closed = 0
         self.requests: list[DecodeRequest] = []

@@ -19,6 +19,8 @@ class DecodeConfig(Settings):
 
     model: Path
     """A Hugging Face model directory (config, tokenizer, safetensors)."""
+    lora_modules: tuple[str, ...] = ()
+    """LoRA adapters that requests may choose, ``name=directory`` each; must be the prefill workers'."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Must be the prefill workers', as KV is taken over byte by byte."""
     device: str = "cpu"

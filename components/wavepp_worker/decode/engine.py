@@ -27,12 +27,13 @@ from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.grammar_compiler import GrammarCompiler
 from wavepp_worker.model.grammar_judge import GrammarJudge
+from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
-from wavepp_worker.request_checks import check_banned, check_prompt
+from wavepp_worker.request_checks import check_banned, check_lora, check_prompt
 from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 CLOSE_SECONDS = 10.0
@@ -69,6 +70,7 @@ class DecodeEngine:
                 f"model: {config.model} has recurrent layers, which a decode engine cannot continue yet; prefill it "
                 "with wavepp prefill, or choose a model whose layers are all attention"
             )
+        self.adapters = read_adapters(config.lora_modules)
         if config.kv_memory_fraction is not None:
             config = with_pool(config, read_model_shape(config.model))
         self.config = config
@@ -136,6 +138,7 @@ class DecodeEngine:
                 KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
                 self._scheduler,
                 self._guides,
+                adapters=self.adapters,
                 block_size=self.config.block_size,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
@@ -230,7 +233,9 @@ class DecodeEngine:
     def _load(self) -> tuple[StageModel, PagedKV]:
         config = self.config
         dtype = resolve_dtype(config.dtype, self.info, config.device)
-        stage = load_stage(config.model, range(self.info.num_layers), dtype, config.device)
+        stage = load_stage(
+            config.model, range(self.info.num_layers), dtype, config.device, list(self.adapters.values())
+        )
         try:
             return stage, stage.make_kv(self.total_blocks, config.block_size)
         except RuntimeError as error:
@@ -248,6 +253,7 @@ class DecodeEngine:
             raise InvalidRequest(
                 f"min_tokens is {request.min_tokens}, but must be from 0 to max_tokens={request.max_tokens}"
             )
+        check_lora(request.lora, self.adapters)
         check_sampling(request.sampling, self.config.top_logprobs)
         if request.min_tokens:
             check_banned(request.stop_token_ids, self.info.vocab_size)

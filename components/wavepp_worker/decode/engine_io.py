@@ -27,6 +27,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
         stop_token_ids: tokens that end the generation, the model's own end tokens included unless unwanted.
         priority: who has a higher one gets blocks first.
         grammar: what the answer must match; None for anything. The first token was chosen by it.
+        lora: name of the LoRA adapter that it goes through; empty for none.
         handoff: where the KV and the first token come from; None if this engine prefills the prompt itself.
     """
 
@@ -38,6 +39,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     priority: int = 0
     grammar: Grammar | None = None
+    lora: str = ""
     handoff: BootstrapAddress | None
 
     @property

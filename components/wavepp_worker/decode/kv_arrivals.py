@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -21,6 +21,7 @@ from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, Wa
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.liveness.watchdog import Watched
+from wavepp_worker.model.lora import LoraAdapter
 
 TURN_SECONDS = 1.0
 """How often the thread's event loop shows that it turns."""
@@ -41,6 +42,7 @@ class KvArrivals:
         on_failure: told when the thread cannot go on.
         watched: this thread.
         turn_seconds: that its event loop may be stuck in one turn.
+        adapters: LoRA adapters that requests may go through, by name.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class KvArrivals:
         on_failure: Callable[[BaseException], None],
         watched: Watched,
         turn_seconds: float,
+        adapters: Mapping[str, LoraAdapter],
     ) -> None:
+        self._adapters = adapters
         self._receiver = receiver
         self._scheduler = scheduler
         self._guides = guides
@@ -126,6 +130,12 @@ class KvArrivals:
                 raise HandoffError(
                     f"request {request.request_id} has a prompt of {request.prompt_tokens} tokens, but "
                     f"bootstrap_room {room} offers KV of {offer.prompt_tokens}"
+                )
+            own = self._adapters[request.lora].key if request.lora else ""
+            if offer.adapter != own:
+                raise HandoffError(
+                    f"request {request.request_id} goes through the LoRA adapter {own or 'none'} here, but "
+                    f"{offer.adapter or 'none'} where it was prefilled; start both workers with the same lora_modules"
                 )
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table

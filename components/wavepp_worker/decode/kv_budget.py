@@ -10,6 +10,7 @@ from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
 
@@ -30,7 +31,7 @@ def decode_share(config: DecodeConfig, shape: ModelShape) -> list[Share]:
     return [
         Share(
             device="cuda:0" if config.device == "cuda" else config.device,
-            weights=(sizes.layers + sizes.ends) * each,
+            weights=(sizes.layers + sizes.ends + adapter_numbers(config.lora_modules)) * each,
             room=activation_room(config.device, config.max_num_seqs, sizes.width, longest, shape.kv_numbers),
             token_bytes=shape.num_layers * shape.kv_numbers * each,
             tokens=pool_tokens(config) if config.kv_memory_fraction is None else None,

@@ -69,9 +69,9 @@ class Sequence:
         if self.prompt_left:
             length = min(most, self.prompt_left)
             last = length == self.prompt_left
-            return Chunk(start=self.computed, length=length, block_table=block_table, wants_logits=last)
+            return Chunk(self.computed, length, block_table, wants_logits=last, adapter=self.request.lora)
         start = len(self.prompt) + len(self.generated) - 1
-        return Chunk(start=start, length=1, block_table=block_table, wants_logits=True)
+        return Chunk(start, 1, block_table, wants_logits=True, adapter=self.request.lora)
 
     def tokens_of(self, chunk: Chunk) -> list[int]:
         """The token ids of what ``next_chunk`` said."""

@@ -41,6 +41,7 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_prefill import RemotePrefill
+from wavepp_worker.model.lora import adapter_paths
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 from wavepp_worker.worker_description import EngineDescription
 
@@ -50,13 +51,15 @@ logger = logging.getLogger(__name__)
 class AggWorker(WaveppWorker):
     """A replica of prefill ranks and a decode engine in one worker, KV handed over between them."""
 
+    mode = DisaggregationMode.AGGREGATED
+
     def __init__(self, args: AggArgs) -> None:
         """Check the configuration against the model; nothing is started yet.
 
         Raises:
             ConfigError: it cannot work; the message names the key.
         """
-        super().__init__(args.runtime)
+        super().__init__(args.runtime, adapter_paths(args.engine.lora_modules))
         self._model = args.engine.model
         self._kv_events = KvEventThread(args.engine.block_size)
         self._prefill = PrefillHandler(
@@ -72,6 +75,7 @@ class AggWorker(WaveppWorker):
             min(prefill.max_model_len, decode.max_model_len),
             prefill.vocab_size,
             min(prefill.top_logprobs, decode.top_logprobs),
+            prefill.adapters & decode.adapters,
         )
         self._defaults = default_sampling(args.engine.model)
         self._remote: RemotePrefill | None = None
@@ -84,7 +88,7 @@ class AggWorker(WaveppWorker):
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[AggWorker, WorkerConfig]:
         args = AggArgs.parse_or_exit(argv)
-        config = worker_config(args.runtime, str(args.engine.model), DisaggregationMode.AGGREGATED)
+        config = worker_config(args.runtime, str(args.engine.model), cls.mode)
         return cls(args), config
 
     def open(self) -> Registration:
@@ -159,7 +163,8 @@ class AggWorker(WaveppWorker):
         self, request_id: str, parsed: ParsedRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         remote = self._remote
-        if remote is not None and remote.wanted(self._uncached(parsed)):
+        # Jobs of a queue name no adapter.
+        if remote is not None and not parsed.lora and remote.wanted(self._uncached(parsed)):
             begun = False
             try:
                 async with aclosing(self._answer_remotely(remote, request_id, parsed, context)) as chunks:
@@ -177,7 +182,9 @@ class AggWorker(WaveppWorker):
                 yield chunk
 
     def _uncached(self, parsed: ParsedRequest) -> int:
-        return parsed.prompt_tokens - self._prefill.engine.reusable_tokens(parsed.tokens, parsed.salt)
+        return parsed.prompt_tokens - self._prefill.engine.reusable_tokens(
+            parsed.tokens, parsed.salt, parsed.lora
+        )
 
     async def _answer_remotely(
         self, remote: RemotePrefill, request_id: str, parsed: ParsedRequest, context: Context

@@ -33,6 +33,7 @@ from wavepp_worker.model.device import check_device
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.generation_config import read_generation_config
 from wavepp_worker.model.kv_share import DEFAULT_FRACTIONS
+from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
@@ -301,6 +302,7 @@ def _written(*taken: Taken) -> dict[str, str]:
 def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
     if shape.context_length is not None:
         longest_request(config, shape.context_length)
+    read_adapters(config.lora_modules)
     check_device(config.device)
     check_host(config.host)
 

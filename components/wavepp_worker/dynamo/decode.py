@@ -23,11 +23,14 @@ from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.lora import adapter_paths
 from wavepp_worker.worker_description import EngineDescription
 
 
 class DecodeWorker(WaveppWorker):
     """Continues prompts whose KV prefill workers hand over."""
+
+    mode = DisaggregationMode.DECODE
 
     def __init__(self, args: DecodeArgs) -> None:
         """Check the configuration against the model; nothing is started yet.
@@ -35,7 +38,7 @@ class DecodeWorker(WaveppWorker):
         Raises:
             ConfigError: it cannot work; the message names the key.
         """
-        super().__init__(args.runtime)
+        super().__init__(args.runtime, adapter_paths(args.decode.lora_modules))
         self._model = args.decode.model
         self._handler = DecodeHandler(args.decode, on_death=self.engine_died, on_step=self.passes.on_step)
         self._defaults = default_sampling(args.decode.model)
@@ -43,7 +46,7 @@ class DecodeWorker(WaveppWorker):
     @classmethod
     async def from_args(cls, argv: list[str] | None = None) -> tuple[DecodeWorker, WorkerConfig]:
         args = DecodeArgs.parse_or_exit(argv)
-        config = worker_config(args.runtime, str(args.decode.model), DisaggregationMode.DECODE)
+        config = worker_config(args.runtime, str(args.decode.model), cls.mode)
         return cls(args), config
 
     def open(self) -> Registration:

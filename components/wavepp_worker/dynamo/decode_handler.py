@@ -56,7 +56,10 @@ class DecodeHandler:
         self.engine = DecodeEngine(config, on_death=on_death, on_step=on_step)
         self.metrics = DecodeMetrics(self.engine.stats)
         self.limits = RequestLimits(
-            self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs
+            self.engine.max_model_len,
+            self.engine.info.vocab_size,
+            config.top_logprobs,
+            frozenset(self.engine.adapters),
         )
 
     def registration(self) -> LlmRegistration:
@@ -116,6 +119,7 @@ class DecodeHandler:
             stop_token_ids=(*parsed.stop_hidden, *parsed.stop_visible),
             priority=parsed.priority,
             grammar=parsed.grammar,
+            lora=parsed.lora,
             handoff=address,
         )
         outcome, submitted = "cancelled", False

@@ -47,7 +47,7 @@ _QUANTISED = (
 )
 _HOSTS = f"the ranks of a replica run on one host, as many as --pp; {_LEAVE}, and start a worker on each host"
 _RAW = f"settings of another engine mean nothing to this one; {_LEAVE} and see --help for what there is"
-_LORA = f"adapters are not supported; {_LEAVE} and serve a model into which they are merged"
+_LORA = f"adapters of any number and rank are loaded at the start, as --lora-modules names them; {_LEAVE}"
 _SPECULATIVE = f"tokens are not guessed ahead; {_LEAVE}"
 _PROFILING = f"this worker does not measure itself at its start; {_LEAVE} (docs/benchmarks.md measures it from outside)"
 _GRAMMAR = f"constrained answers are compiled by llguidance (docs/requests.md); {_LEAVE}"
@@ -164,8 +164,8 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
             "conversation_affinity_dp_rank_source",
             "engine",
         ),
-        **_several(_LORA, "enable_lora", "false"),
-        **_several(_LORA, "max_loras max_lora_rank lora_modules max_cpu_loras lora_dtype default_mm_loras"),
+        **_several(_LORA, "enable_lora", "true", "false"),
+        **_several(_LORA, "max_loras max_lora_rank max_cpu_loras lora_dtype default_mm_loras"),
         **_several(_SPECULATIVE, "speculative_config"),
         **_several(
             "KV is handed over as --handoff says: auto, nixl, or socket; a vLLM connector is not needed",

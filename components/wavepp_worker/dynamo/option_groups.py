@@ -65,10 +65,6 @@ def read_option_groups(request: Mapping[str, Any]) -> OptionGroups:
         output=_said(request, "output_options"),
         routing=_said(request, "routing"),
     )
-    if groups.routing.get("lora_name"):
-        raise InvalidRequest(
-            f"LoRA adapter {groups.routing['lora_name']!r} is not loaded; use the base model's name"
-        )
     for name, honoured in _HONOURED.items():
         for key, value in _said(request, name).items():
             if key not in honoured and value not in (False, [], {}):

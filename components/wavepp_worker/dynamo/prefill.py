@@ -33,6 +33,7 @@ from wavepp_worker.dynamo.worker import Control, WaveppWorker
 from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError, WorkerPaused
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
+from wavepp_worker.model.lora import adapter_paths
 from wavepp_worker.worker_description import EngineDescription
 
 JOBS_ALONE = "-jobs"
@@ -42,13 +43,15 @@ JOBS_ALONE = "-jobs"
 class PrefillWorker(WaveppWorker):
     """Prefills prompts over the ranks of one replica and hands their KV to decode workers."""
 
+    mode = DisaggregationMode.PREFILL
+
     def __init__(self, args: PrefillArgs) -> None:
         """Check the configuration against the model; nothing is started yet.
 
         Raises:
             ConfigError: it cannot work; the message names the key.
         """
-        super().__init__(args.runtime)
+        super().__init__(args.runtime, adapter_paths(args.engine.lora_modules))
         self._model = args.engine.model
         self._kv_events = KvEventThread(args.engine.block_size)
         self._handler = PrefillHandler(
@@ -76,7 +79,7 @@ class PrefillWorker(WaveppWorker):
         if args.intake.intake == "nats-alone":
             # Frontends send nothing to a prefill worker without decode workers in its namespace.
             runtime = dataclasses.replace(runtime, namespace=f"{runtime.namespace}{JOBS_ALONE}")
-        config = worker_config(runtime, str(args.engine.model), DisaggregationMode.PREFILL)
+        config = worker_config(runtime, str(args.engine.model), cls.mode)
         return cls(args), config
 
     def open(self) -> Registration:

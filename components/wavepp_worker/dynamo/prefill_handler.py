@@ -84,7 +84,10 @@ class PrefillHandler:
         self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
         self.limits = RequestLimits(
-            self.engine.max_model_len, self.engine.info.vocab_size, config.top_logprobs
+            self.engine.max_model_len,
+            self.engine.info.vocab_size,
+            config.top_logprobs,
+            frozenset(self.engine.adapters),
         )
         self.bootstrap: BootstrapServer | None = None
 
@@ -353,6 +356,7 @@ def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) ->
         request_id=request_id,
         tokens=parsed.tokens,
         salt=parsed.salt,
+        lora=parsed.lora,
         sampling=parsed.sampling,
         handoff=handoff,
         banned=parsed.banned_first,

@@ -14,7 +14,7 @@ from wavepp_worker.dynamo.sampling_options import sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.sampling import SamplingParams, check_sampling
-from wavepp_worker.request_checks import check_banned, check_biased, check_prompt, check_salt
+from wavepp_worker.request_checks import check_banned, check_biased, check_lora, check_prompt, check_salt
 
 if TYPE_CHECKING:
     from dynamo.common.backend.engine import GenerateRequest
@@ -28,11 +28,13 @@ class RequestLimits:
         max_model_len: most tokens of prompt and answer together.
         vocab_size: token ids are below it.
         top_logprobs: most alternatives a request may ask for.
+        adapters: names of the LoRA adapters that requests may choose.
     """
 
     max_model_len: int
     vocab_size: int
     top_logprobs: int
+    adapters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class ParsedRequest:
     Attributes:
         tokens: the prompt, packed as ``token_ids`` says.
         salt: the cache isolation key.
+        lora: name of the LoRA adapter that it goes through; empty for none.
         priority: who has a higher one is admitted first (the frontend's ``nvext.agent_hints.priority``).
         sampling: how tokens are chosen.
         max_tokens: most tokens to generate: at least 1, at most what the context leaves.
@@ -56,6 +59,7 @@ class ParsedRequest:
 
     tokens: bytes
     salt: str
+    lora: str
     priority: int
     sampling: SamplingParams
     max_tokens: int
@@ -98,6 +102,7 @@ def parse_request(
     check_prompt(tokens, limits.max_model_len, limits.vocab_size)
     salt = str(groups.routing.get("cache_salt", ""))
     check_salt(salt)
+    lora = _adapter(fields, groups.routing, limits.adapters)
     stop, context_left = groups.stop, max(1, limits.max_model_len - token_ids.count(tokens))
     max_tokens = _count(stop, "max_tokens", context_left)
     min_tokens = _count(stop, "min_tokens", 0)
@@ -118,6 +123,7 @@ def parse_request(
     return ParsedRequest(
         tokens=tokens,
         salt=salt,
+        lora=lora,
         priority=_priority(groups.routing),
         sampling=sampling,
         max_tokens=min(max_tokens, context_left),
@@ -129,6 +135,14 @@ def parse_request(
         skip_special=groups.output.get("skip_special_tokens") is not False,
         grammar=read_guided_decoding(groups.sampling.get("guided_decoding")),
     )
+
+
+def _adapter(fields: Mapping[str, Any], routing: Mapping[str, Any], known: frozenset[str]) -> str:
+    """An adapter is asked for by the name of its model; routers that place adapters name it as well."""
+    name = str(routing.get("lora_name") or "")
+    check_lora(name, known)
+    model = fields.get("model")
+    return name or (model if isinstance(model, str) and model in known else "")
 
 
 def _priority(routing: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from dynamo.common.backend.engine import GenerateRequest, LLMEngine
 from dynamo.common.backend.health_check import build_health_check_payload, is_probe
 from dynamo.common.backend.metrics import register_engine_registry
 from dynamo.common.backend.publisher import ComponentSnapshot
+from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.control_bodies import check_names, seconds
@@ -27,13 +28,14 @@ from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.forward_passes import ForwardPasses
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
+from wavepp_worker.dynamo.lora_models import publish_adapters, withdraw_adapters
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.pause import Pause
 from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
-from wavepp_worker.errors import EngineDead, InvalidRequest, WaveppError
+from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,19 @@ Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 class WaveppWorker(LLMEngine):
     """The lifecycle of a worker; subclasses add the engine and ``generate``."""
 
-    def __init__(self, runtime: RuntimeArgs) -> None:
+    mode: DisaggregationMode
+    """Its role."""
+
+    def __init__(self, runtime: RuntimeArgs, adapters: Iterable[str] = ()) -> None:
+        """``adapters``: names of the LoRA adapters that requests may choose."""
         self._runtime = runtime
+        self._adapters = tuple(adapters)
+        if runtime.served_model_name in self._adapters:
+            raise ConfigError(
+                f"lora_modules: {runtime.served_model_name} is what the base model is served as; give the adapter "
+                "another name"
+            )
+        self._registration: Registration | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
         self._presence: asyncio.Task[None] | None = None
@@ -115,6 +128,7 @@ class WaveppWorker(LLMEngine):
             self.start_error = error
             raise
         self._snapshot_thread.start()
+        self._registration = registration
         return registration
 
     async def cleanup(self) -> None:
@@ -124,6 +138,8 @@ class WaveppWorker(LLMEngine):
         self._closed = True
         if self._presence is not None:
             self._presence.cancel()
+        if self._endpoint is not None:
+            await withdraw_adapters(self._endpoint, self._adapters)
         # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
         await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
@@ -150,6 +166,10 @@ class WaveppWorker(LLMEngine):
         self.passes.open(endpoint)
         if self._perf_metrics is not None:
             await self._perf_metrics.open()
+        if self._adapters:
+            assert self._registration is not None, "an endpoint is made of a worker that has started"
+            options = self._runtime.options
+            await publish_adapters(endpoint, self._adapters, self.mode, self._registration, options)
         self._watch_presence()
 
     def told_to_stop(self) -> None:

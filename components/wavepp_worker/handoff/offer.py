@@ -60,6 +60,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request_id: as the ranks know the request, and never again another one.
+        adapter: the LoRA adapter that the KV was computed with, by name and content; empty for none.
     """
 
     request_id: str
@@ -67,6 +68,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     model_id: str
     ranks: tuple[RankAddress, ...]
+    adapter: str = ""
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ class Chunk:
         block_table: int64 ``[>= ceil((start + length) / block)]``, physical block of each logical block.
         wants_logits: whether the last stage shall return the logits of the chunk's last token.
         state: for stages with recurrent layers; None for others.
+        adapter: name of the LoRA adapter that its tokens go through; empty for none.
     """
 
     start: int
@@ -44,6 +45,7 @@ class Chunk:
     block_table: torch.Tensor
     wants_logits: bool
     state: ChunkState | None = None
+    adapter: str = ""
 
 
 class Completion(Protocol):

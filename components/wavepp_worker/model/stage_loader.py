@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from wavepp_worker.model.timed_model import is_timed, read_timed_model
 from wavepp_worker.model.timed_stage import TimedStage
 
 if TYPE_CHECKING:
+    from wavepp_worker.model.lora import LoraAdapter
     from wavepp_worker.model.model_info import ModelInfo
     from wavepp_worker.model.torch_stage import TorchStage
 
@@ -25,12 +27,14 @@ def resolve_dtype(name: str, info: ModelInfo, device: str = "cpu") -> torch.dtyp
     return getattr(torch, dtype_name(name, str(info.dtype).removeprefix("torch."), device))
 
 
-def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage | TimedStage:
+def load_stage(
+    model_dir: Path, layers: range, dtype: torch.dtype, device: str, adapters: Sequence[LoraAdapter] = ()
+) -> TorchStage | TimedStage:
     """Load ``layers`` of a model (with the embedding on the first stage, the norm and head on the last).
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
     all processes of the host and paged in as they are used. A timed model's directory gives a ``TimedStage``,
-    whatever ``dtype`` and ``device`` are.
+    whatever ``dtype`` and ``device`` are. Of ``adapters``, what they add to ``layers`` is loaded, and no more.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
@@ -40,4 +44,4 @@ def load_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) 
     # Imported late, as transformers takes seconds to import and a timed stage needs none of it.
     from wavepp_worker.model.torch_loader import load_torch_stage
 
-    return load_torch_stage(Path(model_dir), layers, dtype, device)
+    return load_torch_stage(Path(model_dir), layers, dtype, device, adapters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
+from wavepp_worker.model.lora import LoraAdapter
+from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
@@ -32,7 +34,9 @@ logger = logging.getLogger(__name__)
 _NOT_ALL_AT_ONCE = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
-def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device: str) -> TorchStage:
+def load_torch_stage(
+    model_dir: Path, layers: range, dtype: torch.dtype, device: str, adapters: Sequence[LoraAdapter] = ()
+) -> TorchStage:
     """Load ``layers`` of a Hugging Face directory; see ``load_stage``.
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
@@ -88,7 +92,9 @@ def load_torch_stage(model_dir: Path, layers: range, dtype: torch.dtype, device:
         elif (mixer := mixer_name(model.base_model.layers[i])) is not None:
             layer = model.base_model.layers[i]
             setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
-    in_place = _check_layers(model, layers, parts, caches)
+    branches = attach_adapters(model, layers, adapters)
+    with all_called(model, branches):
+        in_place = _check_layers(model, layers, parts, caches)
     return TorchStage(model, layers, caches, in_place)
 
 

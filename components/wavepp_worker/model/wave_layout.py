@@ -46,6 +46,7 @@ class WaveLayout:
         tables: each request's block table, int64 on the CPU.
         block_size: tokens per block.
         states: where each chunk's state is, for recurrent layers.
+        adapters: name of each chunk's LoRA adapter, empty for none.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
         leaving: activations ``[1, tokens, hidden]`` for the next stage.
         entering_picked: what an indexer of an earlier stage picked for the first layers here.
@@ -63,6 +64,7 @@ class WaveLayout:
     tables: list[torch.Tensor]
     block_size: int
     states: list[ChunkState | None] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)
     entering: torch.Tensor | None = None
     leaving: torch.Tensor | None = None
     entering_picked: torch.Tensor | None = None
@@ -109,6 +111,25 @@ class WaveLayout:
         """Where the kernel finds each request."""
         return RequestSpans.of(self.tables, self.starts, self.lengths)
 
+    @cached_property
+    def adapter_rows(self) -> dict[str, slice | torch.Tensor]:
+        """Which of the wave's tokens go through each adapter that is in it."""
+        spans: dict[str, list[tuple[int, int]]] = {}
+        at = 0
+        for name, length in zip(self.adapters, self.lengths, strict=False):
+            if name:
+                own = spans.setdefault(name, [])
+                # Neighbours are one piece.
+                first = own.pop()[0] if own and own[-1][1] == at else at
+                own.append((first, at + length))
+            at += length
+        return {name: self._rows(own) for name, own in spans.items()}
+
+    def _rows(self, spans: list[tuple[int, int]]) -> slice | torch.Tensor:
+        if len(spans) == 1:
+            return slice(*spans[0])
+        return torch.cat([torch.arange(*span) for span in spans]).to(self.positions.device)
+
     @property
     def tokens(self) -> int:
         return sum(self.lengths)
@@ -145,6 +166,7 @@ def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> 
         tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
         states=[c.state for c in chunks],
+        adapters=[c.adapter for c in chunks],
     )
 
 

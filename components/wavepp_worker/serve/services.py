@@ -39,6 +39,7 @@ WORKER_COMMON = (
     *PLANES,
     "model",
     "served_model_name",
+    "lora_modules",
     "dtype",
     "device",
     "threads",

@@ -13,6 +13,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.errors import ConfigError, EngineDead, HandoffError, RequestAborted
 from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.sampling_params import SamplingParams
@@ -54,6 +55,7 @@ class PrefillEngine:
     Attributes:
         config: the configuration it was made with.
         info: what is known of the model.
+        adapters: LoRA adapters that requests may choose, by name.
         max_model_len: most tokens of a prompt.
         total_blocks: KV blocks of the smallest rank.
     """
@@ -87,6 +89,7 @@ class PrefillEngine:
         if config.kv_memory_fraction is not None:
             config = with_pools(config, read_model_shape(config.model))
         self.config = config
+        self.adapters = read_adapters(config.lora_modules)
         self.max_model_len = longest_prompt(config, self.info.context_length)
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
@@ -97,7 +100,7 @@ class PrefillEngine:
         self._events = RankEvents(
             config, self.info, self._state, self._replies, self._inquiry, on_index, on_handed_off, on_pass
         )
-        self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size)
+        self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size, self.adapters)
 
     def __enter__(self) -> PrefillEngine:
         self.start()
@@ -238,7 +241,7 @@ class PrefillEngine:
         with self._state.lock:
             link = self._state.running_link()
         # Once, here, and not on every rank; outside the lock, as a long prompt takes a while.
-        keys = link.keys.keys(request.tokens, request.salt, request.lora)
+        keys = link.keys.keys(request.tokens, request.salt, self._adapter_key(request.lora))
         now = time.monotonic()
         with self._state.lock:
             link = self._state.running_link()
@@ -269,7 +272,11 @@ class PrefillEngine:
             prompt_tokens=live.request.prompt_tokens,
             model_id=self.info.model_id,
             ranks=addresses,
+            adapter=self._adapter_key(live.request.lora),
         )
+
+    def _adapter_key(self, name: str) -> str:
+        return self.adapters[name].key if name in self.adapters else name
 
     def withdraw(self, offer: Offer) -> None:
         """Let go of the request that ``offer`` is of, as nobody comes for its KV; ignored if it is over."""
@@ -296,7 +303,11 @@ class PrefillEngine:
         with self._state.lock:
             link = self._state.running_link()
         # A prompt's last token is always computed.
-        keys = BlockKeys(link.keys.keys(token_ids.part(tokens, 0, token_ids.count(tokens) - 1), salt, lora))
+        keys = BlockKeys(
+            link.keys.keys(
+                token_ids.part(tokens, 0, token_ids.count(tokens) - 1), salt, self._adapter_key(lora)
+            )
+        )
         return self._events.leading(keys) * self.config.block_size
 
     def stats(self) -> EngineStats:

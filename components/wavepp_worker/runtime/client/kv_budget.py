@@ -9,6 +9,7 @@ from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
@@ -40,6 +41,7 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
         layer = sizes.layers / shape.num_layers
     longest = within_context(config.max_model_len, shape.context_length or 0)
     fraction, tiers = config.kv_memory_fraction, per_rank(config, "host_kv_tokens")
+    adapters = adapter_numbers(config.lora_modules)
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
@@ -47,7 +49,8 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
         shares.append(
             Share(
                 device=_device(config.device, rank),
-                weights=int(layers[rank] * layer + ends) * each,
+                weights=(int(layers[rank] * layer + ends) + -(-layers[rank] * adapters // shape.num_layers))
+                * each,
                 room=activation_room(
                     config.device, config.max_num_batched_tokens, sizes.width, longest, shape.kv_numbers
                 ),

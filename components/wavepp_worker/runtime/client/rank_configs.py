@@ -71,6 +71,7 @@ def rank_configs(
             ranks=config.pp,
             model=str(config.model),
             model_id=info.model_id,
+            lora_modules=config.lora_modules,
             layers=(layers[rank].start, layers[rank].stop),
             dtype=dtype,
             device=config.device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.text_tokenizer import TextTokenizer
-from wavepp_worker.request_checks import check_allowed, check_banned, check_prompt, check_salt
+from wavepp_worker.request_checks import check_allowed, check_banned, check_lora, check_prompt, check_salt
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
@@ -23,8 +23,12 @@ Prompt = PrefillRequest | Sequence[int] | str
 class RequestMaker:
     """Makes one engine's requests. Thread-safe."""
 
-    def __init__(self, config: EngineConfig, max_model_len: int, vocab_size: int) -> None:
+    def __init__(
+        self, config: EngineConfig, max_model_len: int, vocab_size: int, adapters: Collection[str] = ()
+    ) -> None:
+        """``adapters``: names of the LoRA adapters that there are."""
         self._config = config
+        self._adapters = adapters
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
         self._tokenizer = TextTokenizer(config.model)
@@ -62,6 +66,7 @@ class RequestMaker:
         check_prompt(request.tokens, self._max_model_len, self._vocab_size)
         check_salt(request.salt, "salt")
         check_salt(request.lora, "lora")
+        check_lora(request.lora, self._adapters)
         check_sampling(request.sampling, self._config.top_logprobs)
         check_banned(request.banned, self._vocab_size)
         check_allowed(request.allowed, request.banned, self._vocab_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wavepp_worker.host_check import check_host
 from wavepp_worker.model.device import check_device
+from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.timed_model import is_timed
@@ -33,6 +34,7 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
     if shape.num_layers is not None:
         check_partition(shape.num_layers, config.pp, config.partition)
     tier_blocks(config)
+    read_adapters(config.lora_modules)
     if not is_timed(config.model):
         check_device(config.device)
     config = with_pools(config, shape)

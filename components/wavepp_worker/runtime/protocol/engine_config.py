@@ -24,6 +24,8 @@ class EngineConfig(Settings):
 
     model: Path
     """A Hugging Face model directory (config, tokenizer, safetensors)."""
+    lora_modules: tuple[str, ...] = ()
+    """LoRA adapters that requests may choose, ``name=directory`` each, as PEFT saves them."""
     pp: int = Field(default=1, ge=1)
     """Pipeline ranks; each is a process."""
     partition: tuple[int, ...] | None = None

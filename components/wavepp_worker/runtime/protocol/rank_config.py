@@ -14,6 +14,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of one rank process, JSON on its standard input.
 
     Attributes:
+        lora_modules: see ``EngineConfig``.
         layers: ``(first, end)`` of this rank's layers.
         blocks: KV blocks of this rank.
         host_blocks: blocks of its host-memory tier; 0 for none.
@@ -47,6 +48,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     model: str
     model_id: str
+    lora_modules: tuple[str, ...]
     layers: tuple[int, int]
     dtype: str
     device: str

@@ -22,7 +22,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
             the engine replaces it by an id that it never uses again.
         tokens: packed token ids, see ``token_ids``.
         salt: cache isolation key (``cache_salt``); requests share KV only under equal salts.
-        lora: LoRA adapter name, part of the cache key; empty for none.
+        lora: name of the LoRA adapter that it goes through, part of the cache key; empty for none.
         sampling: how the first token is chosen.
         handoff: whether the KV is held after the prompt until a decode worker confirms it.
         banned: tokens the first one must not be (stop tokens of a request with ``min_tokens``).
@@ -111,7 +111,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         keys: packed keys of the prompt's full blocks, see ``block_keys``.
-        handoff, secret, priority: see ``PrefillRequest``.
+        handoff, secret, priority, lora: see ``PrefillRequest``.
     """
 
     request_id: str
@@ -120,6 +120,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     handoff: bool = False
     secret: Secret | None = None
     priority: int = 0
+    lora: str = ""
 
     @classmethod
     def of(cls, request: PrefillRequest, keys: bytes) -> Arrival:
@@ -131,6 +132,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             handoff=request.handoff,
             secret=request.secret,
             priority=request.priority,
+            lora=request.lora,
         )
 
 

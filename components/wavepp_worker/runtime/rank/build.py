@@ -15,6 +15,7 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watchdog, Watched
+from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.stage import BlockMemory, PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
@@ -86,7 +87,10 @@ def load_device(config: RankConfig) -> StageDevice:
                 "CUDA and a driver that it takes, or set device to cpu"
             )
         name = f"cuda:{config.rank % count}"
-    stage = load_stage(Path(config.model), range(*config.layers), getattr(torch, config.dtype), name)
+    adapters = list(read_adapters(config.lora_modules).values())
+    stage = load_stage(
+        Path(config.model), range(*config.layers), getattr(torch, config.dtype), name, adapters
+    )
     kv = stage.make_kv(config.blocks, config.block_size, config.state_blocks)
     return StageDevice(stage, kv, open_tiers(config, window_memories(config, stage, kv)))
 

@@ -152,7 +152,9 @@ def _endings(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> tuple[En
 
 def _chunk(local: LocalRequest, span: Span) -> Chunk:
     assert local.table is not None, "materialised before its first wave"
-    return Chunk(span.start, span.length, local.table, span.last, _chunk_state(local, span))
+    return Chunk(
+        span.start, span.length, local.table, span.last, _chunk_state(local, span), local.request.lora
+    )
 
 
 def _chunk_state(local: LocalRequest, span: Span) -> ChunkState | None:

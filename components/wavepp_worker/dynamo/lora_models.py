@@ -1,0 +1,103 @@
+"""LoRA adapters in Dynamo's discovery: each is a model of its own, at the endpoint of the worker that has it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+from dynamo.common.backend.engine import EngineConfig as Registration
+from dynamo.common.constants import DisaggregationMode
+from dynamo.llm import (
+    ModelInput,
+    ModelRuntimeConfig,
+    ModelType,
+    WorkerType,
+    lora_name_to_id,
+    register_model,
+    unregister_model,
+)
+
+from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
+
+logger = logging.getLogger(__name__)
+
+_SURFACES = {"chat": ModelType.Chat, "completions": ModelType.Completions}
+_ROLES = {
+    DisaggregationMode.PREFILL: (WorkerType.Prefill, [[WorkerType.Decode]]),
+    DisaggregationMode.DECODE: (WorkerType.Decode, [[WorkerType.Prefill]]),
+    DisaggregationMode.AGGREGATED: (WorkerType.Aggregated, []),
+}
+"""What a worker is, and whom it needs beside it."""
+
+
+async def publish_adapters(
+    endpoint: Any,
+    names: Iterable[str],
+    mode: DisaggregationMode,
+    registration: Registration,
+    options: argparse.Namespace,
+) -> None:
+    """Have frontends list every adapter as a model, and send requests for it here.
+
+    Args:
+        endpoint: of the worker.
+        names: of its adapters.
+        mode: its role.
+        registration: of the base model.
+        options: Dynamo's own of the worker.
+    """
+    worker_type, needs = _ROLES[mode]
+    for name in names:
+        await register_model(
+            model_input=ModelInput.Tokens,
+            model_type=_model_type(mode, options, registration.model),
+            endpoint=endpoint,
+            model_path=registration.model,
+            kv_cache_block_size=registration.llm.kv_cache_block_size if registration.llm else None,
+            runtime_config=_runtime_config(mode, registration, options),
+            user_data={"lora_adapter": True, "lora_id": lora_name_to_id(name)},
+            lora_name=name,
+            base_model_path=registration.model,
+            worker_type=worker_type,
+            needs=needs,
+        )
+
+
+async def withdraw_adapters(endpoint: Any, names: Iterable[str]) -> None:
+    """Have frontends forget them; what discovery forgot already is no error."""
+    for name in names:
+        try:
+            await unregister_model(endpoint, name)
+        except Exception as error:
+            logger.debug("the adapter %s was not in discovery any more: %s", name, error)
+
+
+def _model_type(mode: DisaggregationMode, options: argparse.Namespace, model: str) -> ModelType:
+    if mode is DisaggregationMode.PREFILL:
+        return ModelType.Prefill
+    offered = with_endpoint_types(options, Path(model)).endpoint_types
+    return reduce(or_, (_SURFACES[each.strip()] for each in offered.split(",") if each.strip() in _SURFACES))
+
+
+def _runtime_config(
+    mode: DisaggregationMode, registration: Registration, options: argparse.Namespace
+) -> ModelRuntimeConfig:
+    """As Dynamo makes it of a registration for the base model."""
+    config, llm = ModelRuntimeConfig(), registration.llm
+    config.tool_call_parser = options.dyn_tool_call_parser
+    config.reasoning_parser = options.dyn_reasoning_parser
+    config.enable_local_indexer = options.enable_local_indexer and mode is not DisaggregationMode.DECODE
+    if llm is None:
+        return config
+    config.context_length = llm.context_length
+    config.total_kv_blocks = llm.total_kv_blocks
+    config.max_num_seqs = llm.max_num_seqs
+    config.max_num_batched_tokens = llm.max_num_batched_tokens
+    if llm.bootstrap_host is not None:
+        config.set_disaggregated_endpoint(llm.bootstrap_host, llm.bootstrap_port)
+    return config

@@ -1,0 +1,103 @@
+"""Adapters in discovery, and requests that choose one, by workers of every role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dynamo._core import Context
+from dynamo.llm import ModelType, WorkerType
+from wavepp_worker.dynamo import lora_models
+from wavepp_worker.errors import ConfigError
+
+from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
+from tests.support.lora_adapters import make_adapter
+
+pytestmark = pytest.mark.usefixtures("fake_engines")
+
+
+@pytest.fixture
+def adapter(text_model: Path, tmp_path: Path) -> Path:
+    """One that changes nothing."""
+    return make_adapter(tmp_path / "adapter", text_model)
+
+
+async def with_adapters(kind: str, model: Path, adapter: Path, *names: str) -> Any:
+    words = ["--model", str(model), "--served-model-name", "tiny", "--discovery-backend", "file"]
+    modules = ",".join(f"{name}={adapter}" for name in names)
+    worker, _ = await KINDS[kind].from_args([*words, "--lora-modules", modules])
+    return worker
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]]]:
+    """What discovery is told: registered or withdrawn, the endpoint or name, and the rest."""
+    calls: list[tuple[str, Any, dict[str, Any]]] = []
+
+    async def register(**fields: Any) -> None:
+        calls.append(("registered", fields.pop("endpoint"), fields))
+
+    async def unregister(endpoint: Any, name: str) -> None:
+        calls.append(("withdrawn", endpoint, {"lora_name": name}))
+        raise RuntimeError("it is not there any more")
+
+    monkeypatch.setattr(lora_models, "register_model", register)
+    monkeypatch.setattr(lora_models, "unregister_model", unregister)
+    return calls
+
+
+def test_each_adapter_is_a_model_while_the_worker_is_there(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet", "coder"), FakeEndpoint()
+        registration = await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        assert [(what, at, fields["lora_name"]) for what, at, fields in told] == [
+            ("registered", endpoint, "poet"),
+            ("registered", endpoint, "coder"),
+        ]
+        said = told[0][2]
+        assert said["model_path"] == said["base_model_path"] == str(text_model)
+        assert said["kv_cache_block_size"] == registration.llm.kv_cache_block_size
+        assert said["runtime_config"].context_length == registration.llm.context_length
+        role, needs = {
+            "prefill": (WorkerType.Prefill, [[WorkerType.Decode]]),
+            "decode": (WorkerType.Decode, [[WorkerType.Prefill]]),
+            "agg": (WorkerType.Aggregated, []),
+        }[kind]
+        assert (said["worker_type"], said["needs"]) == (role, needs)
+        assert (said["model_type"] == ModelType.Prefill) == (kind == "prefill")
+        assert (said["runtime_config"].bootstrap_port is not None) == (kind == "prefill")
+        del told[:]
+        await worker.cleanup()
+        assert [(what, fields["lora_name"]) for what, _, fields in told] == [
+            ("withdrawn", "poet"),
+            ("withdrawn", "coder"),
+        ]
+
+    run(check())
+
+
+def test_requests_take_the_adapter_whose_model_they_name(kind: str, text_model: Path, adapter: Path) -> None:
+    async def check() -> None:
+        worker = await with_adapters(kind, text_model, adapter, "poet")
+        await worker.start(1)
+        for room, name in enumerate(("poet", "tiny"), start=1):
+            await collect(worker, prompt(kind, room, model=name), Context(name))
+        engines = [
+            getattr(worker, part).engine
+            for part in ("_handler", "_prefill", "_decode")
+            if hasattr(worker, part)
+        ]
+        for engine in engines:
+            assert [request.lora for request in engine.requests] == ["poet", ""]
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_an_adapter_is_not_called_as_the_base_model_is(kind: str, text_model: Path, adapter: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^lora_modules: tiny is what the base model is served as"):
+        run(with_adapters(kind, text_model, adapter, "tiny"))
