@@ -12,7 +12,12 @@ _TRUE = ("1", "true", "on", "yes")
 
 def lines_are_json(environment: Mapping[str, str]) -> bool:
     """Whether each line is to be a JSON object, and not text."""
-    return environment.get(JSON_VARIABLE, "").lower() in _TRUE
+    return means_yes(environment.get(JSON_VARIABLE, ""))
+
+
+def means_yes(value: str) -> bool:
+    """Whether a variable of this value switches something on, as Dynamo reads it."""
+    return value.lower() in _TRUE
 
 
 def line_time(seconds: float) -> str:

@@ -9,17 +9,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStats
+from wavepp_worker.decode.engine_io import Arrived, DecodeOutput, DecodeRequest, DecodeStats
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
+from wavepp_worker.handoff.decode.receiver import Moments
 from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.requests import (
     EngineStats,
+    HandedOff,
     PrefillRequest,
     PrefillResult,
+    PrefillTrace,
+    RankHandedOff,
     StageTiming,
     Timings,
+    WaveTrace,
 )
 from wavepp_worker.worker_description import EngineDescription, RankDescription
 
@@ -27,6 +32,13 @@ VOCABULARY = 258
 CONTEXT = 128
 REUSED = 3
 KEY = Secret.fresh()
+TRACE = PrefillTrace(
+    arrived=1.0, discovered=1.1, selected=1.2, admitted=1.3, attempts=1,
+    waves=(WaveTrace(5, REUSED, 4, (1.4,), (0.2,), 1.6),), answered=1.7,
+)  # fmt: skip
+ARRIVED = Arrived(
+    moments=Moments(began=1.0, offered=1.1, prefilled=1.2, ended=1.3), bytes_received=40, ranks=1
+)
 
 
 class FakePrefillEngine:
@@ -44,6 +56,7 @@ class FakePrefillEngine:
         on_pass: Any = None,
     ) -> None:
         self.config, self.on_index, self.on_death, self.on_pass = config, on_index, on_death, on_pass
+        self.on_handed_off = on_handed_off
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
         self.adapters = {each.partition("=")[0]: None for each in getattr(config, "lora_modules", ())}
@@ -144,9 +157,12 @@ class FakePrefillEngine:
         )
         result = PrefillResult(
             request_id=request.request_id, first=first, prompt_tokens=request.prompt_tokens,
-            reused_tokens=REUSED, timings=timings,
+            reused_tokens=REUSED, timings=timings, trace=TRACE if request.traced else None,
         )  # fmt: skip
         future.set_result(result)
+        if request.handoff and self.on_handed_off is not None:
+            ranks = (RankHandedOff(0, "received", TRACE.answered + 0.1),)
+            self.on_handed_off(HandedOff(request_id=request.request_id, answered=TRACE.answered, ranks=ranks))
 
     def _end(self, request_id: str, error: Exception) -> None:
         future = self.live.pop(request_id, None)
@@ -286,7 +302,8 @@ class FakeDecodeEngine:
                 best = tuple((token + step + place, -0.25 - place) for place in range(wanted))
                 sampled = SampledToken(token + step, -0.25, best)
             reason = "stop" if stop else "length" if last else None
-            emit(tokens=(sampled,), finish_reason=reason, reused_tokens=reused)
+            arrived = ARRIVED if request.handoff is not None and not step else None
+            emit(tokens=(sampled,), finish_reason=reason, reused_tokens=reused, arrived=arrived)
             if reason:
                 return
 

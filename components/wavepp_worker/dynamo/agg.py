@@ -68,8 +68,11 @@ class AggWorker(WaveppWorker):
             on_index=self._kv_events.on_index,
             on_death=self.engine_died,
             on_pass=self.passes.on_pass,
+            tracer=self.tracer,
         )
-        self._decode = DecodeHandler(args.decode, on_death=self.engine_died, on_step=self.passes.on_step)
+        self._decode = DecodeHandler(
+            args.decode, on_death=self.engine_died, on_step=self.passes.on_step, tracer=self.tracer
+        )
         prefill, decode = self._prefill.limits, self._decode.limits
         self._limits = RequestLimits(
             min(prefill.max_model_len, decode.max_model_len),
@@ -196,7 +199,8 @@ class AggWorker(WaveppWorker):
             while True:
                 address = await job.address(remote.patience, context.is_stopped)
                 own_id = request_id if job.attempt == 1 else f"{request_id}-{job.attempt}"
-                stream = self._decode.stream(own_id, parsed, address, context.is_stopped)
+                headers = self.headers(context)
+                stream = self._decode.stream(own_id, parsed, address, context.is_stopped, headers=headers)
                 try:
                     async with aclosing(stream):
                         async for chunk in stream:
@@ -215,10 +219,13 @@ class AggWorker(WaveppWorker):
     ) -> AsyncGenerator[GenerateChunk, None]:
         address = self._prefill.address(fresh_bootstrap_room())
         request = await self._prefill.request(request_id, parsed)
-        prefill = asyncio.create_task(self._prefill.prefill(request, address.room, context.is_stopped))
+        headers = self.headers(context)
+        prefill = asyncio.create_task(
+            self._prefill.prefill(request, address.room, context.is_stopped, headers=headers)
+        )
         prefill.add_done_callback(_seen)
         try:
-            stream = self._decode.stream(request_id, parsed, address, context.is_stopped)
+            stream = self._decode.stream(request_id, parsed, address, context.is_stopped, headers=headers)
             async with aclosing(stream):
                 async for chunk in stream:
                     yield chunk

@@ -40,7 +40,9 @@ class DecodeWorker(WaveppWorker):
         """
         super().__init__(args.runtime, adapter_paths(args.decode.lora_modules))
         self._model = args.decode.model
-        self._handler = DecodeHandler(args.decode, on_death=self.engine_died, on_step=self.passes.on_step)
+        self._handler = DecodeHandler(
+            args.decode, on_death=self.engine_died, on_step=self.passes.on_step, tracer=self.tracer
+        )
         self._defaults = default_sampling(args.decode.model)
 
     @classmethod
@@ -73,7 +75,10 @@ class DecodeWorker(WaveppWorker):
                 return
             address = bootstrap_address(request)
             with self._live.entered(request_id, context.is_stopped):
-                stream = self._handler.stream(request_id, parsed, address, context.is_stopped)
+                headers = self.headers(context)
+                stream = self._handler.stream(
+                    request_id, parsed, address, context.is_stopped, headers=headers
+                )
                 async with aclosing(stream):
                     async for chunk in stream:
                         yield chunk

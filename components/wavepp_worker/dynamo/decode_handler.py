@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot
@@ -20,7 +20,9 @@ from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.output_processor import OutputProcessor
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
+from wavepp_worker.dynamo.spans import DECODE, PROMPT_TOKENS, received_span
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
+from wavepp_worker.dynamo.tracer import Tracer
 from wavepp_worker.errors import EngineDead, HandoffError, RequestFailed, WaveppError, error_text
 from wavepp_worker.handoff.offer import BootstrapAddress
 
@@ -45,6 +47,7 @@ class DecodeHandler:
         *,
         on_death: Callable[[str], None],
         on_step: Callable[[DecodeStep], None] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Check the configuration; nothing is started yet.
 
@@ -52,6 +55,7 @@ class DecodeHandler:
             ConfigError: it cannot work; the message names the key.
         """
         self._config = config
+        self._tracer = tracer
         self._tokenizer: Tokenizer | None = None
         self.engine = DecodeEngine(config, on_death=on_death, on_step=on_step)
         self.metrics = DecodeMetrics(self.engine.stats)
@@ -93,6 +97,8 @@ class DecodeHandler:
         parsed: ParsedRequest,
         address: BootstrapAddress | None,
         is_stopped: Callable[[], bool],
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The answer, as chunks of which exactly the last has a finish reason.
 
@@ -101,6 +107,7 @@ class DecodeHandler:
             parsed: the request.
             address: of its prefill; None to prefill it here.
             is_stopped: whether the caller gave up; looked at while waiting.
+            headers: of the span above it, where that is traced.
 
         Raises:
             InvalidRequest: the decode engine or the prefill worker refuses the request.
@@ -123,6 +130,7 @@ class DecodeHandler:
             handoff=address,
         )
         outcome, submitted = "cancelled", False
+        span = None if self._tracer is None else self._tracer.begin(DECODE, request_id, headers)
         try:
             processor = OutputProcessor(parsed, self._stop_text(parsed))
             self.engine.submit(request, lambda output: loop.call_soon_threadsafe(outputs.put_nowait, output))
@@ -131,6 +139,8 @@ class DecodeHandler:
                 output = await self._next(outputs, request_id, is_stopped)
                 if output.arrived is not None:
                     self.metrics.arrived(output.arrived)
+                    if span is not None:
+                        span.add(received_span(output.arrived))
                 if output.finish_reason == "error":
                     raise _raisable(output)
                 if output.finish_reason == "cancelled":
@@ -156,6 +166,9 @@ class DecodeHandler:
             if submitted:
                 self.engine.abort(request_id)
             self.metrics.ended(outcome)
+            if span is not None:
+                failed = outcome if outcome in vars(errors) else None
+                span.end({PROMPT_TOKENS: parsed.prompt_tokens, "wavepp.outcome": outcome}, failed)
 
     async def _next(
         self, outputs: asyncio.Queue[DecodeOutput], request_id: str, is_stopped: Callable[[], bool]

@@ -60,6 +60,7 @@ class PrefillWorker(WaveppWorker):
             on_index=self._kv_events.on_index,
             on_death=self.engine_died,
             on_pass=self.passes.on_pass,
+            tracer=self.tracer,
         )
         self._defaults = default_sampling(args.engine.model)
         self._intake = self._make_intake(args)
@@ -149,7 +150,10 @@ class PrefillWorker(WaveppWorker):
                 if bootstrap_room is None:
                     bootstrap_room = fresh_bootstrap_room()
                 params = disaggregated_params(self._handler.address(bootstrap_room))
-                result = await self._handler.prefill(prefill, bootstrap_room, context.is_stopped)
+                headers = self.headers(context)
+                result = await self._handler.prefill(
+                    prefill, bootstrap_room, context.is_stopped, headers=headers
+                )
         except RequestAborted:
             yield cancelled_chunk(parsed.prompt_tokens, 0)
             return

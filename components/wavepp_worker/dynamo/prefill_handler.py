@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from wavepp_worker.dynamo.control_bodies import check_names, seconds
 from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
+from wavepp_worker.dynamo.prefill_tracing import PrefillTracing, TracedPrefill
 from wavepp_worker.dynamo.request_ids import ended_or_unknown, possible_ids
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
+from wavepp_worker.dynamo.tracer import Tracer
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
@@ -67,6 +69,7 @@ class PrefillHandler:
         on_index: Callable[[IndexDelta], None],
         on_death: Callable[[str], None],
         on_pass: Callable[[PrefillPass], None] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Check the configuration; nothing is started yet.
 
@@ -83,6 +86,7 @@ class PrefillHandler:
         self._canary = Canary(self.engine)
         self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
+        self._tracing = PrefillTracing(tracer)
         self.limits = RequestLimits(
             self.engine.max_model_len,
             self.engine.info.vocab_size,
@@ -168,6 +172,8 @@ class PrefillHandler:
         bootstrap_room: int,
         is_stopped: Callable[[], bool],
         on_admitted: Callable[[], None] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> PrefillResult:
         """Prefill a request and announce it in its bootstrap room, the result or the failure too.
 
@@ -176,13 +182,26 @@ class PrefillHandler:
             bootstrap_room: where the decode worker will ask.
             is_stopped: whether the caller gave up; looked at while waiting.
             on_admitted: called from the engine's thread once all ranks hold room for it.
+            headers: of the span above it, where that is traced.
 
         Raises:
             InvalidRequest: the bootstrap room is in use, or as of the engine.
             RequestAborted, RequestFailed, RequestTimeout, HandoffError, EngineDead: as of the engine.
         """
+        with self._tracing.begun(request, headers) as traced:
+            result = await self._prefill(traced, bootstrap_room, is_stopped, on_admitted)
+            traced.answered(result)
+        return result
+
+    async def _prefill(
+        self,
+        traced: TracedPrefill,
+        bootstrap_room: int,
+        is_stopped: Callable[[], bool],
+        on_admitted: Callable[[], None] | None,
+    ) -> PrefillResult:
         assert self.bootstrap is not None
-        bootstrap = self.bootstrap
+        bootstrap, request = self.bootstrap, traced.request
         with self._lock:
             if bootstrap_room in self._bootstrap_rooms:
                 # A router that replays a request must not disturb the one that runs.
@@ -202,6 +221,8 @@ class PrefillHandler:
             future = self.engine.submit(request, let_decode_allocate)
             try:
                 offer = self.engine.offer(request.request_id)
+                offered_bytes = request.prompt_tokens * sum(rank.bytes_per_token for rank in offer.ranks)
+                self._tracing.submitted(traced, offered_bytes)
                 bootstrap.register(bootstrap_room, offer, hold=True)
                 if admitted.is_set():
                     bootstrap.open(bootstrap_room)
@@ -222,8 +243,7 @@ class PrefillHandler:
         finally:
             with self._lock:
                 self._bootstrap_rooms.discard(bootstrap_room)
-        bytes_per_token = sum(rank.bytes_per_token for rank in offer.ranks)
-        self.metrics.finished(result, offered_bytes=bytes_per_token * result.prompt_tokens)
+        self.metrics.finished(result, offered_bytes=offered_bytes)
         return result
 
     async def prefill_alone(
@@ -261,6 +281,7 @@ class PrefillHandler:
 
     def _handed_off(self, ended: HandedOff) -> None:
         self.metrics.handed_off(ended)
+        self._tracing.handed_off(ended)
 
     def _fail(self, bootstrap_room: int, error: WaveppError) -> None:
         if self.bootstrap is not None:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -35,6 +35,7 @@ from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 from wavepp_worker.dynamo.presence import watch_presence
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
+from wavepp_worker.dynamo.tracer import make_tracer
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
@@ -53,7 +54,11 @@ Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class WaveppWorker(LLMEngine):
-    """The lifecycle of a worker; subclasses add the engine and ``generate``."""
+    """The lifecycle of a worker; subclasses add the engine and ``generate``.
+
+    Attributes:
+        tracer: records its requests' spans; None where traces are not exported.
+    """
 
     mode: DisaggregationMode
     """Its role."""
@@ -80,6 +85,7 @@ class WaveppWorker(LLMEngine):
         self._pause = Pause()
         self.passes = ForwardPasses()
         self._perf_metrics = PerfMetrics(runtime, self.passes.samples) if runtime.perf_metrics else None
+        self.tracer = make_tracer(os.environ)
         self.start_error: WaveppError | None = None
 
     @abstractmethod
@@ -149,10 +155,16 @@ class WaveppWorker(LLMEngine):
         await asyncio.to_thread(self.close)
         if self._live:
             await asyncio.sleep(LAST_ANSWERS_SECONDS)
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.close)
 
     async def is_quiescent(self) -> bool | None:
         """Whether nobody waits for anything of this worker. Dynamo asks prefill workers alone."""
         return not self._live
+
+    def headers(self, context: Context) -> Mapping[str, str] | None:
+        """Of Dynamo's span of a request, where that is traced."""
+        return None if self.tracer is None else context.trace_headers()
 
     def exception(self, error: WaveppError) -> Exception:
         """Dynamo's exception for one of ours; of an engine that was closed it tells why."""
@@ -170,6 +182,8 @@ class WaveppWorker(LLMEngine):
             assert self._registration is not None, "an endpoint is made of a worker that has started"
             options = self._runtime.options
             await publish_adapters(endpoint, self._adapters, self.mode, self._registration, options)
+        if self.tracer is not None:
+            self.tracer.replica = f"{endpoint.connection_id():x}"
         self._watch_presence()
 
     def told_to_stop(self) -> None:

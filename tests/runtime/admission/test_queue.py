@@ -285,3 +285,20 @@ def test_a_request_that_waits_for_one_that_is_being_prepared_is_told_its_name() 
     assert admit.writer == "first"
     [second] = queue.whereabouts(["second"], 0.0, 1000.0)
     assert second == Preparing(request_id="second", seconds=0.0, endpoint=4 * BLOCK, writer="first")
+
+
+def test_an_admission_says_when_its_parts_ended_and_how_often_it_was_tried() -> None:
+    queue = AdmissionQueue(limit=4)
+    queue.arrive("a", 100, 10.0)
+    queue.work(10.0)
+    queue.apply(RoundOutcome(candidates=(Admit("a", 16),)), 10.5)
+    queue.work(10.51)
+    queue.apply(RoundOutcome(failed=("a",)), 10.6)
+    queue.freed()
+    assert queue.work(11.0).hint == ("a",), "what was looked up long ago is looked up again"
+    queue.apply(RoundOutcome(candidates=(Admit("a", 16),)), 11.1)
+    queue.work(11.11)
+    (admission,) = queue.apply(RoundOutcome(admitted=(Admit("a", 16),)), 12.0)
+    assert (admission.at, admission.attempts) == (12.0, 2)
+    parts = (admission.discovery, admission.queued, admission.admission)
+    assert [round(part, 6) for part in parts] == [0.5, 0.51, 1.49]

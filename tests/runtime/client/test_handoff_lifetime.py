@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
@@ -17,7 +18,7 @@ from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, PrefillResult
 
 from tests.support.handoff_sides import room_of
 
@@ -247,3 +248,41 @@ def test_who_waits_in_a_lane_is_not_timed_out_under_a_receiver_that_asks(tiny_ll
         finally:
             receiver.close()
             server.close()
+
+
+def test_a_traced_prefill_tells_when_it_got_how_far_and_how_its_hand_off_ended(engine: PrefillEngine) -> None:
+    """All ranks of a host share one clock."""
+    ended: list[HandedOff] = []
+    told = threading.Event()
+
+    def handed_off(each: HandedOff) -> None:
+        ended.append(each)
+        told.set()
+
+    engine._events._on_handed_off = handed_off
+    try:
+        begun = time.monotonic()
+        wanted = msgspec.structs.replace(request("traced", 90), traced=True)
+        result = engine.submit(wanted).result(30)
+        engine.abort("traced")
+        assert told.wait(30)
+    finally:
+        engine._events._on_handed_off = None
+    trace = result.trace
+    assert trace is not None
+    moments = (begun, trace.arrived, trace.discovered, trace.selected, trace.admitted)
+    assert list(moments) == sorted(moments)
+    assert trace.attempts == 1
+    chunks = [(wave.start, wave.start + wave.length) for wave in trace.waves]
+    assert [start for start, _ in chunks] == [result.reused_tokens, *(end for _, end in chunks[:-1])]
+    assert chunks[-1][1] == 90
+    for wave in trace.waves:
+        times = (trace.admitted, *wave.begun, wave.ended, trace.answered)
+        assert list(times) == sorted(times)
+        assert len(wave.begun) == len(wave.compute) == 3
+    (each,) = ended
+    assert (each.request_id, each.outcome, each.answered) == ("traced", "withdrawn", trace.answered)
+    assert {rank.rank for rank in each.ranks} == {0, 1, 2}
+    assert engine.submit(request("untraced", 90)).result(30).trace is None
+    engine.abort("untraced")
+    engine.audit()

@@ -328,3 +328,38 @@ def test_a_device_behind_the_host_is_idle_only_when_it_has_no_wave_left() -> Non
     bench.now += 3.0
     bench.idle.waits_for("planner")
     assert bench.idle.seconds()["planner"] == pytest.approx(2.0, abs=1.0)
+
+
+def test_ranks_tell_each_other_when_they_began_with_a_traced_request_and_the_last_keeps_it(
+    last: Bench,
+) -> None:
+    for name in "ab":
+        request = PrefillRequest.of(name, range(8))
+        last.books.admit_request(msgspec.structs.replace(request, traced=name == "a"))
+    first = Bench(rank=0)
+    first.books.admit_request(msgspec.structs.replace(PrefillRequest.of("a", range(8)), traced=True))
+    before = time.monotonic()
+    first.execute(0, Span("a", 0, 8, True))
+    ((header, _, _),) = first.sent
+    (begun,) = header.begun
+    assert before <= begun <= time.monotonic()
+    spans = (Span("a", 0, 8, True), Span("b", 0, 8, True))
+    endings = (WaveEnding(SamplingParams()),) * 2
+    last.executor.execute(
+        WaveHeader(wave_id=0, spans=spans, endings=endings, compute=(0.5,), begun=header.begun), {}
+    )
+    traced, other = last.books.events.of(Finished)
+    (wave,) = traced.waves
+    assert (wave.wave_id, wave.start, wave.length, wave.compute) == (0, 0, 8, (0.5, 0.25))
+    assert wave.begun[0] == begun
+    assert wave.begun[1] >= begun
+    assert wave.ended == pytest.approx(wave.begun[1] + 0.25)
+    assert other.waves == ()
+
+
+def test_nothing_is_told_of_when_waves_began_if_nobody_traces_them() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(8))
+    bench.execute(0, Span("a", 0, 8, True))
+    ((header, _, _),) = bench.sent
+    assert header.begun == ()

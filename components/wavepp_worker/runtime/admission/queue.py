@@ -208,6 +208,7 @@ class AdmissionQueue:
                     # It may come before those that nothing could be done for.
                     self.freed()
                 entry.candidate, entry.hinted = candidate.endpoint, now
+                entry.discovered = now if entry.discovered is None else entry.discovered
         admissions = []
         for admit in outcome.admitted:
             entry = self._preparing.pop(admit.request_id)
@@ -218,8 +219,18 @@ class AdmissionQueue:
                 self.order.admitted(entry, admit.endpoint)
             self._sharing.admitted(admit, entry.keys)
             selected = now if entry.selected is None else entry.selected
+            discovered = selected if entry.discovered is None else entry.discovered
             admissions.append(
-                Admission(admit.request_id, admit.endpoint, selected - entry.arrived, now - selected, after)
+                Admission(
+                    admit.request_id,
+                    admit.endpoint,
+                    queued=selected - entry.arrived,
+                    admission=now - selected,
+                    after=after,
+                    at=now,
+                    discovery=discovered - entry.arrived,
+                    attempts=entry.attempts,
+                )
             )
         for admit in outcome.lower:
             self._lower[admit.request_id] = admit.endpoint
@@ -349,6 +360,7 @@ class AdmissionQueue:
         for admit in prepare:
             entry = self._waiting.pop(admit.request_id)
             entry.selected = now if entry.selected is None else entry.selected
+            entry.attempts += 1
             if self.order is not None:
                 charge(entry, self._waiting.values())
             self._preparing[admit.request_id] = entry

@@ -22,7 +22,9 @@ class Waiting:
         reusable: most of them that the request could reuse.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
+        discovered: when it was so first.
         selected: when it was first prepared.
+        attempts: how often it was prepared.
         failed: some rank had no room for it.
         demand: what its admission was last seen to take, None if that was never looked at.
         passed: tokens that requests compute which came later and were prepared before it.
@@ -37,7 +39,9 @@ class Waiting:
     priority: int = 0
     candidate: int | None = None
     hinted: float = -math.inf
+    discovered: float | None = None
     selected: float | None = None
+    attempts: int = 0
     failed: bool = False
     demand: Demand | None = None
     passed: int = 0

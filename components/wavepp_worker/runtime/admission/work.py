@@ -26,6 +26,9 @@ class Admission:
 
     Attributes:
         after: the request that computes some of what is before the endpoint; empty if nobody does.
+        at: when, in seconds on the caller's clock.
+        discovery: of the time it queued, the seconds until its candidate was known.
+        attempts: how often it was prepared until then.
     """
 
     request_id: str
@@ -33,3 +36,6 @@ class Admission:
     queued: float
     admission: float
     after: str = ""
+    at: float = 0.0
+    discovery: float = 0.0
+    attempts: int = 1

@@ -20,6 +20,7 @@ from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillRequest,
     PrefillResult,
+    PrefillTrace,
     RankHandedOff,
     Timings,
 )
@@ -75,6 +76,20 @@ class LiveRequest:
                 total=total,
                 stages=self.finished.stages,
             ),
+            trace=self._trace(self.admitted, self.finished) if self.request.traced else None,
+        )
+
+    def _trace(self, admitted: Admitted, finished: Finished) -> PrefillTrace:
+        selected = admitted.at - admitted.admission
+        arrived = selected - admitted.queued
+        return PrefillTrace(
+            arrived=arrived,
+            discovered=arrived + admitted.discovery,
+            selected=selected,
+            admitted=admitted.at,
+            attempts=admitted.attempts,
+            waves=finished.waves,
+            answered=self.answered,
         )
 
     def over(self, ranks: int) -> bool:

@@ -12,7 +12,7 @@ from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.rank_state import RankState
-from wavepp_worker.runtime.protocol.requests import StageTiming
+from wavepp_worker.runtime.protocol.requests import StageTiming, WaveTrace
 from wavepp_worker.runtime.protocol.whereabouts import InLanes, Preparing, Queued, Running
 
 
@@ -68,12 +68,21 @@ class Heartbeat(Message, frozen=True):
 
 
 class Admitted(Message, frozen=True):
-    """Rank 0: all ranks admitted a request at one endpoint (tokens), after so many seconds."""
+    """Rank 0: all ranks admitted a request at one endpoint (tokens), after so many seconds.
+
+    Attributes:
+        at: monotonic seconds at which that was decided.
+        discovery: of ``queued``, the seconds until its candidate was known.
+        attempts: rounds in which it was prepared.
+    """
 
     request_id: str
     endpoint: int
     queued: float
     admission: float
+    at: float = 0.0
+    discovery: float = 0.0
+    attempts: int = 1
 
 
 class Released(Message, frozen=True):
@@ -87,11 +96,13 @@ class Finished(Message, frozen=True):
 
     Attributes:
         stages: per rank, the compute seconds of the waves this request was part of.
+        waves: those waves, if the request is traced.
     """
 
     request_id: str
     first: SampledToken
     stages: tuple[StageTiming, ...]
+    waves: tuple[WaveTrace, ...] = ()
 
 
 class Failed(Message, frozen=True):

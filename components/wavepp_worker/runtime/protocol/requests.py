@@ -30,6 +30,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
         probe: nobody asked for it: it is in no statistics, and nothing is learned from it.
         priority: who has a higher one is admitted first.
         allowed: a bit for each token that the first one may be, that of token 0 lowest; empty for all.
+        traced: the result is to say when it got how far.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
     probe: bool = False
     priority: int = 0
     allowed: bytes = b""
+    traced: bool = False
 
     @classmethod
     def of(
@@ -111,7 +113,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         keys: packed keys of the prompt's full blocks, see ``block_keys``.
-        handoff, secret, priority, lora: see ``PrefillRequest``.
+        handoff, secret, priority, lora, traced: see ``PrefillRequest``.
     """
 
     request_id: str
@@ -121,6 +123,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret: Secret | None = None
     priority: int = 0
     lora: str = ""
+    traced: bool = False
 
     @classmethod
     def of(cls, request: PrefillRequest, keys: bytes) -> Arrival:
@@ -133,6 +136,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             secret=request.secret,
             priority=request.priority,
             lora=request.lora,
+            traced=request.traced,
         )
 
 
@@ -153,6 +157,45 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageTiming, ...] = ()
 
 
+class WaveTrace(msgspec.Struct, frozen=True, array_like=True):
+    """One wave of a traced request, in monotonic seconds.
+
+    Attributes:
+        start, length: the request's tokens in it.
+        begun: when each rank began with it, in rank order.
+        compute: seconds each rank took for it.
+        ended: when the last rank had computed it.
+    """
+
+    wave_id: int
+    start: int
+    length: int
+    begun: tuple[float, ...]
+    compute: tuple[float, ...]
+    ended: float
+
+
+class PrefillTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """When a traced prefill got how far, in monotonic seconds.
+
+    Attributes:
+        arrived: at rank 0.
+        discovered: the ranks knew up to where each has its prefix.
+        selected: the ranks were first asked to lease its prefix and to reserve room for the rest.
+        admitted: all of them did, and committed.
+        attempts: how often they were asked.
+        answered: the first token was known.
+    """
+
+    arrived: float
+    discovered: float
+    selected: float
+    admitted: float
+    attempts: int
+    waves: tuple[WaveTrace, ...]
+    answered: float
+
+
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished prefill answers.
 
@@ -161,6 +204,7 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
         prompt_tokens: length of the prompt.
         reused_tokens: the common reuse endpoint over all ranks.
         timings: where the time went.
+        trace: the same by moments and waves, if the request was traced.
     """
 
     request_id: str
@@ -168,6 +212,7 @@ class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     reused_tokens: int
     timings: Timings
+    trace: PrefillTrace | None = None
 
     @property
     def first_token(self) -> int:

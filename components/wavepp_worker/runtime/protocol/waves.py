@@ -46,6 +46,7 @@ class WaveHeader(Message, frozen=True):
     Attributes:
         endings: one for each span that ends a prompt, in their order; rank 0 adds them as it executes the wave.
         compute: seconds each earlier rank spent in this wave's forward, in rank order.
+        begun: monotonic seconds at which each earlier rank began with it, if one of its requests is traced.
     """
 
     wave_id: int
@@ -53,6 +54,7 @@ class WaveHeader(Message, frozen=True):
     endings: tuple[Ending, ...] = ()
     tensors: tuple[TensorMeta, ...] = ()
     compute: tuple[float, ...] = ()
+    begun: tuple[float, ...] = ()
 
 
 class WaveDone(Message, frozen=True):

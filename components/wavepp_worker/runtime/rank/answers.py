@@ -143,4 +143,5 @@ class Answers:
                 self._reports.failed(request_id, error)
                 continue
             stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
-            self._reports.send(Finished(request_id=request_id, first=first, stages=stages))
+            waves = tuple(local.waves)
+            self._reports.send(Finished(request_id=request_id, first=first, stages=stages, waves=waves))

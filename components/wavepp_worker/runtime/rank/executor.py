@@ -12,6 +12,7 @@ from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.stage import Activations, Chunk, ChunkState, PagedKV, StageModel, StageOutput
 from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
+from wavepp_worker.runtime.protocol.requests import WaveTrace
 from wavepp_worker.runtime.protocol.waves import Ending, Span, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
 from wavepp_worker.runtime.rank.data_plane import DataPlane
@@ -80,7 +81,7 @@ class Executor:
         limit = self._bound.seconds(size)
         self._watched.busy(_words(header), limit)
         locals_ = self._order.begin(header)
-        launched, begun = timeline.now(), time.perf_counter()
+        launched, begun, since = timeline.now(), time.perf_counter(), time.monotonic()
         inputs = _prompt_tokens(locals_, spans) if self._first else activations
         chunks = [_chunk(local, span) for local, span in zip(locals_, spans, strict=True)]
         self.idle.computes()
@@ -92,15 +93,26 @@ class Executor:
         self._trace(header, output, launched)
         endings = _endings(locals_, spans) if self._first else header.endings
         compute = (*header.compute, seconds)
-        passed_on = WaveHeader(wave_id=header.wave_id, spans=spans, endings=endings, compute=compute)
+        traced = any(local.request.traced for local in locals_)
+        passed_on = WaveHeader(
+            wave_id=header.wave_id,
+            spans=spans,
+            endings=endings,
+            compute=compute,
+            begun=(*header.begun, since) if traced else (),
+        )
         with timeline.span("loop", "publish", header.wave_id):
             self._order.end(locals_, spans, passed_on.compute)
         if self._answers is None:
             with timeline.span("loop", "send", header.wave_id):
                 self._plane.send_wave(passed_on, output.activations)
         else:
-            ended = tuple(local for local, span in zip(locals_, spans, strict=True) if span.last)
-            self._answers.take(LaunchedWave(passed_on, launched, ended, output.logits, output.done, limit))
+            if traced:
+                behind = output.done is not None
+                ended = time.monotonic() + max(self.device.left(), default=0.0) if behind else since + seconds
+                _note_traced(locals_, passed_on, ended)
+            last = tuple(local for local, span in zip(locals_, spans, strict=True) if span.last)
+            self._answers.take(LaunchedWave(passed_on, launched, last, output.logits, output.done, limit))
 
     def close(self) -> None:
         """Let the waves that were launched end."""
@@ -127,6 +139,15 @@ def _size(spans: Sequence[Span]) -> float:
 def _words(header: WaveHeader) -> str:
     tokens = sum(span.length for span in header.spans)
     return f"wave {header.wave_id} ({tokens} tokens of {len(header.spans)} requests)"
+
+
+def _note_traced(locals_: Sequence[LocalRequest], header: WaveHeader, ended: float) -> None:
+    """Keep of a wave that every rank has computed what its traced requests are to tell of it."""
+    for local, span in zip(locals_, header.spans, strict=True):
+        if local.request.traced:
+            local.waves.append(
+                WaveTrace(header.wave_id, span.start, span.length, header.begun, header.compute, ended)
+            )
 
 
 def _prompt_tokens(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> torch.Tensor:

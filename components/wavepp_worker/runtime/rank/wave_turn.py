@@ -195,6 +195,9 @@ def _event(admission: Admission) -> Admitted:
         endpoint=admission.endpoint,
         queued=admission.queued,
         admission=admission.admission,
+        at=admission.at,
+        discovery=admission.discovery,
+        attempts=admission.attempts,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest, WaveTrace
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.idle_seconds import Cause
 
@@ -33,6 +33,7 @@ class LocalRequest:
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
+        waves: those waves, on the last rank, if the request is traced.
         executed: no wave will touch its blocks any more.
         settled: the hand-off will not read its blocks any more.
     """
@@ -46,6 +47,7 @@ class LocalRequest:
     position: int = 0
     snapshots: tuple[dict[int, int], ...] = ()
     compute: list[float] = field(default_factory=list)
+    waves: list[WaveTrace] = field(default_factory=list)
     executed: bool = False
     settled: bool = False
 
