@@ -133,6 +133,23 @@ def test_check_sees_a_leak() -> None:
         batch.check()
 
 
+def test_each_that_holds_blocks_has_a_state_of_its_own() -> None:
+    batch = Batch(10, 3)
+    for name in "abc":
+        batch.ask(name, 1)
+    batch.admit()
+    assert {batch.state(name) for name in "abc"} == {0, 1, 2}
+    freed = batch.state("b")
+    batch.release("b")
+    batch.ask("d", 1)
+    batch.admit()
+    assert batch.state("d") == freed
+    batch.check()
+    del batch._state_of["d"]
+    with pytest.raises(AuditError, match="3 requests hold blocks and 2 a state"):
+        batch.check()
+
+
 @given(prompt=st.integers(1, 500), new=st.integers(1, 500), block=st.integers(1, 33))
 def test_blocks_hold_every_position_that_is_run(prompt: int, new: int, block: int) -> None:
     last_position = prompt + new - 2

@@ -69,7 +69,7 @@ class Receiver:
         self.cancelled = 0
         self.closed = threading.Event()
 
-    async def receive(self, at: BootstrapAddress, allocate: Any, timeout: float) -> Received:
+    async def receive(self, at: BootstrapAddress, allocate: Any, timeout: float, state: Any) -> Received:
         offer = Offer(
             request_id="p", secret=SECRET, prompt_tokens=self.offered_tokens, model_id="m", ranks=()
         )

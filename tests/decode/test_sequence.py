@@ -10,6 +10,7 @@ from wavepp_worker.decode.guide import Guide
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.model.stage import ChunkState
 
 from tests.support.guided import SlowMatcher
 
@@ -51,16 +52,17 @@ def test_each_chunk_is_the_newest_token_and_none_of_the_prompt() -> None:
     seq, table = sequence(), torch.tensor([3, 1])
     for new in range(1, 4):
         seq.accept(7)
-        chunk = seq.next_chunk(table)
+        chunk = seq.next_chunk(table, 6)
         assert (chunk.start, chunk.length, chunk.wants_logits) == (5 + new - 1, 1, True)
         assert chunk.block_table is table
+        assert chunk.state == ChunkState(6, 6), "the state goes on where it is"
         assert seq.prompt_tokens_in(chunk) == 0
 
 
 def test_prompt_tokens_would_be_counted() -> None:
     seq = sequence()
     for start, length, expected in [(0, 5, 5), (3, 4, 2), (4, 1, 1), (5, 1, 0)]:
-        chunk = seq.next_chunk(torch.tensor([0]))
+        chunk = seq.next_chunk(torch.tensor([0]), 0)
         assert seq.prompt_tokens_in(type(chunk)(start, length, chunk.block_table, True)) == expected
 
 

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError, RequestTimeout
+from wavepp_worker.handoff.decode.receiver import KVReceiver
+from wavepp_worker.handoff.offer import Offer
+from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
+from wavepp_worker.handoff.transport import make_source
+from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
+from wavepp_worker.model.paged_kv import TorchPagedKV
 
-from tests.support.handoff_sides import FIRST, SECRET
+from tests.support.handoff_sides import FIRST, HOST, MODEL, SECRET, room_of
+from tests.support.kept_tensors import kept
 
 UNEVEN = {"parts": ((0, 1), (1, 4), (4, 5)), "blocks": (4, 7, 2)}
 
@@ -60,6 +67,85 @@ def test_tokens_arrive_while_later_ones_are_computed(
         assert (await receiving).bytes_received == 30 * target.kv.bytes_per_token
 
     asyncio.run(run())
+
+
+STATE = LayerCache(
+    "test", "recurrent", (CachedTensor("state", (2, 3), "float32"), CachedTensor("conv", (5,)))
+)
+LAYERS = [STATE, STATE, kept((1, 4), (2, 3)), STATE, kept((2, 2), (1, 6))]
+
+
+def test_the_state_of_recurrent_layers_follows_the_kv(transport: str, until: Any) -> None:
+    """Of three ranks one has recurrent layers alone, one attention alone, one both."""
+
+    def memory(layers: range, blocks: int, block: int) -> TorchPagedKV:
+        caches = [LAYERS[layer] for layer in layers]
+        return TorchPagedKV(layers, caches, blocks, block, torch.float32, torch.device("cpu"), 6)
+
+    settled: list[str] = []
+    ranks = [memory(range(0, 2), 4, 4), memory(range(2, 3), 4, 4), memory(range(3, 5), 8, 2)]
+    target = memory(range(5), 8, 3)
+    sources = [
+        make_source(
+            transport,
+            rank=rank,
+            host=HOST,
+            kv=kv,
+            dtype=torch.float32,
+            timeout=10.0,
+            on_settled=lambda name, how: settled.append(how),
+        )
+        for rank, kv in enumerate(ranks)
+    ]
+    receiver = KVReceiver(target, 5, torch.float32, MODEL, HOST)
+    server = BootstrapServer(HOST, 0, on_cancel=lambda _: None)
+    generator = torch.Generator().manual_seed(5)
+    tables = [torch.tensor([], dtype=torch.int64), torch.tensor([2, 0, 3]), torch.tensor([5, 1, 7, 0, 2])]
+
+    async def run() -> int:
+        for source, table in zip(sources, tables, strict=True):
+            source.expect("a", SECRET)
+            source.offer("a", table, 9, 4, state=4)
+        offer = Offer(
+            request_id="a",
+            secret=SECRET,
+            prompt_tokens=9,
+            model_id=MODEL,
+            ranks=tuple(source.address for source in sources),
+        )
+        server.register(1, offer)
+
+        async def allocate(offer: Offer) -> torch.Tensor:
+            return torch.tensor([6, 1, 3])
+
+        receiving = asyncio.ensure_future(receiver.receive(room_of(server, 1), allocate, 10.0, lambda: 2))
+        for kv, table in zip(ranks, tables, strict=True):
+            if len(table):
+                rows = torch.randn(kv.bytes_per_token * 9 // 4, generator=generator)
+                kv.import_tokens(table, 0, 9, kv.layers, rows.view(torch.uint8))
+            if kv.states is not None:
+                state = torch.randint(0, 255, (1, kv.states.block_bytes), generator=generator)
+                kv.states.import_blocks(torch.tensor([4]), state.to(torch.uint8))
+        for source in sources:
+            source.advance("a", 9)
+        server.finish(1, FIRST)
+        return (await receiving).bytes_received
+
+    try:
+        received = asyncio.run(run())
+        asyncio.run(until(lambda: settled == ["received"] * 3))
+    finally:
+        for source in sources:
+            source.close()
+        server.close()
+        receiver.close()
+    assert target.states is not None
+    assert received == 9 * target.bytes_per_token + target.states.block_bytes
+    states = [kv.states.export_blocks(torch.tensor([4]))[0] for kv in ranks if kv.states is not None]
+    assert torch.equal(target.states.export_blocks(torch.tensor([2]))[0], torch.cat(states))
+    assert not target.states.export_blocks(torch.tensor([0, 1, 3, 4, 5])).any(), "nobody else's"
+    payload = torch.cat([kv.export_tokens(table, 0, 9) for kv, table in zip(ranks, tables, strict=True)])
+    assert torch.equal(target.export_tokens(torch.tensor([6, 1, 3]), 0, 9), payload)
 
 
 def test_nothing_but_the_request_is_written(transport: str, prefill: Any, decode: Any) -> None:

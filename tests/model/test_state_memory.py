@@ -32,7 +32,6 @@ def test_what_a_rank_has_in_a_state_is_a_part_of_what_all_layers_have() -> None:
             if layer in SHAPES:
                 part.store(layer, [3], written[layer])
         payload = part.export_blocks(torch.tensor([3]))[0]
-        assert whole.region(1, layers)[1] == len(payload)
         whole.import_state(1, layers, payload)
     for layer, (recurrent, conv) in written.items():
         found = whole.load(layer, [1])

@@ -80,7 +80,7 @@ class FakeReceiver:
         self._kv = kv
 
     async def receive(
-        self, at: BootstrapAddress, allocate: Callable[[Offer], Any], timeout: float
+        self, at: BootstrapAddress, allocate: Callable[[Offer], Any], timeout: float, state: Any = None
     ) -> Received:
         room = self._prefill.rooms[at.room]
         try:

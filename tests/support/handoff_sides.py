@@ -31,6 +31,7 @@ class FakeKV:
         self.num_blocks = num_blocks
         self.block_size = block
         self.device = torch.device("cpu")
+        self.states = None
         self.pools = [
             torch.full((num_blocks, block, (1 + layer % 2) * width), -1.0)
             for layer in layers
@@ -69,8 +70,10 @@ class FakeKV:
                 at += pool.shape[2]
         assert at == len(values)
 
-    def block_regions(self, block: int) -> list[tuple[int, int]]:
-        return [(pool[block].data_ptr(), pool[block].numel() * 4) for pool in self.pools]
+    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
+        skip = 2 * (layers.start - self.layers.start) if layers is not None else 0
+        pools = self.pools[skip : skip + 2 * len(layers or self.layers)]
+        return [(pool[block].data_ptr(), pool[block].numel() * 4) for pool in pools]
 
     def regions(self) -> list[tuple[int, int]]:
         return [(pool.data_ptr(), pool.numel() * 4) for pool in self.pools]

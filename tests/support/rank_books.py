@@ -117,7 +117,14 @@ class NotedSource:
     def expect(self, request_id: str, secret: Secret) -> None:
         self.secrets[request_id] = secret
 
-    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+    def offer(
+        self,
+        request_id: str,
+        block_table: torch.Tensor,
+        prompt_tokens: int,
+        ready: int,
+        state: int | None = None,
+    ) -> None:
         del self.secrets[request_id]
         self.calls.append(("offer", request_id, ready))
         self.tables[request_id] = block_table.tolist()

@@ -32,6 +32,8 @@ class Batch:
         self._order: list[tuple[int, int, str]] = []
         self._asked = 0
         self._held: dict[str, list[int]] = {}
+        self._states = BlockPool(max_num_seqs)
+        self._state_of: dict[str, int] = {}
         self._running: dict[str, None] = {}
 
     @property
@@ -81,8 +83,13 @@ class Batch:
                 break
             del self._waiting[request_id], self._order[0]
             self._held[request_id] = self._pool.take(blocks)
+            [self._state_of[request_id]] = self._states.take(1)
             admitted.append((request_id, list(self._held[request_id])))
         return admitted
+
+    def state(self, request_id: str) -> int:
+        """The place for the state of recurrent layers, below ``max_num_seqs``, of a request that holds blocks."""
+        return self._state_of[request_id]
 
     def start(self, request_id: str) -> None:
         """The request's KV is in its blocks: it takes part in every step until it is released.
@@ -101,6 +108,8 @@ class Batch:
         self._running.pop(request_id, None)
         for block in self._held.pop(request_id, []):
             self._pool.drop_owner(block)
+        if (state := self._state_of.pop(request_id, None)) is not None:
+            self._states.drop_owner(state)
 
     def check(self) -> None:
         """Raise AuditError unless every block is free or has exactly one holder, and the limits are kept."""
@@ -110,6 +119,15 @@ class Batch:
             raise AuditError(
                 f"requests hold {len(held)} blocks ({len(set(held))} different), {self._pool.free} are free, "
                 f"but the pool has {self.capacity}"
+            )
+        self._states.check()
+        if (
+            self._state_of.keys() != self._held.keys()
+            or len(self._held) + self._states.free != self.max_num_seqs
+        ):
+            raise AuditError(
+                f"{len(self._held)} requests hold blocks and {len(self._state_of)} a state, but {self._states.free} of "
+                f"{self.max_num_seqs} states are free"
             )
         if len(self._held) > self.max_num_seqs:
             raise AuditError(

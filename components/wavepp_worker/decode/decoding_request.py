@@ -27,6 +27,7 @@ class DecodingRequest:
     Attributes:
         deadline: monotonic seconds after which it fails.
         table: int64 ``[blocks]``, its physical blocks, once it has them.
+        state: its place for the state of recurrent layers, once it has blocks.
         reused_tokens, arrived: as ``DecodeOutput`` tells.
         aborted: nobody wants it any more; its owner finishes it as soon as it can.
         logits: float32 ``[vocabulary]`` of its newest token, while it is not known what may come next.
@@ -37,6 +38,7 @@ class DecodingRequest:
         self.sequence = Sequence(request)
         self.deadline = deadline
         self.table: torch.Tensor | None = None
+        self.state = -1
         self.reused_tokens = 0
         self.arrived: Arrived | None = None
         self.aborted = False

@@ -65,11 +65,6 @@ class DecodeEngine:
             ConfigError: the configuration cannot work; the message names the key.
         """
         self.info: ModelInfo = read_model_info(config.model)
-        if self.info.recurrent:
-            raise ConfigError(
-                f"model: {config.model} has recurrent layers, which a decode engine cannot continue yet; prefill it "
-                "with wavepp prefill, or choose a model whose layers are all attention"
-            )
         self.adapters = read_adapters(config.lora_modules)
         if config.kv_memory_fraction is not None:
             config = with_pool(config, read_model_shape(config.model))
@@ -237,7 +232,7 @@ class DecodeEngine:
             config.model, range(self.info.num_layers), dtype, config.device, list(self.adapters.values())
         )
         try:
-            return stage, stage.make_kv(self.total_blocks, config.block_size)
+            return stage, stage.make_kv(self.total_blocks, config.block_size, config.max_num_seqs)
         except RuntimeError as error:
             raise ConfigError(
                 f"kv_tokens is {pool_tokens(config)}, but {config.device} has no room for so many "

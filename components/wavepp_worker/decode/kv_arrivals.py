@@ -140,7 +140,7 @@ class KvArrivals:
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
 
-        return await self._receiver.receive(request.handoff, allocate, self._timeout)
+        return await self._receiver.receive(request.handoff, allocate, self._timeout, lambda: decoding.state)
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
         request = decoding.request

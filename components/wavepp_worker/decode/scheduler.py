@@ -157,4 +157,5 @@ class Scheduler:
 
     def _admit(self) -> None:
         for request_id, blocks in self._batch.admit():
+            self._live[request_id].state = self._batch.state(request_id)
             self._grants.pop(request_id)(blocks)

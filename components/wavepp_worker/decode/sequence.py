@@ -9,7 +9,7 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.guide import Guide
-from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.stage import Chunk, ChunkState
 
 
 class Sequence:
@@ -59,19 +59,21 @@ class Sequence:
         """Prompt tokens that are yet to run."""
         return len(self.prompt) - self.computed
 
-    def next_chunk(self, block_table: torch.Tensor, most: int = 1) -> Chunk:
+    def next_chunk(self, block_table: torch.Tensor, state: int, most: int = 1) -> Chunk:
         """What runs next: of the prompt, or the newest token, the only one whose KV is not in the pool then.
 
         Args:
             block_table: int64, the request's physical blocks.
+            state: its place for the state of recurrent layers.
             most: tokens of the prompt; at least 1.
         """
         if self.prompt_left:
             length = min(most, self.prompt_left)
             last = length == self.prompt_left
-            return Chunk(self.computed, length, block_table, wants_logits=last, adapter=self.request.lora)
+            begun = ChunkState(state if self.computed else None, state)
+            return Chunk(self.computed, length, block_table, last, begun, self.request.lora)
         start = len(self.prompt) + len(self.generated) - 1
-        return Chunk(start, 1, block_table, wants_logits=True, adapter=self.request.lora)
+        return Chunk(start, 1, block_table, True, ChunkState(state, state), self.request.lora)
 
     def tokens_of(self, chunk: Chunk) -> list[int]:
         """The token ids of what ``next_chunk`` said."""

@@ -146,7 +146,7 @@ class StepLoop:
             assert decoding.table is not None
             prompt = decoding.sequence.prompt_left > 0
             if not prompt or room:
-                chunk = decoding.sequence.next_chunk(decoding.table, room)
+                chunk = decoding.sequence.next_chunk(decoding.table, decoding.state, room)
                 room -= chunk.length if prompt else 0
                 parts.append((decoding, chunk))
         return parts

@@ -221,7 +221,7 @@ class PrefillHandler:
             future = self.engine.submit(request, let_decode_allocate)
             try:
                 offer = self.engine.offer(request.request_id)
-                offered_bytes = request.prompt_tokens * sum(rank.bytes_per_token for rank in offer.ranks)
+                offered_bytes = sum(rank.size(request.prompt_tokens) for rank in offer.ranks)
                 self._tracing.submitted(traced, offered_bytes)
                 bootstrap.register(bootstrap_room, offer, hold=True)
                 if admitted.is_set():

@@ -22,8 +22,18 @@ class KVSource(Protocol):
     def expect(self, request_id: str, secret: Secret) -> None:
         """A request may be offered, to whoever knows its secret; until it is, or ``withdraw``, they wait."""
 
-    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
-        """Start offering an expected request; tokens ``[0, ready)`` can be read already (the reused prefix)."""
+    def offer(
+        self,
+        request_id: str,
+        block_table: torch.Tensor,
+        prompt_tokens: int,
+        ready: int,
+        state: int | None = None,
+    ) -> None:
+        """Start offering an expected request; tokens ``[0, ready)`` can be read already (the reused prefix).
+
+        ``state``: block of its running state, where layers are recurrent; read once all tokens are ready.
+        """
 
     def advance(self, request_id: str, ready: int) -> None:
         """Tokens ``[0, ready)`` can be read now."""

@@ -41,6 +41,7 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens per physical block on that rank.
         dtype: name of the KV dtype, e.g. ``bfloat16``.
         bytes_per_token: over all of the rank's layers.
+        state_bytes: of the state after a prompt, over all of the rank's recurrent layers.
         patience: seconds of silence after which the rank takes a receiver for gone.
     """
 
@@ -53,6 +54,11 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_token: int
     transport: Transport
     patience: float = 60.0
+    state_bytes: int = 0
+
+    def size(self, tokens: int) -> int:
+        """Bytes that the rank has of a prompt of so many tokens."""
+        return self.bytes_per_token * tokens + self.state_bytes
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

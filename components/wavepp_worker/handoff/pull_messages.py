@@ -53,6 +53,12 @@ class KvPiece(PullMessage, frozen=True):
     size: int
 
 
+class StatePiece(PullMessage, frozen=True):
+    """Rank, after all tokens: ``size`` bytes follow the frame, the state of its recurrent layers after the prompt."""
+
+    size: int
+
+
 class NixlAgent(PullMessage, frozen=True):
     """Rank, before its first ``KvRegions``: the metadata of the NIXL agent that the KV is registered with."""
 
@@ -82,14 +88,14 @@ class RegionsRead(PullMessage, frozen=True):
 
 
 class AllSent(PullMessage, frozen=True):
-    """Rank: that was everything, ``tokens`` tokens and ``size`` KV bytes."""
+    """Rank: that was everything, ``tokens`` tokens and ``size`` bytes of KV and state."""
 
     tokens: int
     size: int
 
 
 class PullReceived(PullMessage, frozen=True):
-    """Decode: ``tokens`` tokens and ``size`` KV bytes have arrived; the rank may let go."""
+    """Decode: ``tokens`` tokens and ``size`` bytes of KV and state have arrived; the rank may let go."""
 
     tokens: int
     size: int
@@ -110,7 +116,7 @@ class PullFailed(PullMessage, frozen=True):
 
 
 FromPuller = Pull | SendKv | StillPulling | RegionsRead | PullReceived | CancelPull
-ToPuller = KvPiece | NixlAgent | KvRegions | AllSent | PullValid | PullFailed
+ToPuller = KvPiece | StatePiece | NixlAgent | KvRegions | AllSent | PullValid | PullFailed
 
 FROM_PULLER: msgspec.msgpack.Decoder[FromPuller] = msgspec.msgpack.Decoder(FromPuller)
 TO_PULLER: msgspec.msgpack.Decoder[ToPuller] = msgspec.msgpack.Decoder(ToPuller)

@@ -55,6 +55,8 @@ class TorchPagedKV:
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         payload = torch.empty(self.bytes_per_token * (end - start), dtype=torch.uint8)
+        if not self.bytes_per_token:
+            return payload
         slots = token_slots(block_table, start, end, self.block_size).to(self.device)
         for pool, part in self._split(self.layers, payload, end - start):
             part.copy_(pool.index_select(0, slots))
@@ -100,10 +102,10 @@ class TorchPagedKV:
         for pool, part in self._block_parts(payload):
             pool.index_copy_(0, where, part)
 
-    def block_regions(self, block: int) -> list[tuple[int, int]]:
+    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
         if not 0 <= block < self.num_blocks:
             raise WaveppError(f"block {block} does not exist; this rank has {self.num_blocks}")
-        sizes = ((pool, self.block_size * _row_bytes(pool)) for pool in self._flat(self.layers))
+        sizes = ((pool, self.block_size * _row_bytes(pool)) for pool in self._flat(layers or self.layers))
         return [(pool.data_ptr() + block * size, size) for pool, size in sizes]
 
     def regions(self) -> list[tuple[int, int]]:

@@ -94,6 +94,13 @@ class BlockMemory(Protocol):
         """Write what ``export_blocks`` returned, on ``device``, to as many different blocks."""
 
 
+class StateBlocks(BlockMemory, Protocol):
+    """One rank's memory for the states of its recurrent layers."""
+
+    def import_state(self, block: int, layers: range, payload: torch.Tensor) -> None:
+        """Write what ``export_blocks`` of a rank that holds ``layers`` returned for one block: uint8 ``[bytes]``."""
+
+
 class PagedKV(BlockMemory, Protocol):
     """One rank's paged KV memory for its layers."""
 
@@ -103,7 +110,7 @@ class PagedKV(BlockMemory, Protocol):
     """Bytes that one token takes over all of ``layers``; 0 if none of them keeps anything for each token."""
 
     @property
-    def states(self) -> BlockMemory | None:
+    def states(self) -> StateBlocks | None:
         """The states of recurrent layers; None where there are none."""
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
@@ -117,8 +124,8 @@ class PagedKV(BlockMemory, Protocol):
     ) -> None:
         """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens."""
 
-    def block_regions(self, block: int) -> list[tuple[int, int]]:
-        """``(address, bytes)`` of one physical block: layer by layer, keys then values.
+    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
+        """``(address, bytes)`` of one physical block of ``layers``, or all: layer by layer, keys then values.
 
         Each holds the block's tokens one after the other.
         """

@@ -59,11 +59,6 @@ class StateMemory:
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
         self._rows.index_copy_(0, blocks.to(self.device), payload)
 
-    def region(self, block: int, layers: range | None = None) -> tuple[int, int]:
-        """``(address, bytes)`` of what ``layers``, or all, have in a block; no bytes where none is recurrent."""
-        first, end = (0, self.block_bytes) if layers is None else self._span(layers)
-        return self._rows.data_ptr() + block * self.block_bytes + first, end - first
-
     def whole(self) -> tuple[int, int]:
         """``(address, bytes)`` of the allocation."""
         return self._rows.data_ptr(), self._rows.numel()

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
-from wavepp_worker.model.stage import Activations, BlockMemory, Chunk, PagedKV, StageOutput
+from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput, StateBlocks
 from wavepp_worker.model.timed_model import TimedModel
 from wavepp_worker.model.virtual_device import Clock, Ending, Queue
 
@@ -37,7 +37,7 @@ class TimedKV:
         self.block_size = block_size
         self.device = torch.device("cpu")
         self.bytes_per_token = _ENTRY_BYTES * len(layers)
-        self.states: BlockMemory | None = None
+        self.states: StateBlocks | None = None
         self._model = model
         self._out, self._in = Queue(clock), Queue(clock)
         # Per block: end position and hash, and until when some engine works with it.
@@ -132,7 +132,7 @@ class TimedKV:
     def _touched(self, block_table: torch.Tensor, start: int, end: int) -> NDArray[np.int64]:
         return block_table.numpy()[start // self.block_size : -(-end // self.block_size)]
 
-    def block_regions(self, block: int) -> list[tuple[int, int]]:
+    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
         return []
 
     def regions(self) -> list[tuple[int, int]]:

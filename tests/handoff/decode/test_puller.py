@@ -31,6 +31,7 @@ from wavepp_worker.handoff.pull_messages import (
     PullReceived,
     PullValid,
     RegionsRead,
+    StatePiece,
 )
 
 from tests.support.handoff_sides import HOST, MODEL, SECRET, FakeKV
@@ -265,6 +266,14 @@ WRONG = {
     "regions out of order": (
         [said(AGENT), said(KvRegions(request_id="a", start=4, end=9, sizes=(), addresses=b""))],
         "sent KvRegions out of order at token 0 of 9",
+    ),
+    "a state too early": (
+        [piece(0, 4), said(StatePiece(request_id="a", size=4))],
+        "sent StatePiece out of order at token 4 of 9",
+    ),
+    "a state that it did not offer": (
+        [piece(0, 9), said(StatePiece(request_id="a", size=4))],
+        "sends a state in 4 bytes, where 0 were offered",
     ),
     "regions of no agent": ([said(REGIONS)], "rank 3 sent regions before its NIXL agent"),
     "valid too early": ([piece(0, 4), said(PullValid(request_id="a"))], "PullValid out of order at token 4"),

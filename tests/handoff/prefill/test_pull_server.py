@@ -13,6 +13,7 @@ import pytest
 import torch
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
+from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.prefill import pull_server
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
@@ -34,6 +35,18 @@ from tests.support.handoff_sides import HOST, SECRET
 
 RANK, WIDTH, TOKENS = 3, 10, 20
 SIZE = WIDTH * TOKENS
+
+
+ADDRESS = RankAddress(
+    rank=RANK,
+    host=HOST,
+    port=1,
+    layers=(0, 1),
+    block_size=4,
+    dtype="float32",
+    bytes_per_token=WIDTH,
+    transport="socket",
+)
 
 
 class Peer:
@@ -84,7 +97,7 @@ class Rank:
         self.pulls: list[ServedPull] = []
         self.feeding = 0
         self.holdings = Holdings(20.0, lambda name, how: self.settled.append((name, how)))
-        self.server = PullServer(RANK, WIDTH, self.holdings, self._feed)
+        self.server = PullServer(ADDRESS, self.holdings, self._feed)
         self.peers: list[Peer] = []
         self.holdings.expect("a", SECRET)
 
@@ -318,7 +331,7 @@ def test_an_older_connection_that_stops_late_does_not_undo_the_takeover(monkeypa
             finally:
                 await asyncio.sleep(0.3 / len(rank.pulls))
 
-        rank.server = PullServer(RANK, WIDTH, rank.holdings, feed)
+        rank.server = PullServer(ADDRESS, rank.holdings, feed)
         held, older, newer = rank.hold(), rank.peer(), rank.peer()
         await older.pull()
         while not rank.pulls:
@@ -339,7 +352,7 @@ def test_a_feed_that_loses_its_peer_settles_nothing(monkeypatch: Any) -> None:
         async def cut_off(channel: Channel, pull: ServedPull) -> None:
             raise PeerLost("the cable was pulled")
 
-        rank.server = PullServer(RANK, WIDTH, rank.holdings, cut_off)
+        rank.server = PullServer(ADDRESS, rank.holdings, cut_off)
         held, peer = rank.hold(), rank.peer()
         await peer.pull()
         await peer.served()
@@ -378,7 +391,7 @@ def test_a_feed_that_breaks_fails_its_request_only() -> None:
         async def broken(channel: Channel, pull: ServedPull) -> None:
             raise RuntimeError("the device is gone")
 
-        rank.server = PullServer(RANK, WIDTH, rank.holdings, broken)
+        rank.server = PullServer(ADDRESS, rank.holdings, broken)
         rank.hold()
         rank.holdings.expect("b", SECRET)
         rank.holdings.hold("b", torch.arange(5), TOKENS, 0)
@@ -423,7 +436,7 @@ def test_a_feed_that_breaks_late_does_not_end_the_next_request_of_the_same_id() 
             rank.hold()
             raise RuntimeError("the device is gone")
 
-        rank.server = PullServer(RANK, WIDTH, rank.holdings, broken)
+        rank.server = PullServer(ADDRESS, rank.holdings, broken)
         held, peer = rank.hold(), rank.peer()
         await peer.pull()
         while not held.pulling:
@@ -505,7 +518,7 @@ async def told_to_read(rank: Rank, end: int = 8) -> tuple[HeldKv, Peer]:
             await channel.send(KvPiece(request_id="a", start=pull.held.sent, end=pull.held.ready, size=0))
             await rank.holdings.changed.wait_for(lambda: pull.held.ending or not pull.reading)
 
-    rank.server = PullServer(RANK, WIDTH, rank.holdings, feed)
+    rank.server = PullServer(ADDRESS, rank.holdings, feed)
     held, peer = await rank.pulling(end)
     assert rank.server.reading()
     return held, peer

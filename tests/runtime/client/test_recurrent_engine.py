@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult
+from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult, token_ids
+from wavepp_worker.decode.config import DecodeConfig
+from wavepp_worker.decode.engine import DecodeEngine
+from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.errors import ConfigError, WaveppError
+from wavepp_worker.handoff.offer import FirstToken
+from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
+from tests.support.decode_bench import Collector
+from tests.support.handoff_sides import room_of
 from tests.support.prompts import PromptMaker
 from tests.support.reference import Reference
 
@@ -71,7 +80,17 @@ def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
 @pytest.mark.parametrize(
     ("family", "values"),
     [
-        ("kimi_linear", {"pp": 2, "max_num_batched_tokens": 33, "block_size": 4, "snapshot_interval": 8}),
+        (
+            "kimi_linear",
+            {
+                "pp": 2,
+                "partition": (1, 5),
+                "max_num_batched_tokens": 33,
+                "block_size": 4,
+                "snapshot_interval": 8,
+                "handoff": "socket",
+            },
+        ),
         pytest.param(
             "qwen3_next",
             {
@@ -80,6 +99,7 @@ def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
                 "block_size": 16,
                 "ownership": "none",
                 "snapshot_interval": 32,
+                "handoff": "auto",
             },
             marks=pytest.mark.soak,
         ),
@@ -97,7 +117,7 @@ def test_packed_prompts_aborts_and_shared_prefixes_are_right_and_leak_nothing(
         max_model_len=300,
         state_blocks=40,
         max_num_seqs=6,
-        **values,
+        **values,  # type: ignore[arg-type]
     )
     shared = maker.tokens(120)
     prompts = [shared[: draw.randrange(1, 120)] + maker.tokens(draw.randrange(1, 60)) for _ in range(16)]
@@ -122,12 +142,53 @@ def test_packed_prompts_aborts_and_shared_prefixes_are_right_and_leak_nothing(
                 reused += result.reused_tokens
             engine.audit()
         assert reused > 500
+        decode = DecodeConfig(
+            model=model, dtype="float32", kv_tokens=1000, max_model_len=300, max_num_seqs=3, block_size=5
+        )
+        with DecodeEngine(decode) as continuing:
+            check_text(engine, continuing, reference, prompts[:6])
+            continuing.audit()
+        engine.audit()
+
+
+def check_text(
+    engine: PrefillEngine, continuing: DecodeEngine, reference: Reference, prompts: list[list[int]]
+) -> None:
+    """Prompts are computed, and continued elsewhere or, every third, where they run whole: as ``generate`` says."""
+    server = BootstrapServer("127.0.0.1", 0, on_cancel=engine.withdraw)
+    outputs = [Collector() for _ in prompts]
+    try:
+        for room, (prompt, collector) in enumerate(zip(prompts, outputs, strict=True)):
+            handoff = room_of(server, room) if room % 3 else None
+            tokens = token_ids.pack(prompt)
+            continuing.submit(
+                DecodeRequest(request_id=f"d{room}", tokens=tokens, max_tokens=12, handoff=handoff), collector
+            )
+            if handoff is not None:
+                hand_over(engine, server, room, prompt)
+        for prompt, collector in zip(prompts, outputs, strict=True):
+            assert collector.last.error is None
+            assert collector.ids == reference.generate(prompt, 12)
+    finally:
+        server.close()
+
+
+def hand_over(engine: PrefillEngine, server: BootstrapServer, room: int, prompt: list[int]) -> None:
+    admitted = threading.Event()
+    future = engine.submit(PrefillRequest.of(f"h{room}", prompt, handoff=True), admitted.set)
+    assert admitted.wait(30)
+    server.register(room, engine.offer(f"h{room}"))
+
+    def ended(done: Future[PrefillResult]) -> None:
+        result = done.result()
+        server.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+
+    future.add_done_callback(ended)
 
 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"handoff": "socket"}, "handoff is socket, but .* has recurrent layers"),
         ({"snapshot_interval": 50}, "snapshot_interval: 50 is no multiple of block_size=16.* make it 64"),
         ({"state_blocks": 1}, "state_blocks: .*at least 2"),
     ],

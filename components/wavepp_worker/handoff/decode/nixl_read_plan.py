@@ -40,10 +40,12 @@ def plan_read(
             f"{len(message.addresses)} bytes of addresses, which is not one per region and block"
         ) from error
     own_first, own_last = message.start // kv.block_size, -(-message.end // kv.block_size)
-    skip, count = 2 * (layers.start - kv.layers.start), 2 * len(layers)
-    regions = [kv.block_regions(index)[skip : skip + count] for index in table[own_first:own_last].tolist()]
+    regions = [kv.block_regions(index, layers) for index in table[own_first:own_last].tolist()]
     width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block_size
-    if len(message.sizes) != count or (np.array(message.sizes, dtype=np.uint64) != width * block_size).any():
+    if (
+        len(message.sizes) != len(width)
+        or (np.array(message.sizes, dtype=np.uint64) != width * block_size).any()
+    ):
         raise HandoffError(
             f"request {message.request_id}: the blocks of layers {layers.start} to {layers.stop - 1} have "
             "other shapes than here; both sides must have the same model and dtype"

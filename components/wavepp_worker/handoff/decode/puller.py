@@ -31,6 +31,7 @@ from wavepp_worker.handoff.pull_messages import (
     PullValid,
     RegionsRead,
     SendKv,
+    StatePiece,
     StillPulling,
     ToPuller,
     asking_seconds,
@@ -50,6 +51,8 @@ WRITER_THREADS = 4
 """Threads that write to this worker's KV, for all pulls together."""
 
 T = TypeVar("T")
+StateBlock = Callable[[], int]
+"""This worker's block for a request's state, once the request has blocks."""
 
 
 class PullRefused(HandoffError):
@@ -72,7 +75,12 @@ class Puller:
         self._nixl_lock = threading.Lock()
 
     async def pull(
-        self, offer: Offer, rank: RankAddress, table: asyncio.Future[torch.Tensor], latest: float
+        self,
+        offer: Offer,
+        rank: RankAddress,
+        table: asyncio.Future[torch.Tensor],
+        latest: float,
+        state: StateBlock | None = None,
     ) -> int:
         """Pull one rank's layers of the whole prompt, and confirm; returns the KV bytes that came.
 
@@ -82,6 +90,7 @@ class Puller:
         Args:
             table: int64 ``[>= ceil(prompt_tokens / kv.block_size)]``, this worker's blocks for the request. The
                 rank is asked at once, so that it knows who waits, and sends when there are any.
+            state: this worker's block for the state of recurrent layers, known once there is a table.
             latest: when the caller will give up, in seconds of ``time.monotonic``. Only the rank is told: the
                 caller cancels.
 
@@ -91,7 +100,7 @@ class Puller:
         """
         for attempt in range(1, PULL_ATTEMPTS + 1):
             try:
-                return await self._pull_once(offer, rank, table, latest)
+                return await self._pull_once(offer, rank, table, latest, state)
             except PeerLost as error:
                 if attempt == PULL_ATTEMPTS:
                     raise HandoffError(
@@ -108,7 +117,12 @@ class Puller:
             self._nixl.close()
 
     async def _pull_once(
-        self, offer: Offer, rank: RankAddress, table: asyncio.Future[torch.Tensor], latest: float
+        self,
+        offer: Offer,
+        rank: RankAddress,
+        table: asyncio.Future[torch.Tensor],
+        latest: float,
+        state: StateBlock | None,
     ) -> int:
         channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
         unwanted, asking = False, None
@@ -120,7 +134,7 @@ class Puller:
             if not ready:
                 await asyncio.wait({table})
                 await channel.send(SendKv(request_id=name))
-            await self._take_all(channel, offer, rank, table.result())
+            await self._take_all(channel, offer, rank, table.result(), state)
             return await self._confirm(channel, offer, rank)
         except PeerLost:
             raise
@@ -134,11 +148,18 @@ class Puller:
                 await channel.say_last(CancelPull(request_id=offer.request_id), CANCEL_SECONDS)
             channel.close()
 
-    async def _take_all(self, channel: Channel, offer: Offer, rank: RankAddress, table: torch.Tensor) -> None:
-        """Take tokens in order, as they become ready, until the rank says that it has sent all."""
+    async def _take_all(
+        self,
+        channel: Channel,
+        offer: Offer,
+        rank: RankAddress,
+        table: torch.Tensor,
+        state: StateBlock | None,
+    ) -> None:
+        """Take tokens in order, as they become ready, and the state, until the rank says that it has sent all."""
         request_id = offer.request_id
         agent: NixlAgent | None = None
-        position = 0
+        position = states = 0
         try:
             while not isinstance(message := await self._next(channel, request_id), AllSent):
                 if isinstance(message, PullFailed):
@@ -146,8 +167,12 @@ class Puller:
                 if isinstance(message, NixlAgent):
                     agent = message
                     continue
+                if isinstance(message, StatePiece) and position == offer.prompt_tokens and not states:
+                    await self._take_state(channel, message, rank, state)
+                    states = message.size
+                    continue
                 if (
-                    isinstance(message, PullValid)
+                    isinstance(message, PullValid | StatePiece)
                     or not position == message.start < message.end <= offer.prompt_tokens
                 ):
                     raise HandoffError(
@@ -163,8 +188,9 @@ class Puller:
             if agent is not None and self._nixl is not None:
                 await self._in_thread(functools.partial(self._nixl.forget, agent), None)
             raise
-        size, due = rank.bytes_per_token * position, rank.bytes_per_token * offer.prompt_tokens
-        if position != offer.prompt_tokens or (message.tokens, message.size) != (position, size):
+        size, due = rank.bytes_per_token * position + states, rank.size(offer.prompt_tokens)
+        came = (position, size)
+        if came != (offer.prompt_tokens, due) or (message.tokens, message.size) != came:
             raise HandoffError(
                 f"request {request_id}: rank {rank.rank} ended after {message.tokens} tokens in "
                 f"{message.size} bytes; {position} tokens in {size} bytes came, {offer.prompt_tokens} in "
@@ -183,7 +209,7 @@ class Puller:
 
     async def _confirm(self, channel: Channel, offer: Offer, rank: RankAddress) -> int:
         """Say that everything is here; returns its KV bytes once the rank has said that they are valid."""
-        size = rank.bytes_per_token * offer.prompt_tokens
+        size = rank.size(offer.prompt_tokens)
         await channel.send(PullReceived(request_id=offer.request_id, tokens=offer.prompt_tokens, size=size))
         answer = await self._next(channel, offer.request_id)
         if not isinstance(answer, PullValid):
@@ -205,12 +231,29 @@ class Puller:
                 f"request {piece.request_id}: rank {rank.rank} sends tokens {piece.start} to {piece.end} in "
                 f"{piece.size} bytes; they take {expected}, and at most {PIECE_BYTES} may come at once"
             )
+        if not piece.size:
+            # All layers of the rank are recurrent.
+            return
         payload = torch.empty(piece.size, dtype=torch.uint8)
         await channel.receive_into(payload.numpy().data)
         layers = range(*rank.layers)
         await self._in_thread(
             lambda: self._kv.import_tokens(table, piece.start, piece.end, layers, payload), None
         )
+
+    async def _take_state(
+        self, channel: Channel, piece: StatePiece, rank: RankAddress, state: StateBlock | None
+    ) -> None:
+        states = self._kv.states
+        if piece.size != rank.state_bytes or states is None or state is None:
+            raise HandoffError(
+                f"request {piece.request_id}: rank {rank.rank} sends a state in {piece.size} bytes, where "
+                f"{rank.state_bytes} were offered"
+            )
+        payload = torch.empty(piece.size, dtype=torch.uint8)
+        await channel.receive_into(payload.numpy().data)
+        block = state()
+        await self._in_thread(lambda: states.import_state(block, range(*rank.layers), payload), None)
 
     async def _take_regions(
         self,

@@ -23,7 +23,13 @@ from wavepp_worker.handoff.claim_messages import (
 from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.connection.channel import Channel, PeerSilent
 from wavepp_worker.handoff.connection.tasks import results, stop_all
-from wavepp_worker.handoff.decode.puller import CANCEL_SECONDS, CONNECT_SECONDS, Puller, PullRefused
+from wavepp_worker.handoff.decode.puller import (
+    CANCEL_SECONDS,
+    CONNECT_SECONDS,
+    Puller,
+    PullRefused,
+    StateBlock,
+)
 from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
@@ -83,6 +89,7 @@ class KVReceiver:
         at: BootstrapAddress,
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
+        state: StateBlock | None = None,
     ) -> Received:
         """Claim a room, pull its KV from all ranks while the prompt may still be computing, and confirm.
 
@@ -94,6 +101,7 @@ class KVReceiver:
             allocate: int64 ``[>= ceil(prompt_tokens / kv.block_size)]`` block table for an offer; may wait for
                 blocks. What it raises is passed on.
             timeout: seconds for all of it.
+            state: this worker's block for the state of recurrent layers, asked for once ``allocate`` has answered.
 
         Raises:
             HandoffError: the prefill failed, the offer does not fit this worker, or a rank was lost; the
@@ -102,7 +110,7 @@ class KVReceiver:
         """
         try:
             async with deadline.timeout(timeout):
-                return await self._claim_and_pull(at, allocate, timeout)
+                return await self._claim_and_pull(at, allocate, timeout, state)
         except asyncio.TimeoutError as error:
             raise RequestTimeout(
                 f"the KV of room {at.room} at {at.host}:{at.port} was not here within {timeout:.1f} s; the prefill "
@@ -118,6 +126,7 @@ class KVReceiver:
         at: BootstrapAddress,
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
+        state: StateBlock | None,
     ) -> Received:
         began, room = time.monotonic(), at.room
         latest = began + timeout
@@ -132,7 +141,7 @@ class KVReceiver:
             self._check(offer)
             offered_at = time.monotonic()
             prefill = asyncio.create_task(self._first_token(channel, room))
-            gathering = asyncio.create_task(self._gather(offer, allocate, latest))
+            gathering = asyncio.create_task(self._gather(offer, allocate, latest, state))
             try:
                 await asyncio.wait({prefill, gathering}, return_when=asyncio.FIRST_EXCEPTION)
                 if gathering.done() and isinstance(gathering.exception(), PullRefused):
@@ -211,13 +220,26 @@ class KVReceiver:
                 f"{name}: the ranks offer {width} bytes per token, this decode worker's KV takes "
                 f"{self._kv.bytes_per_token}; both sides must have the same model and dtype"
             )
+        offered = sum(rank.state_bytes for rank in offer.ranks)
+        taken = self._kv.states.block_bytes if self._kv.states is not None else 0
+        if offered != taken:
+            raise HandoffError(
+                f"{name}: the ranks offer states of {offered} bytes, this decode worker's take {taken}; both sides "
+                "must have the same model and dtype"
+            )
 
     async def _gather(
-        self, offer: Offer, allocate: Callable[[Offer], Awaitable[torch.Tensor]], latest: float
+        self,
+        offer: Offer,
+        allocate: Callable[[Offer], Awaitable[torch.Tensor]],
+        latest: float,
+        state: StateBlock | None,
     ) -> int:
         """Pull from all ranks at once, as soon as there are blocks; returns the KV bytes that came."""
         table = asyncio.ensure_future(self._blocks(offer, allocate))
-        pulls = [asyncio.create_task(self._puller.pull(offer, rank, table, latest)) for rank in offer.ranks]
+        pulls = [
+            asyncio.create_task(self._puller.pull(offer, rank, table, latest, state)) for rank in offer.ranks
+        ]
         try:
             await asyncio.wait({table, *pulls}, return_when=asyncio.FIRST_EXCEPTION)
         finally:

@@ -27,6 +27,7 @@ class HeldKv:
             counts only if a receiver is connected and says nothing.
         latest: when its first receiver will not wait any more; None before one came.
         ending: why the blocks will be let go of, once nobody reads them.
+        state: block of the state of recurrent layers.
     """
 
     request_id: str
@@ -39,6 +40,7 @@ class HeldKv:
     latest: float | None = None
     readers: int = 0
     ending: Settled | None = None
+    state: int | None = None
 
     @property
     def free(self) -> bool:

@@ -75,7 +75,9 @@ class Holdings:
             known = self._past[request_id][1]
         return (known or self._nobodys).matches(secret)
 
-    def hold(self, request_id: str, table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+    def hold(
+        self, request_id: str, table: torch.Tensor, prompt_tokens: int, ready: int, state: int | None = None
+    ) -> None:
         """Hold an expected request's blocks (``table``: int64), of which tokens ``[0, ready)`` are computed.
 
         Raises:
@@ -85,7 +87,9 @@ class Holdings:
             raise HandoffError(f"request {request_id} is offered but was not expected")
         if request_id in self._held:
             raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
-        self._held[request_id] = HeldKv(request_id, table, prompt_tokens, ready, time.monotonic())
+        self._held[request_id] = HeldKv(
+            request_id, table, prompt_tokens, ready, time.monotonic(), state=state
+        )
         self.changed.fire()
 
     def computed(self, request_id: str, ready: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from wavepp_worker.handoff.kv_source import OnSettled
 from wavepp_worker.handoff.nixl.registered_memory import RegisteredMemory
 from wavepp_worker.handoff.prefill.pull_server import ServedPull
 from wavepp_worker.handoff.prefill.rank_source import RankSource
-from wavepp_worker.handoff.pull_messages import KvRegions, NixlAgent
+from wavepp_worker.handoff.pull_messages import KvPiece, KvRegions, NixlAgent
 from wavepp_worker.model.stage import PagedKV
 
 REGION_BYTES = 32 << 20
@@ -62,6 +63,12 @@ class NixlSource(RankSource):
                 device=memory.device,
             )
         )
+        if not self._kv.bytes_per_token:
+            while await self._holdings.more(held):
+                start, end = held.sent, held.ready
+                await channel.send(KvPiece(request_id=held.request_id, start=start, end=end, size=0))
+                held.delivered(end, time.monotonic())
+            return
         sizes = tuple(size for _, size in self._kv.block_regions(int(held.table[0])))
         step = max(1, min(REGION_BYTES // sum(sizes), REGION_ADDRESSES // len(sizes)))
         while await self._holdings.more(held):

@@ -13,6 +13,7 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.connection.channel import ASK_LIMIT_BYTES, Channel, PeerLost
 from wavepp_worker.handoff.kv_source import Settled
+from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.pull_messages import (
@@ -56,21 +57,21 @@ class ServedPull:
 
 
 Feed = Callable[[Channel, ServedPull], Awaitable[None]]
-"""Gets all tokens across as they become ready; returns early if the request is ending."""
+"""Gets all tokens across as they become ready, then the state; returns early if the request is ending."""
 
 
 class PullServer:
     """Serves whoever pulls what one rank holds; a newer connection takes over from an older one.
 
     Args:
-        bytes_per_token: over all of the rank's layers.
+        address: of the rank.
         holdings: of the event loop that connections are served in.
         feed: how tokens get across.
     """
 
-    def __init__(self, rank: int, bytes_per_token: int, holdings: Holdings, feed: Feed) -> None:
-        self._rank = rank
-        self._bytes_per_token = bytes_per_token
+    def __init__(self, address: RankAddress, holdings: Holdings, feed: Feed) -> None:
+        self._rank = address.rank
+        self._address = address
         self._holdings = holdings
         self._feed = feed
         self._pulls: dict[str, ServedPull] = {}
@@ -206,7 +207,7 @@ class PullServer:
             await self._holdings.changed.wait_for(lambda: held.ending or pull.receiver.ready)
             await self._feed(channel, pull)
             if held.ending is None:
-                size = self._bytes_per_token * held.prompt_tokens
+                size = self._address.size(held.prompt_tokens)
                 await channel.send(AllSent(request_id=held.request_id, tokens=held.prompt_tokens, size=size))
                 await self._holdings.changed.wait_for(lambda: held.ending)
         except PeerLost:
@@ -227,7 +228,7 @@ class PullServer:
         if isinstance(last, CancelPull):
             self._end(held, "withdrawn")
         elif isinstance(last, PullReceived):
-            expected = (held.prompt_tokens, self._bytes_per_token * held.prompt_tokens)
+            expected = (held.prompt_tokens, self._address.size(held.prompt_tokens))
             if held.ending is not None:
                 answer = self._trouble(held)
             elif (last.tokens, last.size) != expected or held.sent != held.prompt_tokens:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -14,8 +16,10 @@ from wavepp_worker.handoff.connection.channel import Channel
 from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.offer import RankAddress, Transport
+from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
+from wavepp_worker.handoff.pull_messages import StatePiece
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.stage import PagedKV
 
@@ -23,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 12.0
 """What ``close`` takes at most; more than ``pull_server.STOP_SECONDS``."""
+SEND_BYTES = 128 << 10
+"""Bytes between two signs of progress."""
 
 
 class RankSource:
@@ -66,11 +72,12 @@ class RankSource:
             bytes_per_token=kv.bytes_per_token,
             transport=self.transport,
             patience=timeout,
+            state_bytes=kv.states.block_bytes if kv.states is not None else 0,
         )
         self._kv = kv
         self._on_settled = on_settled
         self._holdings = Holdings(timeout, self._settled)
-        self._server = PullServer(rank, kv.bytes_per_token, self._holdings, self._feed)
+        self._server = PullServer(self.address, self._holdings, self._feed_all)
         self._live: dict[str, int] = {}
         self._expected: set[str] = set()
         self._changed = threading.Condition()
@@ -85,14 +92,22 @@ class RankSource:
             self._expected.add(request_id)
             self._listener.call(self._holdings.expect, request_id, secret)
 
-    def offer(self, request_id: str, block_table: torch.Tensor, prompt_tokens: int, ready: int) -> None:
+    def offer(
+        self,
+        request_id: str,
+        block_table: torch.Tensor,
+        prompt_tokens: int,
+        ready: int,
+        state: int | None = None,
+    ) -> None:
         """See ``KVSource``.
 
         Raises:
             HandoffError: the request is offered already or was not expected, the positions are impossible, or
                 the source is closed.
         """
-        if not 0 <= ready <= prompt_tokens or len(block_table) * self._kv.block_size < prompt_tokens:
+        held = len(block_table) * self._kv.block_size
+        if not 0 <= ready <= prompt_tokens or (held < prompt_tokens and self._kv.bytes_per_token):
             raise HandoffError(
                 f"request {request_id} offers {ready} of {prompt_tokens} tokens in {len(block_table)} blocks "
                 f"of {self._kv.block_size}, which cannot be"
@@ -106,7 +121,8 @@ class RankSource:
                 raise HandoffError(f"request {request_id} is offered, but nobody was told its secret")
             self._expected.remove(request_id)
             self._live[request_id] = prompt_tokens
-            self._listener.call(self._holdings.hold, request_id, block_table.clone(), prompt_tokens, ready)
+            table = block_table.clone()
+            self._listener.call(self._holdings.hold, request_id, table, prompt_tokens, ready, state)
 
     def advance(self, request_id: str, ready: int) -> None:
         """See ``KVSource``; ignored for a request that has settled.
@@ -148,9 +164,33 @@ class RankSource:
         self._listener.close(max(1.0, latest - time.monotonic()))
         self._copier.shutdown(wait=False)
 
+    async def _feed_all(self, channel: Channel, pull: ServedPull) -> None:
+        """See ``pull_server.Feed``. A state is small beside the KV, and over the connection on all transports."""
+        held, states = pull.held, self._kv.states
+        await self._feed(channel, pull)
+        if states is None or held.state is None or held.ending is not None:
+            return
+        block = torch.tensor([held.state])
+        payload = (await self._copied(held, lambda: states.export_blocks(block)[0].cpu())).numpy().data
+        if held.ending is None:
+            await channel.send(StatePiece(request_id=held.request_id, size=len(payload)))
+            await self._send_raw(channel, held, payload)
+
     async def _feed(self, channel: Channel, pull: ServedPull) -> None:
-        """See ``pull_server.Feed``."""
+        """Get all tokens across as they become ready; return early if the request is ending."""
         raise NotImplementedError
+
+    async def _copied(self, held: HeldKv, export: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Export in the copy thread. The read ends when the copy does, whatever becomes of this task."""
+        held.begin_read()
+        copying = asyncio.get_running_loop().run_in_executor(self._copier, export)
+        copying.add_done_callback(lambda _: self._holdings.end_read(held))
+        return await asyncio.shield(copying)
+
+    async def _send_raw(self, channel: Channel, held: HeldKv, payload: memoryview) -> None:
+        for offset in range(0, len(payload), SEND_BYTES):
+            await channel.send_raw(payload[offset : offset + SEND_BYTES])
+            held.asked(time.monotonic())
 
     def _settled(self, request_id: str, outcome: Settled) -> None:
         with self._changed:

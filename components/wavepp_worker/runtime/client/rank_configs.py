@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.stage_loader import resolve_dtype
@@ -48,11 +47,6 @@ def rank_configs(
     check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
     transport = transport_of(config)
-    if transport != "none" and info.recurrent:
-        raise ConfigError(
-            f"handoff is {config.handoff}, but {config.model} has recurrent layers, whose state is not handed over "
-            "yet; set handoff to none"
-        )
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
     tiers, states = tier_blocks(config), state_blocks(config)

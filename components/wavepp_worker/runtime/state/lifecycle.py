@@ -131,7 +131,8 @@ class RequestLifecycle:
         local.position = endpoint
         if request.handoff and self.source is not None:
             try:
-                self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint)
+                state = next((state for state in local.materialised.states if state is not None), None)
+                self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)
                 self._reports.failed(request.request_id, error)
