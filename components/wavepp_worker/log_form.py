@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
 JSON_VARIABLE = "DYN_LOGGING_JSONL"
 """Dynamo's: whether its lines are JSON."""
+REQUEST_ID = "request_id"
+"""What Dynamo's lines call the request that they are about, and our records as well."""
 _TRUE = ("1", "true", "on", "yes")
+_LEVELS = {"WARNING": "WARN", "CRITICAL": "ERROR"}
+_traceback = logging.Formatter().formatException
 
 
 def lines_are_json(environment: Mapping[str, str]) -> bool:
@@ -23,3 +29,26 @@ def means_yes(value: str) -> bool:
 def line_time(seconds: float) -> str:
     """A moment, in seconds since 1970, as a line has it: in UTC, to the microsecond."""
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def line_level(record: logging.LogRecord) -> str:
+    """A record's level as Dynamo calls it."""
+    return _LEVELS.get(record.levelname, record.levelname)
+
+
+def json_line(record: logging.LogRecord, **more: object) -> str:
+    """A record as a JSON object on one line, with its traceback in the message, and ``more``."""
+    trace = "\n" + _traceback(record.exc_info) if record.exc_info else ""
+    line = {
+        "time": line_time(record.created),
+        "level": line_level(record),
+        "target": record.name,
+        "message": record.getMessage() + trace,
+        **more,
+    }
+    return json.dumps(line, ensure_ascii=False)
+
+
+def of_request(request_id: str) -> dict[str, str]:
+    """The ``extra`` of a record about one request."""
+    return {REQUEST_ID: request_id}

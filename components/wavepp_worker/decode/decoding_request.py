@@ -11,6 +11,7 @@ import torch
 from wavepp_worker.decode.engine_io import Arrived, DecodeOutput, DecodeRequest, FinishReason
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.sampling import SampledToken
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,11 @@ class DecodingRequest:
             try:
                 self._on_output(output)
             except Exception:
-                logger.exception("request %s is aborted, as its callback failed", self.request_id)
+                logger.exception(
+                    "request %s is aborted, as its callback failed",
+                    self.request_id,
+                    extra=of_request(self.request_id),
+                )
                 self.aborted = True
 
 

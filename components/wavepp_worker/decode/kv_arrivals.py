@@ -21,6 +21,7 @@ from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, Wa
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.liveness.watchdog import Watched
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.lora import LoraAdapter
 
 TURN_SECONDS = 1.0
@@ -175,7 +176,11 @@ class KvArrivals:
             else:
                 self._pass_on(decoding, received)
         except Exception as error:
-            logger.exception("request %s could not be continued", decoding.request_id)
+            logger.exception(
+                "request %s could not be continued",
+                decoding.request_id,
+                extra=of_request(decoding.request_id),
+            )
             text = f"request {decoding.request_id} could not be continued from its first token"
             self._scheduler.fail(decoding, RequestFailed(f"{text}: {error_text(error)}"))
 
@@ -208,7 +213,7 @@ class KvArrivals:
         if isinstance(error, WaveppError):
             return error
         name = decoding.request_id
-        logger.error("receiving request %s failed", name, exc_info=error)
+        logger.error("receiving request %s failed", name, exc_info=error, extra=of_request(name))
         return HandoffError(f"the KV of request {name} could not be received: {error_text(error)}")
 
     def _call(self, function: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
 
@@ -155,7 +156,7 @@ class StepLoop:
         """One request cannot go on; the others of its step do."""
         name = decoding.request_id
         if not isinstance(error, WaveppError):
-            logger.error("request %s failed", name, exc_info=error)
+            logger.error("request %s failed", name, exc_info=error, extra=of_request(name))
         self._scheduler.fail(
             decoding, RequestFailed(f"request {name} failed while decoding: {error_text(error)}")
         )

@@ -41,6 +41,7 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_prefill import RemotePrefill
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.lora import adapter_paths
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 from wavepp_worker.worker_description import EngineDescription
@@ -153,7 +154,7 @@ class AggWorker(WaveppWorker):
                 self._decode.probe(parsed.prompt_tokens)
                 yield await self._prefill.probe(parsed)
                 return
-            with self._live.entered(request_id, context.is_stopped):
+            with self.answering(request_id, context):
                 async with aclosing(self._answer(request_id, parsed, context)) as answer:
                     async for chunk in answer:
                         yield chunk
@@ -179,7 +180,9 @@ class AggWorker(WaveppWorker):
                 if begun:
                     raise
                 remote.returned += 1
-                logger.warning("request %s is prefilled here: %s", request_id, error)
+                logger.warning(
+                    "request %s is prefilled here: %s", request_id, error, extra=of_request(request_id)
+                )
         async with aclosing(self._answer_here(request_id, parsed, context)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -210,7 +213,12 @@ class AggWorker(WaveppWorker):
                 except HandoffError as error:
                     if done:
                         raise
-                    logger.warning("request %s waits for another prefill: %s", request_id, error)
+                    logger.warning(
+                        "request %s waits for another prefill: %s",
+                        request_id,
+                        error,
+                        extra=of_request(request_id),
+                    )
         finally:
             job.leave(done=done)
 

@@ -74,7 +74,7 @@ class DecodeWorker(WaveppWorker):
                 yield self._handler.probe(parsed.prompt_tokens)
                 return
             address = bootstrap_address(request)
-            with self._live.entered(request_id, context.is_stopped):
+            with self.answering(request_id, context):
                 headers = self.headers(context)
                 stream = self._handler.stream(
                     request_id, parsed, address, context.is_stopped, headers=headers

@@ -25,6 +25,7 @@ from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 from wavepp_worker.dynamo.tracer import Tracer
 from wavepp_worker.errors import EngineDead, HandoffError, RequestFailed, WaveppError, error_text
 from wavepp_worker.handoff.offer import BootstrapAddress
+from wavepp_worker.log_form import of_request
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class DecodeHandler:
             outcome = type(error).__name__
             raise
         except Exception as error:
-            logger.exception("request %s failed", request_id)
+            logger.exception("request %s failed", request_id, extra=of_request(request_id))
             outcome = RequestFailed.__name__
             text = f"the answer of request {request_id} could not be detokenized"
             raise RequestFailed(f"{text}: {error_text(error)}") from error

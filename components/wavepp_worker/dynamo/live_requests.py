@@ -5,31 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from wavepp_worker.dynamo.request_log import TraceIds
 from wavepp_worker.errors import InvalidRequest
 
 
 class LiveRequests:
-    """At most one request an id. Used on the worker's event loop alone."""
+    """At most one request an id. Used on the worker's event loop alone, but for ``trace_of``."""
 
     def __init__(self) -> None:
         self._stopped: dict[str, Callable[[], bool]] = {}
+        self._traces: dict[str, TraceIds] = {}
 
     def __len__(self) -> int:
         return len(self._stopped)
 
     @contextmanager
-    def entered(self, request_id: str, is_stopped: Callable[[], bool]) -> Iterator[None]:
-        """The time for which a request is answered; ``is_stopped`` tells whether its own caller gave up.
+    def entered(
+        self, request_id: str, is_stopped: Callable[[], bool], trace: TraceIds | None = None
+    ) -> Iterator[None]:
+        """The time for which a request is answered.
+
+        Args:
+            is_stopped: tells whether its own caller gave up.
+            trace: what it is part of, for log lines.
 
         Raises:
             InvalidRequest: as ``check_free``.
         """
         self.check_free(request_id)
         self._stopped[request_id] = is_stopped
+        if trace is not None:
+            self._traces[request_id] = trace
         try:
             yield
         finally:
             del self._stopped[request_id]
+            self._traces.pop(request_id, None)
+
+    def trace_of(self, request_id: str) -> tuple[str, TraceIds] | None:
+        """The id and trace of a live request, by its id or one that an attempt or the ranks have of it; any thread."""
+        for each in (request_id, request_id.rpartition("-")[0]):
+            if (found := self._traces.get(each)) is not None:
+                return each, found
+        return None
 
     def check_free(self, request_id: str) -> None:
         """Refuse an id that is taken.

@@ -146,7 +146,7 @@ class PrefillWorker(WaveppWorker):
             if is_probe(request):
                 yield await self._handler.probe(parsed)
                 return
-            with self._live.entered(request_id, context.is_stopped):
+            with self.answering(request_id, context):
                 if bootstrap_room is None:
                     bootstrap_room = fresh_bootstrap_room()
                 params = disaggregated_params(self._handler.address(bootstrap_room))

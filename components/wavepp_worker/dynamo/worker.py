@@ -9,6 +9,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.pause import Pause
 from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 from wavepp_worker.dynamo.presence import watch_presence
+from wavepp_worker.dynamo.request_log import TraceIds, log_requests
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.dynamo.tracer import make_tracer
@@ -127,6 +129,8 @@ class WaveppWorker(LLMEngine):
     async def start(self, worker_id: int) -> Registration:
         """Start the engine; requests can be taken when this returns."""
         del worker_id
+        # Dynamo's handlers are there only now.
+        log_requests(os.environ, self._live.trace_of)
         self._loop = asyncio.get_running_loop()
         try:
             registration = await asyncio.to_thread(self.open)
@@ -161,6 +165,11 @@ class WaveppWorker(LLMEngine):
     async def is_quiescent(self) -> bool | None:
         """Whether nobody waits for anything of this worker. Dynamo asks prefill workers alone."""
         return not self._live
+
+    def answering(self, request_id: str, context: Context) -> AbstractContextManager[None]:
+        """The time for which a request is answered; raises InvalidRequest if its id is in use."""
+        trace = TraceIds(context.trace_id, context.span_id)
+        return self._live.entered(request_id, context.is_stopped, trace)
 
     def headers(self, context: Context) -> Mapping[str, str] | None:
         """Of Dynamo's span of a request, where that is traced."""

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 
+from wavepp_worker.log_form import of_request
 from wavepp_worker.runtime.rank.log_lines import LogLines
 
 
@@ -31,3 +32,10 @@ def test_a_line_of_json_is_one_line_whatever_it_says() -> None:
     assert told["time"] == "2023-11-14T22:13:20.250000Z"
     assert (told["level"], told["target"], told["rank"]) == ("WARN", "wavepp_worker.somewhere", 0)
     assert re.search(r"^a disk\nfailed\nTraceback.*no room$", told["message"], re.DOTALL)
+
+
+def test_a_line_of_json_about_a_request_has_the_id_that_its_client_knows() -> None:
+    made = record("request %s failed", "my-id-17")
+    vars(made).update(of_request("my-id-17"))
+    assert json.loads(LogLines(2, as_json=True).format(made))["request_id"] == "my-id"
+    assert "request_id" not in json.loads(LogLines(2, as_json=True).format(record("no request")))

@@ -24,6 +24,7 @@ from wavepp_worker.handoff.connection.listener import Listener
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_rooms import BootstrapRoom, BootstrapRooms
 from wavepp_worker.handoff.secret import REFUSAL, Secret
+from wavepp_worker.log_form import of_request
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +215,11 @@ class BootstrapServer:
         try:
             self._on_cancel(offer)
         except Exception:
-            logger.exception("cancelling request %s failed in its owner", offer.request_id)
+            logger.exception(
+                "cancelling request %s failed in its owner",
+                offer.request_id,
+                extra=of_request(offer.request_id),
+            )
 
     async def _forget(self) -> None:
         while True:

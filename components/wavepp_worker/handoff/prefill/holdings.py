@@ -14,6 +14,7 @@ from wavepp_worker.handoff.connection.change_signal import ChangeSignal
 from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.log_form import of_request
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class Holdings:
                     "worker), or for longer than its receiver waits (that of the decode worker)",
                     held.request_id,
                     self.timeout,
+                    extra=of_request(held.request_id),
                 )
                 self.end(held.request_id, "expired")
 

@@ -30,6 +30,7 @@ from wavepp_worker.handoff.pull_messages import (
     check_request,
 )
 from wavepp_worker.handoff.secret import REFUSAL
+from wavepp_worker.log_form import of_request
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class PullServer:
                 await asyncio.wait({feeding})
                 await self._conclude(channel, pull, listening.result())
         except PeerLost as error:
-            logger.info("request %s: %s", hello.request_id, error)
+            logger.info("request %s: %s", hello.request_id, error, extra=of_request(hello.request_id))
         finally:
             for task in tasks:
                 task.cancel()
@@ -213,7 +214,12 @@ class PullServer:
         except PeerLost:
             raise
         except Exception as error:
-            logger.exception("rank %d cannot hand off request %s", self._rank, held.request_id)
+            logger.exception(
+                "rank %d cannot hand off request %s",
+                self._rank,
+                held.request_id,
+                extra=of_request(held.request_id),
+            )
             self._end(held, "failed")
             await channel.send(
                 PullFailed(request_id=held.request_id, message=self._trouble(held, str(error)))

@@ -21,6 +21,7 @@ from wavepp_worker.handoff.prefill.holdings import Holdings
 from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
 from wavepp_worker.handoff.pull_messages import StatePiece
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.stage import PagedKV
 
 logger = logging.getLogger(__name__)
@@ -198,6 +199,8 @@ class RankSource:
         try:
             self._on_settled(request_id, outcome)
         except Exception:
-            logger.exception("settling request %s failed in its owner", request_id)
+            logger.exception(
+                "settling request %s failed in its owner", request_id, extra=of_request(request_id)
+            )
         with self._changed:
             self._changed.notify_all()

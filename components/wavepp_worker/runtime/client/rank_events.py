@@ -17,6 +17,7 @@ from wavepp_worker.errors import (
 )
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
+from wavepp_worker.log_form import of_request
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.client.engine_state import EngineState
@@ -199,7 +200,7 @@ class RankEvents:
             try:
                 follows.on_admitted()
             except Exception as error:
-                logger.exception("request %s fails: its on_admitted raised", name)
+                logger.exception("request %s fails: its on_admitted raised", name, extra=of_request(name))
                 text = f"what was to follow the admission of request {name} failed"
                 self._state.abort(name, RequestFailed(f"{text}: {error_text(error)}"))
         if follows.future is not None and follows.answer is not None:

@@ -13,6 +13,7 @@ from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError, WaveppError, error_text
+from wavepp_worker.log_form import of_request
 from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.state.idle_seconds import IdleSeconds
@@ -80,7 +81,7 @@ class RankReports:
         An error that is not of ours is a defect, and logged as such.
         """
         if not isinstance(error, WaveppError):
-            logger.error("request %s failed", request_id, exc_info=error)
+            logger.error("request %s failed", request_id, exc_info=error, extra=of_request(request_id))
         self.send(
             Failed(
                 rank=self.rank,
