@@ -44,6 +44,7 @@ SEVERAL_MODULES = {
     "dynamo/test_decode.py": Together("the worker's side of Dynamo", ("dynamo/decode_handler.py",)),
     "dynamo/test_args.py": Together("flags as a user types them", ("dynamo/flags.py",)),
     "dynamo/test_traced_requests.py": Together("the spans that workers on fake engines record of requests"),
+    "dynamo/test_kv_events_at_a_router.py": Together("our events at a router of Dynamo's own"),
     "intake/test_intake.py": Together(
         "a replica and the queue that it takes jobs from",
         (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from wavepp_worker.cache.moves import Copy
+from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -47,6 +47,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.bench = CacheBench(*windows(blocks, kinds, host, disk))
         self.names = 0
         self.reported: dict[int, int | None] = {}
+        self.tiers: dict[bytes, Tier] = {}
 
     def _name(self) -> str:
         self.names += 1
@@ -306,14 +307,19 @@ class CacheMachine(RuleBasedStateMachine):
             self._take_changes()
 
     def _take_changes(self) -> None:
-        stored, removed = self.bench.cache.take_changes()
+        stored, removed, moved = self.bench.cache.take_changes()
         for key in removed:
             assert key not in self.reported.values(), "a block was removed before its child"
-            del self.reported[key]
+            del self.reported[key], self.tiers[key]
         for block in stored:
             assert block.key not in self.reported
             assert block.parent is None or block.parent in self.reported, "stored before its parent"
             self.reported[block.key] = block.parent
+            self.tiers[block.key] = block.tier
+        for key, tier in moved:
+            assert self.tiers[key] != tier, "it was there already"
+            self.tiers[key] = tier
+        assert self.tiers == {key: node.tier for key, node in self.bench.tree().nodes.items()}
         assert self.reported.keys() == self.bench.tree().nodes.keys()
 
     def teardown(self) -> None:

@@ -46,8 +46,9 @@ def test_flush_and_restore_keep_the_most_recently_used_prefixes() -> None:
     after.cache.restore(records)
     after.verify()
     assert after.cache.hint(keys_of(prompt(2, 8)), 9) == 6
-    stored, removed = after.cache.take_changes()
-    assert ({block.key for block in stored}, removed) == ({name for name, _, _ in records}, [])
+    stored, removed, moved = after.cache.take_changes()
+    assert ({block.key for block in stored}, removed, moved) == ({name for name, _, _ in records}, [], [])
+    assert {block.tier for block in stored} == {DISK}
     seen = {None}
     for block in stored:
         assert block.parent in seen

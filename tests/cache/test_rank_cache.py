@@ -33,7 +33,7 @@ def test_a_rank_that_keeps_nothing_can_resume_anywhere_and_has_room() -> None:
     assert (prepared.endpoint, prepared.committed) == (8, True)
     assert cache.materialise("r").tables == ()
     cache.publish("r", 14)
-    assert cache.take_changes() == ([], [])
+    assert cache.take_changes() == ([], [], [])
     assert cache.use().capacity == 0
     cache.release("r")
     cache.audit()

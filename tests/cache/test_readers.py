@@ -273,7 +273,7 @@ def test_snapshots_become_reusable_in_the_prompts_order_wherever_they_were_asked
     behind(bench, "reader", [*LONG[:6], 5], "writer", 6)
     bench.materialise("writer")
     bench.compute("writer")
-    stored, _ = bench.cache.take_changes()
+    stored, _, _ = bench.cache.take_changes()
     assert [block.key for block in stored] == [keys_of(LONG)[at] for at in (1, 2, 3)]
 
 

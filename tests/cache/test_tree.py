@@ -112,13 +112,13 @@ def test_changes_are_net_and_in_an_order_that_can_be_replayed() -> None:
     second = books.attach(key(2), first, 1, DEVICE, 1, held=True)
     books.attach(key(3), second, 2, DEVICE, 2, held=True)
     books.detach(second)
-    assert books.take_changes() == ([StoredBlock(key(1), None)], [])
+    assert books.take_changes() == ([StoredBlock(key(1), None)], [], [])
     second = books.attach(key(2), first, 1, DEVICE, 3, held=True)
     books.attach(key(3), second, 2, DEVICE, 1, held=True)
-    assert books.take_changes() == ([StoredBlock(key(2), key(1)), StoredBlock(key(3), key(2))], [])
+    assert books.take_changes() == ([StoredBlock(key(2), key(1)), StoredBlock(key(3), key(2))], [], [])
     books.detach(second)
     books.attach(key(2), first, 1, DEVICE, 3, held=True)
-    assert books.take_changes() == ([], [key(3)])
+    assert books.take_changes() == ([], [key(3)], [])
 
 
 def test_room_is_what_is_free_or_held_by_nobody() -> None:
@@ -155,7 +155,9 @@ def test_what_nobody_holds_is_forgotten_on_every_tier_at_once() -> None:
     assert [copy.key for copy in cleared.on_disk] == keys_of(prompt(1, 4)), (
         "what is leased stays, on disk as well"
     )
-    assert set(bench.cache.take_changes()[1]) == {key for at in (2, 3, 4) for key in keys_of(prompt(at, 4))}
+    assert set(bench.cache.take_changes().removed) == {
+        key for at in (2, 3, 4) for key in keys_of(prompt(at, 4))
+    }
     assert [tier.evicted for tier in bench.cache.tiers()] == [0, 0, 0], "nobody was short of room"
     bench.cache.check()
     assert bench.cache.commit("held", 4).committed

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 
 import msgspec
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import (
@@ -31,6 +32,7 @@ class SimulatedClient:
         answered: when each answer came.
         clears: numbers of the times that the ranks were asked to forget what nobody holds.
         stored: blocks of which a router was told that the worker can reuse them.
+        tiers: where it was told that they are.
     """
 
     def __init__(self, ranks: list[SimulatedRank], block_size: int) -> None:
@@ -39,6 +41,7 @@ class SimulatedClient:
         self.answered: list[float] = []
         self.clears: set[int] = set()
         self.stored: set[int] = set()
+        self.tiers: dict[int, Tier] = {}
         self._cleared: defaultdict[int, set[int]] = defaultdict(set)
         self._ranks = ranks
         self._ledger = RequestLedger(len(ranks))
@@ -104,8 +107,11 @@ class SimulatedClient:
                 f"clear {number} was done by ranks {self._cleared[number]}"
             )
         if self._reports_blocks:
-            keys = set.intersection(*(rank.reusable() for rank in self._ranks))
+            places = [rank.reusable() for rank in self._ranks]
+            keys = set.intersection(*map(set, places))
             reusable = {self._feed._blocks[key].hash for key in keys}
+            slowest = {self._feed._blocks[key].hash: max(each[key] for each in places) for key in keys}
+            assert self.tiers == slowest, "a router was told of another tier than the slowest of any rank"
             assert self.stored == reusable, (
                 f"told and not reusable: {self.stored - reusable}; not told: {reusable - self.stored}"
             )
@@ -116,3 +122,7 @@ class SimulatedClient:
             assert self.stored.issuperset(delta.removed), f"{delta.removed} had not been told"
             self.stored.update(delta.stored)
             self.stored.difference_update(delta.removed)
+            assert self.stored.issuperset(delta.moved), f"{delta.moved} moved, and had not been told"
+            for each in delta.removed:
+                del self.tiers[each]
+            self.tiers.update(dict.fromkeys((*delta.stored, *delta.moved), delta.tier))

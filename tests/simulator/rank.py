@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker, BlockKeys
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.virtual_device import Ending
@@ -112,9 +113,9 @@ class SimulatedRank:
         """Whether the window whose changes it reports is one of full attention."""
         return bool(self.specs) and self.specs[0].kind == "full"
 
-    def reusable(self) -> set[bytes]:
-        """Keys of the blocks of its first window that can be reused."""
-        return set(self.parts.cache._windows[0].tree.nodes)
+    def reusable(self) -> dict[bytes, Tier]:
+        """Keys of the blocks of its first window that can be reused, and where they are."""
+        return {key: node.tier for key, node in self.parts.cache._windows[0].tree.nodes.items()}
 
     def check_told(self) -> None:
         """Of what it could reuse and can no more, and the other way round, it has told the engine."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from wavepp_worker import token_ids
-from wavepp_worker.dynamo.kv_events import RemovedEvent, StoredEvent, signed
+from wavepp_worker.cache.moves import Tier
+from wavepp_worker.dynamo.kv_events import ClearedEvent, KvEvent, RemovedEvent, StoredEvent
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 
 BLOCK = 2
@@ -18,50 +19,40 @@ def stored(*hashes: int, parent: int | None = None, salt: str = "", lora: str = 
 
 
 class FakeRouter:
-    """Keeps what it is told, as Dynamo's does: refuses children of unknown parents."""
+    """Keeps what it is told, as Dynamo's does: refuses children of unknown parents, counts what is stored twice."""
 
     def __init__(self) -> None:
-        self.blocks: dict[int, int | None] = {}
-        self.calls: list[tuple[str, Any]] = []
+        self.blocks: dict[int, set[Tier]] = {}
+        self.parents: dict[int, int | None] = {}
         self.refused: list[int] = []
-        self.busy = False
 
-    def publish_stored(
-        self,
-        token_ids: list[int],
-        num_block_tokens: list[int],
-        block_hashes: list[int],
-        parent_hash: int | None = None,
-        *,
-        lora_name: str | None = None,
-        cache_salt: str | None = None,
-    ) -> None:
-        assert len(token_ids) == sum(num_block_tokens)
-        assert all(-(2**63) <= value < 2**63 for value in block_hashes)
-        self.calls.append(("stored", (token_ids, block_hashes, parent_hash, lora_name, cache_salt)))
-        parent = parent_hash
-        for block_hash in block_hashes:
+    def take(self, events: Sequence[KvEvent]) -> None:
+        for event in events:
+            if isinstance(event, ClearedEvent):
+                self.blocks.clear()
+            elif isinstance(event, RemovedEvent):
+                self._remove(event)
+            else:
+                self._store(event)
+
+    def _store(self, event: StoredEvent) -> None:
+        parent = event.blocks[0].parent
+        for block_hash, block in zip(event.hashes, event.blocks, strict=True):
+            assert block.parent == parent, "an event is one chain"
+            assert block.tier == event.tier
             if parent is not None and parent not in self.blocks:
                 self.refused.append(block_hash)
                 return
-            self.blocks[block_hash] = parent
+            tiers = self.blocks.setdefault(block_hash, set())
+            assert event.tier not in tiers, "it was stored there already, and one removal would not do"
+            tiers.add(event.tier)
+            self.parents[block_hash] = parent
             parent = block_hash
 
-    def publish_removed(self, block_hashes: list[int]) -> None:
-        self.calls.append(("removed", block_hashes))
-        for block_hash in block_hashes:
-            assert block_hash not in self.blocks.values(), "a parent was removed before its child"
-            self.blocks.pop(block_hash)
-
-    def take(self, events: list[StoredEvent | RemovedEvent]) -> None:
-        for event in events:
-            if isinstance(event, RemovedEvent):
-                self.publish_removed([signed(value) for value in event.hashes])
-            else:
-                first = event.blocks[0]
-                self.publish_stored(
-                    token_ids.unpack(b"".join(block.tokens for block in event.blocks)).tolist(),
-                    [BLOCK] * len(event.hashes),
-                    [signed(value) for value in event.hashes],
-                    None if first.parent is None else signed(first.parent),
-                )
+    def _remove(self, event: RemovedEvent) -> None:
+        for block_hash in event.hashes:
+            self.blocks[block_hash].remove(event.tier)
+            if not self.blocks[block_hash]:
+                del self.blocks[block_hash]
+                orphans = [each for each in self.blocks if self.parents[each] == block_hash]
+                assert not orphans, "a parent was removed before its child"

@@ -20,6 +20,7 @@ from wavepp_worker.cache.persistence import flush_to_disk, restore_from_disk
 from wavepp_worker.cache.reservations import Reservations
 from wavepp_worker.cache.results import (
     Begun,
+    CacheDelta,
     CacheUse,
     ClearedCache,
     EscrowSums,
@@ -28,7 +29,6 @@ from wavepp_worker.cache.results import (
     Materialised,
     Prepared,
     Standing,
-    StoredBlock,
     TierFigures,
 )
 from wavepp_worker.cache.window_spec import WindowSpec
@@ -145,15 +145,11 @@ class RankCache:
         with self._mutex:
             return self._windows[0].tiers() if self._windows else ()
 
-    def take_changes(self) -> tuple[list[StoredBlock], list[bytes]]:
-        """Blocks of window 0 that became reusable (parents first) or stopped being so (leaves first).
-
-        Only net changes since the last call: a block that came and went, or went and came back, is in
-        neither.
-        """
+    def take_changes(self) -> CacheDelta:
+        """What changed of window 0 since the last call."""
         with self._mutex:
             changes = [window.tree.take_changes() for window in self._windows]
-            return changes[0] if changes else ([], [])
+            return changes[0] if changes else CacheDelta([], [], [])
 
     def holds(self, request_id: str) -> Holds:
         """What a request holds now."""

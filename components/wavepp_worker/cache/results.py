@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from wavepp_worker.cache.moves import Copy, Move
+from wavepp_worker.cache.moves import Copy, Move, Tier
 
 Holds = Literal["nothing", "lease", "escrow", "committed", "sequence"]
 
@@ -15,6 +15,21 @@ class StoredBlock(NamedTuple):
 
     key: bytes
     parent: bytes | None
+    tier: Tier = Tier.DEVICE
+
+
+class CacheDelta(NamedTuple):
+    """What changed of a window's reusable blocks; net, so a block that came and went is in none of it.
+
+    Attributes:
+        stored: blocks that became reusable, parents first.
+        removed: keys of blocks that stopped being so, leaves first.
+        moved: keys of blocks that were and are reusable, and on which tier they are now.
+    """
+
+    stored: list[StoredBlock]
+    removed: list[bytes]
+    moved: list[tuple[bytes, Tier]]
 
 
 @dataclass(frozen=True)

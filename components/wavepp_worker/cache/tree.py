@@ -17,7 +17,7 @@ from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.pool import BlockPool
-from wavepp_worker.cache.results import StoredBlock
+from wavepp_worker.cache.results import CacheDelta, StoredBlock
 from wavepp_worker.cache.traffic import TierTraffic
 from wavepp_worker.cache.victims import VictimQueue
 
@@ -54,7 +54,7 @@ class BlockTree:
         self.traffic = TierTraffic()
         self.disk_failed = False
         self._index = index
-        self._changed: dict[bytes, bool] = {}
+        self._changed: dict[bytes, Tier | None] = {}
 
     def room(self, tier: Tier) -> int:
         """Slots of a tier that are free or can be reclaimed."""
@@ -117,7 +117,7 @@ class BlockTree:
             self.unpinned[tier] += 1
             self.victims[tier].offer(node)
         self._index.add(self.window, key)
-        self._note_change(key, was_present=False)
+        self._note_change(key, None)
         return node
 
     def set_apart(self, key: bytes, depth: int, slot: int) -> Node:
@@ -138,6 +138,8 @@ class BlockTree:
     def relocate(self, node: Node, tier: Tier, slot: int) -> None:
         """Book a block on another tier. Leaving the disk keeps the copy there, reaching it uses it again."""
         left = node.tier
+        if node.attached:
+            self._note_change(node.key, left)
         if left == DISK:
             self.note_copy(node, node.slot)
         else:
@@ -213,13 +215,21 @@ class BlockTree:
         node.disk_copy = slot
         self.copies[node] = None
 
-    def take_changes(self) -> tuple[list[StoredBlock], list[bytes]]:
-        """What came, parents first, and went, leaves first, since the last call; see ``RankCache``."""
+    def take_changes(self) -> CacheDelta:
+        """What came, went, and moved to another tier since the last call."""
         changed, self._changed = self._changed, {}
         nodes = self.nodes
-        attached = [nodes[key] for key, before in changed.items() if not before and key in nodes]
-        stored = [StoredBlock(node.key, node.parent.key if node.parent else None) for node in attached]
-        return stored, [key for key, before in changed.items() if before and key not in nodes]
+        delta = CacheDelta([], [], [])
+        for key, before in changed.items():
+            node = nodes.get(key)
+            if node is None:
+                if before is not None:
+                    delta.removed.append(key)
+            elif before is None:
+                delta.stored.append(StoredBlock(key, node.parent.key if node.parent else None, node.tier))
+            elif before != node.tier:
+                delta.moved.append((key, node.tier))
+        return delta
 
     def _detach(self, node: Node, counts: list[int]) -> list[Node]:
         subtree = [node]
@@ -234,7 +244,7 @@ class BlockTree:
         node.attached = False
         del self.nodes[node.key]
         self._index.remove(self.window, node.key)
-        self._note_change(node.key, was_present=True)
+        self._note_change(node.key, node.tier)
         if node.disk_copy >= 0:
             self.drop_copy(node)
         if not node.pins:
@@ -251,6 +261,7 @@ class BlockTree:
             if not parent.peers and not parent.pins:
                 self.victims[tier].offer(parent)
 
-    def _note_change(self, key: bytes, was_present: bool) -> None:
-        before = self._changed.pop(key, was_present)
+    def _note_change(self, key: bytes, before: Tier | None) -> None:
+        """``before``: the tier it was on until now; None if it was not reusable."""
+        before = self._changed.pop(key, before)
         self._changed[key] = before

@@ -14,7 +14,7 @@ from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
 from dynamo.common.backend.health_check import is_probe
-from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, PushSource
+from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, ZmqSource
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
@@ -96,6 +96,7 @@ class AggWorker(WaveppWorker):
         return cls(args), config
 
     def open(self) -> Registration:
+        self._kv_events.start()
         self._prefill.start()
         self._decode.engine.start()
         return Registration(
@@ -137,7 +138,7 @@ class AggWorker(WaveppWorker):
         return msgspec.structs.asdict(self._remote.limits)
 
     async def kv_event_sources(self) -> list[KvEventSource]:
-        return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
+        return [ZmqSource(self._kv_events.endpoint, dp_rank=0)]
 
     async def generate(
         self, request: GenerateRequest, context: Context

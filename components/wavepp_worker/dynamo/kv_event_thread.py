@@ -1,77 +1,132 @@
-"""The thread that publishes KV events through Dynamo's ``KvEventPublisher``."""
+"""The thread that publishes KV events to Dynamo, over a ZeroMQ socket that Dynamo's side of this process reads."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import shutil
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from wavepp_worker import token_ids
-from wavepp_worker.dynamo.kv_events import PendingEvents, RemovedEvent, StoredEvent, signed
+import zmq
+
+from wavepp_worker.dynamo.kv_event_wire import message
+from wavepp_worker.dynamo.kv_events import KvEvent, PendingEvents
 from wavepp_worker.runtime.protocol.requests import IndexDelta
-
-if TYPE_CHECKING:
-    from dynamo.llm import KvEventPublisher
 
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
+POLL_MS = 500
+"""How long the thread looks for news at most before it looks whether it shall stop."""
+MOST_WAITING = 64
+"""Messages that may wait in the socket; what is more waits as blocks that have changed, no more than the pool holds."""
 
 
 class KvEventThread:
-    """Publishes index changes from a thread of its own."""
+    """Publishes index changes from a thread of its own; the only publisher of its worker.
+
+    Nothing is lost: while nobody reads, changes wait; and whoever begins to read, also anew after the connection
+    broke, is told that all is cleared, and then all there is.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._block = block_size
         self._pending = PendingEvents(block_size)
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._directory: Path | None = None
+        self._news, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @property
+    def endpoint(self) -> str:
+        """Where Dynamo reads the events, once started."""
+        assert self._directory is not None
+        return f"ipc://{self._directory}/events"
 
     def on_index(self, delta: IndexDelta) -> None:
         """Take in one change; never blocks on the publisher. Any thread, in the order of the changes."""
-        with self._wake:
+        with self._lock:
             self._pending.apply(delta)
-            self._wake.notify()
+            if not self._stopping:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._wake, b"x")
 
-    def start(self, publisher: KvEventPublisher) -> None:
-        """Publish what is pending and all that follows."""
-        self._thread = threading.Thread(target=self._run, args=(publisher,), name="kv-events", daemon=True)
+    def start(self) -> None:
+        """Publish what is pending and all that follows, to whoever reads; once.
+
+        Raises:
+            OSError: there can be no socket.
+        """
+        # Readable by this user alone: events have the tokens of prompts.
+        self._directory = Path(tempfile.mkdtemp(prefix="wavepp-kv-"))
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = context.socket(zmq.XPUB)
+        # Without, what does not fit is dropped in silence.
+        socket.set(zmq.XPUB_NODROP, 1)
+        # Of every reader that comes, not only of the first.
+        socket.set(zmq.XPUB_VERBOSE, 1)
+        socket.set(zmq.SNDHWM, MOST_WAITING)
+        socket.set(zmq.LINGER, 0)
+        socket.bind(self.endpoint)
+        self._thread = threading.Thread(
+            target=self._run, args=(context, socket), name="kv-events", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
         """Stop the thread; idempotent, also if never started."""
-        with self._wake:
+        with self._lock:
+            if self._stopping:
+                return
             self._stopping = True
-            self._wake.notify()
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake, b"x")
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
+        if self._thread is None or not self._thread.is_alive():
+            os.close(self._news)
+            os.close(self._wake)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _run(self, publisher: KvEventPublisher) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._stopping or len(self._pending) > 0)
-                if self._stopping:
-                    return
-                events = self._pending.take()
-            for event in events:
-                try:
-                    self._publish(publisher, event)
-                except (OverflowError, TypeError, ValueError, RuntimeError):
-                    logger.exception("the router does not learn of %d blocks", len(event.hashes))
-
-    def _publish(self, publisher: KvEventPublisher, event: StoredEvent | RemovedEvent) -> None:
-        hashes = [signed(block_hash) for block_hash in event.hashes]
-        if isinstance(event, RemovedEvent):
-            publisher.publish_removed(hashes)
-            return
-        first = event.blocks[0]
-        tokens = b"".join(block.tokens for block in event.blocks)
-        publisher.publish_stored(
-            token_ids.unpack(tokens).tolist(),
-            [self._block] * len(hashes),
-            hashes,
-            None if first.parent is None else signed(first.parent),
-            lora_name=first.lora or None,
-            cache_salt=first.salt or None,
-        )
+    def _run(self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._news, zmq.POLLIN)
+        read, number, unsent = False, 0, list[KvEvent]()
+        try:
+            while not self._stopping:
+                if unsent:
+                    # Whoever reads is behind: until there is room, or a reader comes or goes.
+                    socket.poll(POLL_MS, zmq.POLLIN | zmq.POLLOUT)
+                else:
+                    poller.poll(POLL_MS)
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._news, 4096)
+                while socket.poll(0):
+                    read = socket.recv()[:1] == b"\x01"
+                    if read:
+                        unsent.clear()
+                        with self._lock:
+                            self._pending.begin_anew()
+                if not read:
+                    continue
+                if not unsent:
+                    with self._lock:
+                        unsent = self._pending.take()
+                while unsent:
+                    try:
+                        socket.send_multipart(message(number, unsent[:1], self._block), zmq.NOBLOCK)
+                    except zmq.Again:
+                        break
+                    del unsent[0]
+                    number += 1
+        except Exception:
+            logger.exception("the router does not learn any more of what this worker can reuse")
+        finally:
+            socket.close()
+            context.term()

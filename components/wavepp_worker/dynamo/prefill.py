@@ -11,7 +11,7 @@ from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
 from dynamo.common.backend.health_check import is_probe
-from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, PushSource
+from dynamo.common.backend.publisher import ComponentSnapshot, KvEventSource, ZmqSource
 from dynamo.common.backend.worker import WorkerConfig
 from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
@@ -84,6 +84,7 @@ class PrefillWorker(WaveppWorker):
         return cls(args), config
 
     def open(self) -> Registration:
+        self._kv_events.start()
         self._handler.start()
         bootstrap = self._handler.bootstrap
         assert bootstrap is not None
@@ -120,7 +121,7 @@ class PrefillWorker(WaveppWorker):
         super().told_to_stop()
 
     async def kv_event_sources(self) -> list[KvEventSource]:
-        return [PushSource(on_ready=self._kv_events.start, dp_rank=0)]
+        return [ZmqSource(self._kv_events.endpoint, dp_rank=0)]
 
     async def is_quiescent(self) -> bool | None:
         # Rooms that nobody claimed do not count: their requests were refused, or their KV has been let go.

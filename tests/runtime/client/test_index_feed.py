@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.client.index_feed import IndexFeed
-from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
+from wavepp_worker.runtime.protocol.events import CacheChanges, MovedBlocks, StoredRun
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 
 from tests.support.cache_bench import key
@@ -90,6 +91,21 @@ def test_rank_0_says_what_a_block_is_of_whoever_has_it_last() -> None:
         assert (len(delta.stored), delta.parent, delta.tokens) == (2, None, tokens[:8])
         assert (delta.salt, delta.lora) == ("salt", "lora")
         assert feed.apply(CacheChanges(rank=1, removed=key(9))) == []
+
+
+def test_a_block_is_on_the_slowest_tier_that_it_is_on_on_any_rank() -> None:
+    feed = IndexFeed(ranks=2, block_size=1, model_id="model")
+    feed.apply(CacheChanges(rank=0, stored=(run(1, 2, tokens=token_ids.pack([7, 8])),)))
+    assert feed.apply(CacheChanges(rank=0, moved=(MovedBlocks(Tier.HOST, packed([2])),))) == []
+    first, second = feed.apply(CacheChanges(rank=1, stored=(run(1, 2),)))
+    assert (first.tier, second.tier, second.parent) == (Tier.DEVICE, Tier.HOST, first.stored[0])
+    (moved,) = feed.apply(CacheChanges(rank=1, moved=(MovedBlocks(Tier.DISK, packed([2])),)))
+    assert moved == IndexDelta(moved=second.stored, tier=Tier.DISK)
+    assert feed.apply(CacheChanges(rank=0, moved=(MovedBlocks(Tier.DEVICE, packed([2])),))) == []
+    (moved,) = feed.apply(CacheChanges(rank=1, moved=(MovedBlocks(Tier.DEVICE, packed([2])),)))
+    assert moved == IndexDelta(moved=second.stored, tier=Tier.DEVICE)
+    with pytest.raises(AuditError, match=r"moved block .*, which it had not stored"):
+        feed.apply(CacheChanges(rank=1, moved=(MovedBlocks(Tier.DISK, packed([3])),)))
 
 
 @given(st.data())

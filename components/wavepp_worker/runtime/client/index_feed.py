@@ -7,11 +7,14 @@ replicas of a model: it believes that equal prefixes have equal hashes on every 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter, itemgetter
 
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import BlockKeys, prefix_root
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
 from wavepp_worker.runtime.protocol.requests import IndexDelta
@@ -21,13 +24,21 @@ HASH_BYTES = 8
 
 @dataclass
 class _Block:
-    """``digest``: of the whole prefix that ends with it, once all ranks have it."""
+    """One block, and the tier that it is on on each rank that has it.
 
-    ranks: set[int]
+    ``digest`` is of the whole prefix that ends with it, once all ranks have it.
+    """
+
+    tiers: dict[int, Tier]
     tokens: bytes = b""
     salt: str = ""
     lora: str = ""
     digest: bytes = b""
+
+    @property
+    def tier(self) -> Tier:
+        """The slowest of any rank: all of them have to have it on the device for it to be there."""
+        return max(self.tiers.values())
 
     @property
     def hash(self) -> int:
@@ -52,7 +63,23 @@ class IndexFeed:
             deltas.append(IndexDelta(removed=told))
         for run in changes.stored:
             deltas.extend(self._store(run, changes.rank))
+        for blocks in changes.moved:
+            deltas.extend(self._move(BlockKeys(blocks.keys), changes.rank, blocks.tier))
         return deltas
+
+    def _move(self, keys: Sequence[bytes], rank: int, tier: Tier) -> Iterator[IndexDelta]:
+        """Blocks of one rank are on another tier; a router is told where that makes a difference."""
+        told: list[tuple[int, Tier]] = []
+        for key in keys:
+            block = self._blocks.get(key)
+            if block is None or rank not in block.tiers:
+                raise AuditError(f"rank {rank} moved block {key.hex()}, which it had not stored")
+            before = block.tier
+            block.tiers[rank] = tier
+            if len(block.tiers) == self._ranks and block.tier != before:
+                told.append((block.hash, block.tier))
+        for now, those in groupby(told, itemgetter(1)):
+            yield IndexDelta(moved=tuple(each for each, _ in those), tier=now)
 
     def leading(self, keys: Sequence[bytes]) -> int:
         """How many of a prompt's blocks, from its first on, every rank can reuse now; from any thread.
@@ -62,22 +89,22 @@ class IndexFeed:
         """
         for count, key in enumerate(keys):
             block = self._blocks.get(key)
-            if block is None or len(block.ranks) < self._ranks:
+            if block is None or len(block.tiers) < self._ranks:
                 return count
         return len(keys)
 
     def stored(self) -> int:
         """Blocks that every rank can reuse now."""
-        return sum(len(block.ranks) == self._ranks for block in self._blocks.values())
+        return sum(len(block.tiers) == self._ranks for block in self._blocks.values())
 
     def _remove(self, key: bytes, rank: int) -> _Block | None:
         """The block if all ranks had it until now."""
         block = self._blocks.get(key)
-        if block is None or rank not in block.ranks:
+        if block is None or rank not in block.tiers:
             raise AuditError(f"rank {rank} removed block {key.hex()}, which it had not stored")
-        was_everywhere = len(block.ranks) == self._ranks
-        block.ranks.discard(rank)
-        if not block.ranks:
+        was_everywhere = len(block.tiers) == self._ranks
+        del block.tiers[rank]
+        if not block.tiers:
             del self._blocks[key]
         return block if was_everywhere else None
 
@@ -86,27 +113,34 @@ class IndexFeed:
         parent, size = run.parent, self._block_size
         first_parent: bytes | None = None
         for index, key in enumerate(BlockKeys(run.keys)):
-            block = self._blocks.setdefault(key, _Block(set()))
-            block.ranks.add(rank)
+            block = self._blocks.setdefault(key, _Block({}))
+            block.tiers[rank] = Tier.DEVICE
             if run.tokens:
                 block.tokens = token_ids.part(run.tokens, index * size, (index + 1) * size)
                 block.salt, block.lora = run.salt, run.lora
-            if len(block.ranks) == self._ranks:
+            if len(block.tiers) == self._ranks:
                 first_parent = parent if not complete else first_parent
                 block.digest = block.digest or self._digest(block, parent)
                 complete.append(block)
             parent = key
         if not complete:
             return []
-        return [
-            IndexDelta(
-                stored=tuple(block.hash for block in complete),
-                parent=self._blocks[first_parent].hash if first_parent is not None else None,
-                tokens=b"".join(block.tokens for block in complete),
-                salt=complete[0].salt,
-                lora=complete[0].lora,
+        deltas = []
+        before = self._blocks[first_parent].hash if first_parent is not None else None
+        for tier, those in groupby(complete, attrgetter("tier")):
+            blocks = list(those)
+            deltas.append(
+                IndexDelta(
+                    stored=tuple(block.hash for block in blocks),
+                    parent=before,
+                    tokens=b"".join(block.tokens for block in blocks),
+                    salt=blocks[0].salt,
+                    lora=blocks[0].lora,
+                    tier=tier,
+                )
             )
-        ]
+            before = blocks[-1].hash
+        return deltas
 
     def _digest(self, block: _Block, parent: bytes | None) -> bytes:
         """Who has a block has the one before it, so that one is complete as well."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
@@ -137,16 +138,25 @@ class StoredRun(msgspec.Struct, frozen=True):
     lora: str = ""
 
 
-class CacheChanges(Message, frozen=True):
-    """What became reusable on a rank, and what stopped being so, in that order of effect: removed first.
+class MovedBlocks(msgspec.Struct, frozen=True, array_like=True):
+    """Reusable blocks that are on another tier than before: packed keys."""
+
+    tier: Tier
+    keys: bytes
+
+
+class CacheChanges(Message, frozen=True, omit_defaults=True):
+    """What became reusable on a rank, what stopped being so, and what moved; removed first, moved last.
 
     Attributes:
+        stored: on the device, unless ``moved`` names them as well.
         removed: packed keys of blocks, leaves first.
     """
 
     rank: int
     stored: tuple[StoredRun, ...] = ()
     removed: bytes = b""
+    moved: tuple[MovedBlocks, ...] = ()
 
 
 class ForwardPass(Message, frozen=True):

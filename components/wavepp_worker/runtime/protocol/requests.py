@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from wavepp_worker import token_ids
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.kv_source import Settled
@@ -264,9 +265,10 @@ class HandedOff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks that became reusable on every rank, or stopped being so on the first one.
+    """Blocks that became reusable on every rank, stopped being so on the first one, or are on another tier now.
 
-    Exactly one of the two is filled. For ``stored``, blocks are one parent-to-child chain.
+    Exactly one of the three is filled. For ``stored``, blocks are one parent-to-child chain. A block is on the slowest
+    tier that it is on on any rank.
 
     Attributes:
         stored: hashes of the prefixes that end with each block (unsigned 64 bit), parents first; equal in all
@@ -276,6 +278,8 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
         salt: the salt the blocks were stored under.
         lora: their LoRA name.
         removed: hashes of blocks, leaves first.
+        moved: hashes of blocks.
+        tier: where ``stored`` or ``moved`` are now.
     """
 
     stored: tuple[int, ...] = ()
@@ -284,6 +288,8 @@ class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     lora: str = ""
     removed: tuple[int, ...] = ()
+    moved: tuple[int, ...] = ()
+    tier: Tier = Tier.DEVICE
 
 
 class RankLoad(msgspec.Struct, frozen=True):

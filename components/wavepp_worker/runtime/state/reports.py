@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import Protocol
 
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.results import StoredBlock
 from wavepp_worker.errors import AuditError, WaveppError, error_text
 from wavepp_worker.log_form import of_request
-from wavepp_worker.runtime.protocol.events import AuditReport, CacheChanges, Failed, Heartbeat, StoredRun
+from wavepp_worker.runtime.protocol.events import (
+    AuditReport,
+    CacheChanges,
+    Failed,
+    Heartbeat,
+    MovedBlocks,
+    StoredRun,
+)
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.state.idle_seconds import IdleSeconds
 from wavepp_worker.runtime.state.request_table import LocalRequest, RequestTable
@@ -162,30 +171,35 @@ class RankReports:
 
         Calls are in the order of the changes: the caller holds a lock around both.
         """
-        stored, removed = self._cache.take_changes()
-        keys = [block.key for block in stored]
+        delta = self._cache.take_changes()
+        keys = [block.key for block in delta.stored]
         runs = list(self._stored_runs(keys, published)) if published is not None else []
-        self._keep_origins(runs, removed)
-        if runs or removed:
-            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=b"".join(removed)))
+        self._keep_origins(runs, delta.removed)
+        moved = _moved([*(pair for pair in below_device(delta.stored) if runs), *delta.moved])
+        if runs or delta.removed or moved:
+            removed = b"".join(delta.removed)
+            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=removed, moved=moved))
 
     def restored(self) -> None:
         """Report what the disk tier kept over the restart, before the first request."""
-        stored, _ = self._cache.take_changes()
+        stored = self._cache.take_changes().stored
         if self._origins is not None:
             self._origins.keep_only({block.key for block in stored})
         runs: list[StoredRun] = []
-        blocks = 0
+        told: list[StoredBlock] = []
         for chain in chains(stored):
             for first in range(0, len(chain), RESTORED_BLOCKS_PER_MESSAGE):
                 part = chain[first : first + RESTORED_BLOCKS_PER_MESSAGE]
                 runs.append(self._restored_run(part))
-                blocks += len(part)
-                if blocks >= RESTORED_BLOCKS_PER_MESSAGE:
-                    self.send(CacheChanges(rank=self.rank, stored=tuple(runs)))
-                    runs, blocks = [], 0
+                told += part
+                if len(told) >= RESTORED_BLOCKS_PER_MESSAGE:
+                    self._tell_restored(runs, told)
+                    runs, told = [], []
         if runs:
-            self.send(CacheChanges(rank=self.rank, stored=tuple(runs)))
+            self._tell_restored(runs, told)
+
+    def _tell_restored(self, runs: list[StoredRun], blocks: list[StoredBlock]) -> None:
+        self.send(CacheChanges(rank=self.rank, stored=tuple(runs), moved=_moved(below_device(blocks))))
 
     def _restored_run(self, chain: Sequence[StoredBlock]) -> StoredRun:
         keys = b"".join(block.key for block in chain)
@@ -220,6 +234,18 @@ class RankReports:
                 tokens = token_ids.part(prompt.tokens, at * size, (at + count) * size)
                 yield StoredRun(packed, parent, tokens, prompt.salt, prompt.lora)
             keys = keys[count:]
+
+
+def below_device(blocks: Iterable[StoredBlock]) -> list[tuple[bytes, Tier]]:
+    """The blocks that are not on the device, and where they are."""
+    return [(block.key, block.tier) for block in blocks if block.tier != Tier.DEVICE]
+
+
+def _moved(blocks: Iterable[tuple[bytes, Tier]]) -> tuple[MovedBlocks, ...]:
+    """In their order, neighbours of one tier together."""
+    return tuple(
+        MovedBlocks(tier, b"".join(key for key, _ in those)) for tier, those in groupby(blocks, itemgetter(1))
+    )
 
 
 def chains(blocks: Sequence[StoredBlock]) -> Iterator[list[StoredBlock]]:

@@ -1,0 +1,56 @@
+"""A Dynamo worker that has no model: it publishes as reusable whatever a test tells it over its control ``apply``.
+
+``python -m tests.support.event_worker WORDS…``, with the words of Dynamo's sample engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+from dynamo.common.backend.engine import EngineConfig
+from dynamo.common.backend.publisher import KvEventSource, ZmqSource
+from dynamo.common.backend.run import run
+from dynamo.common.backend.sample_engine import SampleLLMEngine
+from wavepp_worker.dynamo.kv_event_thread import KvEventThread
+from wavepp_worker.runtime.protocol.requests import IndexDelta
+
+BLOCK = 4
+"""Tokens of a block."""
+
+
+class EventWorker(SampleLLMEngine):
+    """Dynamo's sample engine but for its events."""
+
+    async def start(self, worker_id: int) -> EngineConfig:
+        config = await super().start(worker_id)
+        self._events = KvEventThread(BLOCK)
+        self._events.start()
+        return dataclasses.replace(config, llm=dataclasses.replace(config.llm, kv_cache_block_size=BLOCK))
+
+    async def kv_event_sources(self) -> list[KvEventSource]:
+        return [ZmqSource(self._events.endpoint, dp_rank=0)]
+
+    async def on_endpoint_ready(self, endpoint: Any) -> None:
+        self._endpoint = endpoint
+
+    def supported_controls(self) -> set[str]:
+        return {"apply", "leave", "return"}
+
+    async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
+        if control == "leave":
+            await self._endpoint.unregister_endpoint_instance()
+        elif control == "return":
+            await self._endpoint.register_endpoint_instance()
+        for delta in msgspec.convert(body.get("deltas", []), list[IndexDelta]):
+            self._events.on_index(delta)
+        return {"worker": str(self._endpoint.connection_id())}
+
+    async def cleanup(self) -> None:
+        self._events.close()
+        await super().cleanup()
+
+
+if __name__ == "__main__":
+    run(EventWorker)
