@@ -118,6 +118,26 @@ def test_hundreds_of_snapshot_plans(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_of_single_tokens_leaves_snapshots_as_well(
+    family: str, tiny_model: Callable, stages: Callable, plain: Callable
+) -> None:
+    """Two requests, token by token, the second one behind: their steps are batches, and one snapshot lies in each."""
+    model = tiny_model(family)
+    prompts = [prompt(8, 1), prompt(6, 2)]
+    pipe = Pipeline(stages(model, (2, LAYERS)), 1, blocks=60)
+    pipe.snapshots = {0: {6: 5}, 1: {4: 6}}
+    for number, tokens in enumerate(prompts):
+        pipe.admit(number, len(tokens))
+        pipe.run([(number, 0, tokens[: 4 - 2 * number], False)])
+    for step in range(4):
+        pipe.run([(n, at, prompts[n][at : at + 1], True) for n, at in ((0, 4 + step), (1, 2 + step))])
+    for number, at, state in ((0, 6, 5), (1, 4, 6)):
+        pipe.fork(2 + number, number, at, len(prompts[number]), state)
+        (row,) = pipe.run([(2 + number, at, prompts[number][at:], True)])
+        assert (row - plain(model, prompts[number])[-1]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_stages_of_one_kind_of_layers_keep_only_what_they_need(
     family: str, tiny_model: Callable, stages: Callable
 ) -> None:

@@ -39,5 +39,15 @@ def test_where_most_of_them_leave_comes_first_and_of_two_the_further_and_the_pro
     assert branches(blocks("abcdef"), start, [waiting(text) for text in others]) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "seen", "expected"),
+    [(0, 4, (4, 3, 6)), (4, 4, (6,)), (0, 3, (3, 6)), (0, 6, (6, 3)), (2, 1, (3, 6))],
+)
+def test_where_an_earlier_prompt_parted_counts_as_one_that_waits(
+    start: int, seen: int, expected: tuple[int, ...]
+) -> None:
+    assert branches(blocks("abcdef"), start, [waiting("abcx")], seen) == expected
+
+
 def test_a_prompt_without_a_full_block_has_no_branches() -> None:
     assert branches(BlockKeys(), 0, [waiting("abc")]) == ()

@@ -56,6 +56,10 @@ def test_only_so_many_of_those_that_wait_are_looked_at_for_branches(sharing: Sha
     assert sharing.branches(waiting("abcd"), 0, [waiting("abcx"), *others])[1] == 3 * BLOCK
 
 
+def test_a_prompt_leaves_what_is_needed_where_an_earlier_one_parted(sharing: Sharing) -> None:
+    assert sharing.branches(waiting("abcd"), 0, [], 2 * BLOCK) == (2 * BLOCK, 4 * BLOCK)
+
+
 def test_one_finds_out_for_all_whether_a_writer_leaves_what_resuming_needs(sharing: Sharing) -> None:
     known, unknown = Admit("a", 2 * BLOCK, "w"), Admit("a", 3 * BLOCK, "w")
     assert not sharing.asked_by_another(known, [Admit("b", 2 * BLOCK, "w")]), "it was asked to"

@@ -34,14 +34,14 @@ def assert_right(reference: Reference, prompt: list[int], result: PrefillResult)
 def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Rank 0 has recurrent layers alone, rank 1 attention alone, rank 2 both; devices hold two prompts at most."""
+    """Rank 0 has both kinds of layers, rank 1 recurrent ones, rank 2 attention; two prompts fill their devices."""
     model = tiny_model("qwen3_next")
     reference, maker = Reference(model), PromptMaker(seed=6)
     config = EngineConfig(
         model=model,
         dtype="float32",
         pp=3,
-        partition=(2, 1, 3),
+        partition=(3, 2, 1),
         max_num_batched_tokens=50,
         block_size=8,
         kv_tokens=400,
@@ -62,11 +62,11 @@ def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
                     "a snapshot is where the last full block ends"
                 )
                 assert_right(reference, prompt, result)
-        for at in (64, 100, 130, 256):
-            # Others leave the prompt there, and resume at the interval before.
+        for at, again in ((64, False), (100, False), (100, True), (256, False)):
+            # Others leave the prompt there: the first resumes at the interval before, and leaves a snapshot.
             other = prompts[0][:at] + maker.tokens(40)
             result = engine.prefill(other, top_logprobs=5)
-            assert result.reused_tokens == at // 64 * 64
+            assert result.reused_tokens == (at // 8 * 8 if again else at // 64 * 64)
             assert_right(reference, other, result)
         engine.audit()
     with PrefillEngine(config) as engine:

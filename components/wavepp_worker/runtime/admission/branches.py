@@ -10,11 +10,15 @@ from wavepp_worker.runtime.admission.demand import Prompt
 from wavepp_worker.runtime.admission.in_the_making import common_blocks
 
 
-def branches(keys: BlockKeys, start: int, others: Iterable[Prompt]) -> tuple[int, ...]:
+def branches(keys: BlockKeys, start: int, others: Iterable[Prompt], seen: int = 0) -> tuple[int, ...]:
     """The endpoints (blocks) at which others would resume, if a request with these keys computes from ``start`` on.
 
     Those that most of them want come first, the further one before the nearer; last comes where the prompt ends: a
     conversation's next turn begins with it.
+
+    Args:
+        seen: blocks that an earlier prompt began with as well. Who computes them again, because there is no snapshot
+            where the two part, is the second to come by, and not the last.
     """
     wanted: Counter[int] = Counter()
     # Cut out once and compared here: most of those that wait share nothing, and there may be many.
@@ -24,6 +28,8 @@ def branches(keys: BlockKeys, start: int, others: Iterable[Prompt]) -> tuple[int
         limit = min(len(keys), other.reusable)
         if other.keys.packed[part] == following and start < limit:
             wanted[common_blocks(keys, other.keys, start + 1, limit)] += 1
+    if start < seen:
+        wanted[seen] += 1
     if start < len(keys):
         wanted[len(keys)] += 0
     return tuple(sorted(wanted, key=lambda end: (-wanted[end], -end)))

@@ -144,10 +144,10 @@ class AdmissionQueue:
         Args:
             unreserved_tokens: what rank 0 could reserve for new requests at most. Who does not fit there is not asked
                 about: a round that must fail costs all ranks and brings nothing.
-            cache: of rank 0, which ``order`` looks at.
+            cache: of rank 0, which ``order`` looks at, and which tells what earlier prompts began with.
         """
         reconcile = tuple(
-            Admit(name, endpoint, branches=self._branches(name, endpoint))
+            Admit(name, endpoint, branches=self._branches(name, endpoint, cache))
             for name, endpoint in self._lower.items()
         )
         self._lower.clear()
@@ -192,7 +192,7 @@ class AdmissionQueue:
                     prepare.append(admit)
         self._begin(prepare, now)
         prepare = [
-            structs.replace(admit, branches=self._branches(admit.request_id, admit.endpoint))
+            structs.replace(admit, branches=self._branches(admit.request_id, admit.endpoint, cache))
             for admit in prepare
         ]
         return Work((*stale, *again), tuple(prepare), alone and bool(prepare), reconcile)
@@ -314,8 +314,11 @@ class AdmissionQueue:
         ahead = [self._waiting[other.request_id] for other in prepare]
         return self._sharing.made_by_another(entry, admit, (*ahead, *self._preparing.values()))
 
-    def _branches(self, request_id: str, endpoint: int) -> tuple[int, ...]:
-        return self._sharing.branches(self._preparing[request_id], endpoint, self._waiting.values())
+    def _branches(self, request_id: str, endpoint: int, cache: CacheView | None) -> tuple[int, ...]:
+        entry = self._preparing[request_id]
+        # Blocks of attention beyond the endpoint: an earlier prompt left them, but no snapshot there.
+        seen = 0 if cache is None else cache.standing(entry.keys, entry.prompt_tokens).present
+        return self._sharing.branches(entry, endpoint, self._waiting.values(), seen)
 
     def _put_back(self, failed: Iterable[str]) -> None:
         for request_id in failed:

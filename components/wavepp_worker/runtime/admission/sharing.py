@@ -62,11 +62,17 @@ class Sharing:
         )
         return next(found, "")
 
-    def branches(self, entry: Waiting, endpoint: int, waiting: Iterable[Waiting]) -> tuple[int, ...]:
-        """Where others will resume of the prompt of a request that is being prepared at ``endpoint``."""
+    def branches(
+        self, entry: Waiting, endpoint: int, waiting: Iterable[Waiting], seen: int = 0
+    ) -> tuple[int, ...]:
+        """Where others will resume of the prompt of a request that is being prepared at ``endpoint``.
+
+        ``seen``: tokens that an earlier prompt began with as well.
+        """
         if not self._block_size:
             return ()
-        blocks = branches(entry.keys, endpoint // self._block_size, islice(waiting, MAX_BRANCHES_FROM))
+        size, others = self._block_size, islice(waiting, MAX_BRANCHES_FROM)
+        blocks = branches(entry.keys, endpoint // size, others, seen // size)
         return tuple(end * self._block_size for end in blocks)
 
     def asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
