@@ -11,6 +11,7 @@ COMMANDS = {
     "bench.cold_bursts": "over how many replicas the router spreads a burst of one new prefix",
     "bench.routing": "cache-aware routing over replicas against round-robin, and what the router knows of reuse",
     "bench.routing.report FILE": "tables of a kept run of bench.routing",
+    "bench.kv_dtype": "what keeping KV in FP8 does to logprobs, on a real text",
     "bench.admission": "what finding and claiming 200K reusable tokens costs, against walking the tree twice",
     "bench.ablation": "lockstep, waves, and waves with leases, on real processes under cache pressure",
     "bench.slow_rounds": "what is left of each policy's throughput when admission rounds are slow",

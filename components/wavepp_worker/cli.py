@@ -84,6 +84,7 @@ def prefill(
     pp: Annotated[int, typer.Option(help="Pipeline ranks.")] = 1,
     partition: Annotated[str | None, typer.Option(help="Layers per rank, e.g. 10,8,6,6.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    kv_dtype: Annotated[str, typer.Option(help="auto, or fp8 for about half the bytes.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="Compute threads per rank.")] = 1,
     max_num_batched_tokens: Annotated[
@@ -140,6 +141,7 @@ def prefill(
             pp=pp,
             partition=parse_numbers(partition, "partition") if partition else None,
             dtype=dtype,
+            kv_dtype=kv_dtype,
             device=device,
             threads=threads,
             max_num_batched_tokens=max_num_batched_tokens,

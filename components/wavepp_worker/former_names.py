@@ -35,6 +35,7 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
         "max_batch_size": "max_num_seqs",
         "max_seq_len": "max_model_len",
         "max_logprobs": "top_logprobs",
+        "kv_cache_dtype": "kv_dtype",
         "free_gpu_memory_fraction": "kv_memory_fraction",
         "gpu_memory_utilization": "kv_memory_fraction",
     }

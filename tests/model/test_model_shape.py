@@ -36,7 +36,9 @@ def test_sizes_are_those_that_a_load_finds(model: Path) -> None:
     shape, info = read_model_shape(model), read_model_info(model)
     said = json.loads((model / "config.json").read_text())
     kv = 2 * said["num_key_value_heads"] * said["hidden_size"] // said["num_attention_heads"]
-    assert shape == ModelShape(info.num_layers, info.context_length, "float32", True, kv)
+    assert shape == ModelShape(
+        info.num_layers, info.context_length, "float32", True, kv, 2 * said["num_key_value_heads"]
+    )
     change(
         model / "config.json",
         num_hidden_layers=None,

@@ -23,6 +23,8 @@ class DecodeConfig(Settings):
     """LoRA adapters that requests may choose, ``name=directory`` each; must be the prefill workers'."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Must be the prefill workers', as KV is taken over byte by byte."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """Of KV; ``auto`` is ``dtype``, ``fp8`` takes about half of bfloat16's bytes; must be the prefill workers', too."""
     device: str = "cpu"
     """``cpu`` or ``cuda``."""
     threads: int = Field(default=1, ge=1)

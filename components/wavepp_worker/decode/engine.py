@@ -130,7 +130,7 @@ class DecodeEngine:
                 self._on_step,
             )
             self._arrivals = KvArrivals(
-                KVReceiver(kv, stage.num_layers, stage.dtype, self.info.model_id, self.config.host),
+                KVReceiver(kv, stage.num_layers, stage.kv_dtype, self.info.model_id, self.config.host),
                 self._scheduler,
                 self._guides,
                 adapters=self.adapters,
@@ -229,7 +229,12 @@ class DecodeEngine:
         config = self.config
         dtype = resolve_dtype(config.dtype, self.info, config.device)
         stage = load_stage(
-            config.model, range(self.info.num_layers), dtype, config.device, list(self.adapters.values())
+            config.model,
+            range(self.info.num_layers),
+            dtype,
+            config.device,
+            list(self.adapters.values()),
+            config.kv_dtype,
         )
         try:
             return stage, stage.make_kv(self.total_blocks, config.block_size, config.max_num_seqs)

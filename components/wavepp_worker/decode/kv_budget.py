@@ -33,7 +33,7 @@ def decode_share(config: DecodeConfig, shape: ModelShape) -> list[Share]:
             device="cuda:0" if config.device == "cuda" else config.device,
             weights=(sizes.layers + sizes.ends + adapter_numbers(config.lora_modules)) * each,
             room=activation_room(config.device, config.max_num_seqs, sizes.width, longest, shape.kv_numbers),
-            token_bytes=shape.num_layers * shape.kv_numbers * each,
+            token_bytes=shape.num_layers * shape.kv_bytes(each, config.kv_dtype),
             tokens=pool_tokens(config) if config.kv_memory_fraction is None else None,
             fraction=config.kv_memory_fraction or 0.0,
         )

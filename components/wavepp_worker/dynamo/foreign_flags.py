@@ -129,7 +129,7 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         **_several(
             _RAW, "model_loader_extra_config extra_engine_args override_engine_args additional_config"
         ),
-        **_several(_QUANTISED, "quantization quant_algo kv_cache_dtype calculate_kv_scales", "auto"),
+        **_several(_QUANTISED, "quantization quant_algo calculate_kv_scales", "auto"),
         **_several(_QUANTISED, "quant_dynamic torch_dtype"),
         **_several(_MULTIMODAL, "enable_multimodal route_to_encoder frontend_decoding", "false"),
         **_several(_MULTIMODAL, "modality", "text"),

@@ -12,7 +12,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import Outline, known_config, model_caches, outline, shortcomings
 from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES
-from wavepp_worker.model.layer_cache import LayerCache
+from wavepp_worker.model.layer_cache import LayerCache, in_fp8
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.timed_model import is_timed
@@ -97,13 +97,18 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect_model(
-    model_dir: Path, pp: int = 1, partition: tuple[int, ...] | None = None, dtype: str = "auto"
+    model_dir: Path,
+    pp: int = 1,
+    partition: tuple[int, ...] | None = None,
+    dtype: str = "auto",
+    kv_dtype: str = "auto",
 ) -> Inspection:
     """Look at ``config.json`` of a Hugging Face directory; weights and tokenizer need not be there.
 
     Args:
         pp, partition: how it shall be split, as for an engine.
         dtype: ``auto`` for the one that the configuration names.
+        kv_dtype: ``auto`` for ``dtype``, or ``fp8``.
 
     Raises:
         ConfigError: transformers does not know the model, it is not made of layers, or the split does not fit it.
@@ -118,6 +123,9 @@ def inspect_model(
     parts = outline(config)
     name = _dtype(config, dtype)
     caches = _caches(config)
+    if kv_dtype == "fp8":
+        known = in_fp8([cache for cache in caches if cache is not None])
+        caches = known if len(known) == len(caches) else caches
     cache = [
         (None, None) if one is None else (one.bytes(name), 0) if one.per_token else (0, one.bytes(name))
         for one in caches

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from wavepp_worker.errors import ConfigError
@@ -19,8 +19,13 @@ from wavepp_worker.model.dtype_choice import DTYPE_BYTES
 Lookup = Callable[[str], Any]
 """A configuration: the value of a key, None where it says nothing (``dict.get``, or ``getattr`` with a default)."""
 
+_BYTES = {**DTYPE_BYTES, "uint8": 1}
+
 Policy = Literal["full", "sliding", "recurrent"]
 """How a cache is kept, see ``WindowSpec.kind``."""
+
+SCALE_BYTES = 4
+"""Of the float32 that stands behind every row of numbers in FP8."""
 
 INDEXED = "indexed_latent_attention"
 """Latent attention that reads only the tokens that its indexer picks."""
@@ -47,7 +52,7 @@ class CachedTensor:
 
     def bytes(self, dtype: str) -> int:
         """Of one token or state, where the model is computed in ``dtype``."""
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype or dtype]
+        return math.prod(self.shape) * _BYTES[self.dtype or dtype]
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,11 @@ class LayerCache:
         """That one token takes, or one state."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
+    @property
+    def rows(self) -> int:
+        """In which the numbers of one token lie."""
+        return sum(math.prod(tensor.shape[:-1]) for tensor in self.tensors)
+
     def bytes(self, dtype: str) -> int:
         """That one token takes, or one state, where the model is computed in ``dtype``."""
         return sum(tensor.bytes(dtype) for tensor in self.tensors)
@@ -97,6 +107,30 @@ def layer_caches(config: Lookup) -> tuple[LayerCache, ...]:
             for cache in caches
         ]
     return tuple(caches)
+
+
+def in_fp8(caches: Sequence[LayerCache]) -> tuple[LayerCache, ...]:
+    """The same layers with what they keep of tokens in FP8, each row with a scale; states stay as they are.
+
+    Raises:
+        ConfigError: a kind of layer has none; names ``kv_dtype``.
+    """
+    if unable := sorted({cache.kind for cache in caches} & {INDEXED, SHARED_INDEX}):
+        raise ConfigError(
+            f"kv_dtype: fp8 is not supported for layers of {', '.join(unable)}, whose indexer reads its keys as they "
+            "are; set kv_dtype to auto"
+        )
+    return tuple(
+        replace(cache, tensors=tuple(_row_of_bytes(tensor) for tensor in cache.tensors))
+        if cache.per_token
+        else cache
+        for cache in caches
+    )
+
+
+def _row_of_bytes(tensor: CachedTensor) -> CachedTensor:
+    *heads, dim = tensor.shape
+    return CachedTensor(tensor.name, (*heads, dim + SCALE_BYTES), "uint8")
 
 
 def layer_kinds(config: Lookup) -> tuple[str, ...]:

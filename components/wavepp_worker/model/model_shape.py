@@ -18,7 +18,7 @@ from wavepp_worker.model.checkpoint import (
     require_tokenizer,
     stored_layers,
 )
-from wavepp_worker.model.layer_cache import layer_caches
+from wavepp_worker.model.layer_cache import SCALE_BYTES, LayerCache, layer_caches
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 
@@ -32,6 +32,7 @@ class ModelShape:
         dtype: that most of its weights are stored in.
         has_chat_template: whether messages of a chat can be written as a prompt.
         kv_numbers: that one token takes in the cache of the layer that keeps most; None if only transformers can tell.
+        kv_rows: in which these numbers lie.
     """
 
     num_layers: int | None
@@ -39,6 +40,12 @@ class ModelShape:
     dtype: str
     has_chat_template: bool
     kv_numbers: int | None = None
+    kv_rows: int = 0
+
+    def kv_bytes(self, number: int, kv_dtype: str) -> int:
+        """That one token takes in the cache of a layer, if that can be told: of ``number`` bytes each, or in FP8."""
+        numbers = self.kv_numbers or 0
+        return numbers + SCALE_BYTES * self.kv_rows if kv_dtype == "fp8" else numbers * number
 
 
 def read_model_shape(model_dir: Path) -> ModelShape:
@@ -58,12 +65,14 @@ def read_model_shape(model_dir: Path) -> ModelShape:
             f"model: {model_dir} has weights of {stored} layers, where its config.json says {layers} "
             "(num_hidden_layers); give a directory in which the two belong together"
         )
+    most = _most_kept(config)
     return ModelShape(
         layers,
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
-        _kv_numbers(config),
+        None if most is None else most.numbers,
+        0 if most is None else most.rows,
     )
 
 
@@ -111,7 +120,8 @@ def _check_tokenizer(model_dir: Path) -> None:
         ) from error
 
 
-def _kv_numbers(config: Mapping[str, Any]) -> int | None:
+def _most_kept(config: Mapping[str, Any]) -> LayerCache | None:
+    """Of the layer that keeps most of a token; None if only transformers can tell, or some layer keeps a state."""
     try:
         caches = layer_caches(config.get)
     except ConfigError:
@@ -119,7 +129,7 @@ def _kv_numbers(config: Mapping[str, Any]) -> int | None:
         return None
     if not all(cache.per_token for cache in caches):
         return None
-    return max(cache.numbers for cache in caches)
+    return max(caches, key=lambda cache: cache.numbers)
 
 
 def _size(model_dir: Path, config: dict[str, Any], key: str) -> int | None:

@@ -10,6 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
 from wavepp_worker.model.state_memory import StateMemory
@@ -17,7 +18,10 @@ from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slot
 
 
 class TorchPagedKV:
-    """Implements ``PagedKV``. Each layer has a pool ``[num_blocks * block, heads, dim]`` for each tensor it keeps."""
+    """Implements ``PagedKV``. Each layer has a pool ``[num_blocks * block, heads, dim]`` for each tensor it keeps.
+
+    In FP8 its rows are bytes: see ``fp8_rows``.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,10 @@ class TorchPagedKV:
         rows = num_blocks * block_size
         # Zeros, as a padded row of a never written block must be finite.
         self._pools = [
-            tuple(torch.zeros(rows, *tensor.shape, dtype=dtype, device=device) for tensor in cache.tensors)
+            tuple(
+                torch.zeros(rows, *tensor.shape, dtype=_torch(tensor.dtype, dtype), device=device)
+                for tensor in cache.tensors
+            )
             if cache.per_token
             else ()
             for cache in caches
@@ -121,7 +128,7 @@ class TorchPagedKV:
         at = 0
         for pool in self._flat(self.layers):
             size = self.block_size * _row_bytes(pool)
-            yield pool.view(self.num_blocks, -1), payload[:, at : at + size].view(self.dtype)
+            yield pool.view(self.num_blocks, -1), payload[:, at : at + size].view(pool.dtype)
             at += size
 
     def _split(
@@ -131,7 +138,7 @@ class TorchPagedKV:
         at = 0
         for pool in self._flat(layers):
             size = tokens * _row_bytes(pool)
-            yield pool, payload[at : at + size].view(self.dtype).view(tokens, *pool.shape[1:])
+            yield pool, payload[at : at + size].view(pool.dtype).view(tokens, *pool.shape[1:])
             at += size
 
 
@@ -175,16 +182,28 @@ class PagedCache(Cache):
         return self._kv.pools(layer)[2]
 
 
+def _torch(name: str | None, dtype: torch.dtype) -> torch.dtype:
+    return dtype if name is None else getattr(torch, name)
+
+
 def _store(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> None:
-    pool.index_copy_(0, wave.write_slots, new[0].transpose(0, 1).to(pool.dtype))
+    values = new[0].transpose(0, 1)
+    pool.index_copy_(0, wave.write_slots, to_rows(values) if _is_fp8(pool) else values.to(pool.dtype))
 
 
 def _gathered(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> torch.Tensor:
     if wave.read_slots is None:
-        return new
+        # What is read later is what is read now, so that how a prompt is cut into chunks changes nothing.
+        return from_rows(to_rows(new), new.dtype) if _is_fp8(pool) else new
     rows = pool.index_select(0, wave.read_slots)
+    if _is_fp8(pool):
+        rows = from_rows(rows, new.dtype)
     batch = len(wave.lengths) if wave.decode else 1
-    return rows.view(batch, -1, *pool.shape[1:]).transpose(1, 2)
+    return rows.view(batch, -1, *rows.shape[1:]).transpose(1, 2)
+
+
+def _is_fp8(pool: torch.Tensor) -> bool:
+    return pool.dtype is torch.uint8
 
 
 class ShapeRecorder(Cache):

@@ -141,6 +141,8 @@ class StageModel(Protocol):
     num_layers: int
     vocab_size: int
     dtype: torch.dtype
+    kv_dtype: torch.dtype
+    """Of what is kept of tokens."""
     attends: bool
     """Whether some of the layers keep something for each token, in blocks of the KV memory."""
     recurrent: bool

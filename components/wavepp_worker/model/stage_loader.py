@@ -28,13 +28,19 @@ def resolve_dtype(name: str, info: ModelInfo, device: str = "cpu") -> torch.dtyp
 
 
 def load_stage(
-    model_dir: Path, layers: range, dtype: torch.dtype, device: str, adapters: Sequence[LoraAdapter] = ()
+    model_dir: Path,
+    layers: range,
+    dtype: torch.dtype,
+    device: str,
+    adapters: Sequence[LoraAdapter] = (),
+    kv_dtype: str = "auto",
 ) -> TorchStage | TimedStage:
     """Load ``layers`` of a model (with the embedding on the first stage, the norm and head on the last).
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
     all processes of the host and paged in as they are used. A timed model's directory gives a ``TimedStage``,
     whatever ``dtype`` and ``device`` are. Of ``adapters``, what they add to ``layers`` is loaded, and no more.
+    ``kv_dtype`` is ``auto``, for ``dtype``, or ``fp8``.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
@@ -44,4 +50,4 @@ def load_stage(
     # Imported late, as transformers takes seconds to import and a timed stage needs none of it.
     from wavepp_worker.model.torch_loader import load_torch_stage
 
-    return load_torch_stage(Path(model_dir), layers, dtype, device, adapters)
+    return load_torch_stage(Path(model_dir), layers, dtype, device, adapters, kv_dtype)

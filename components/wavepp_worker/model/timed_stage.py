@@ -157,7 +157,7 @@ class TimedStage:
         self.layers = layers
         self.num_layers = model.layers
         self.vocab_size = model.vocabulary
-        self.dtype = torch.bfloat16
+        self.dtype = self.kv_dtype = torch.bfloat16
         self.attends, self.recurrent = True, False
         self.device = torch.device("cpu")
         self._model = model

@@ -18,7 +18,7 @@ from wavepp_worker.model.architecture import Outline, model_caches, model_class,
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.indexed_attention import PagedIndexer
-from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
+from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
@@ -35,7 +35,12 @@ _NOT_ALL_AT_ONCE = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
 def load_torch_stage(
-    model_dir: Path, layers: range, dtype: torch.dtype, device: str, adapters: Sequence[LoraAdapter] = ()
+    model_dir: Path,
+    layers: range,
+    dtype: torch.dtype,
+    device: str,
+    adapters: Sequence[LoraAdapter] = (),
+    kv_dtype: str = "auto",
 ) -> TorchStage:
     """Load ``layers`` of a Hugging Face directory; see ``load_stage``.
 
@@ -95,6 +100,9 @@ def load_torch_stage(
     branches = attach_adapters(model, layers, adapters)
     with all_called(model, branches):
         in_place = _check_layers(model, layers, parts, caches)
+    if kv_dtype == "fp8":
+        # No kernel reads such rows in place.
+        return TorchStage(model, layers, in_fp8(caches))
     return TorchStage(model, layers, caches, in_place)
 
 

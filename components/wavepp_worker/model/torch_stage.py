@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.fp8_rows import NUMBERS
 from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
@@ -70,6 +71,11 @@ class TorchStage:
         self.vocab_size: int = model.config.vocab_size
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        self.kv_dtype = (
+            NUMBERS
+            if any(each.dtype for cache in caches for each in cache.tensors if cache.per_token)
+            else self.dtype
+        )
         self._model = model
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place

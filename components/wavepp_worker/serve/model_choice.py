@@ -21,7 +21,7 @@ DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
 DEMO_SHAPE = ModelShape(
-    num_layers=30, context_length=8192, dtype="bfloat16", has_chat_template=True, kv_numbers=384
+    num_layers=30, context_length=8192, dtype="bfloat16", has_chat_template=True, kv_numbers=384, kv_rows=6
 )
 
 

@@ -41,6 +41,7 @@ WORKER_COMMON = (
     "served_model_name",
     "lora_modules",
     "dtype",
+    "kv_dtype",
     "device",
     "threads",
     "block_size",

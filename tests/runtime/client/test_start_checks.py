@@ -71,3 +71,10 @@ def test_a_torch_that_sees_no_gpu_is_a_sentence(
     )
     with pytest.raises(ConfigError, match=r"^device: cuda is asked for, but torch .* sees no GPU"):
         load_device(rank)
+
+
+def test_a_rank_takes_the_memory_that_the_kv_dtype_says(tiny_llama: Path, tmp_path: Path) -> None:
+    config = EngineConfig(model=tiny_llama, dtype="float32", kv_dtype="fp8")
+    device = load_device(rank_configs(config, read_model_info(tiny_llama), tmp_path)[0])
+    # Two heads of 16, keys and values, and a scale for each, in six layers.
+    assert (device.stage.kv_dtype, device.kv.bytes_per_token) == (torch.float8_e4m3fn, 6 * 2 * 2 * (16 + 4))

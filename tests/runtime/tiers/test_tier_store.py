@@ -300,6 +300,7 @@ def rank_config(disk_path: Path, **changes: object) -> RankConfig:
         "model_id": "tiny",
         "layers": (3, 5),
         "dtype": "float32",
+        "kv_dtype": "auto",
         "block_size": 4,
         "key_secret_id": "a",
     }

@@ -195,7 +195,7 @@ class KVReceiver:
             if rank.dtype != self._dtype:
                 raise HandoffError(
                     f"{name}: rank {rank.rank} offers KV in {rank.dtype}, this decode worker holds "
-                    f"{self._dtype}; set the same dtype on both"
+                    f"{self._dtype}; set the same dtype and kv_dtype on both"
                 )
             if rank.transport == "nixl" and not nixl_installed():
                 raise HandoffError(

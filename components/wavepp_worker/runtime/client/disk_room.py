@@ -42,7 +42,8 @@ def disk_use(config: EngineConfig, shape: ModelShape) -> DiskUse | None:
     blocks = [disk for _, disk in tier_blocks(config)]
     if config.disk_path is None or not any(blocks):
         return None
-    each = (shape.kv_numbers or 0) * DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)]
+    number = DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)]
+    each = shape.kv_bytes(number, config.kv_dtype)
     needed = _block_layers(config, shape, blocks) * config.block_size * each
     files = (config.disk_path / f"rank{rank}.blocks" for rank in range(config.pp))
     return DiskUse(config.disk_path, needed - sum(_allocated(file) for file in files))

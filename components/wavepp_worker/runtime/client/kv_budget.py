@@ -45,7 +45,7 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
-        token_bytes = layers[rank] * shape.kv_numbers * each
+        token_bytes = layers[rank] * shape.kv_bytes(each, config.kv_dtype)
         shares.append(
             Share(
                 device=_device(config.device, rank),

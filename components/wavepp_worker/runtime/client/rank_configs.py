@@ -68,6 +68,7 @@ def rank_configs(
             lora_modules=config.lora_modules,
             layers=(layers[rank].start, layers[rank].stop),
             dtype=dtype,
+            kv_dtype=config.kv_dtype,
             device=config.device,
             threads=config.threads,
             block_size=config.block_size,

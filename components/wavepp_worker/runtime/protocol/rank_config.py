@@ -15,6 +15,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lora_modules: see ``EngineConfig``.
+        kv_dtype: see ``EngineConfig``.
         layers: ``(first, end)`` of this rank's layers.
         blocks: KV blocks of this rank.
         host_blocks: blocks of its host-memory tier; 0 for none.
@@ -51,6 +52,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     lora_modules: tuple[str, ...]
     layers: tuple[int, int]
     dtype: str
+    kv_dtype: str
     device: str
     threads: int
     block_size: int

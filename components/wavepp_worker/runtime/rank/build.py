@@ -89,7 +89,12 @@ def load_device(config: RankConfig) -> StageDevice:
         name = f"cuda:{config.rank % count}"
     adapters = list(read_adapters(config.lora_modules).values())
     stage = load_stage(
-        Path(config.model), range(*config.layers), getattr(torch, config.dtype), name, adapters
+        Path(config.model),
+        range(*config.layers),
+        getattr(torch, config.dtype),
+        name,
+        adapters,
+        config.kv_dtype,
     )
     kv = stage.make_kv(config.blocks, config.block_size, config.state_blocks)
     return StageDevice(stage, kv, open_tiers(config, window_memories(config, stage, kv)))
@@ -148,7 +153,7 @@ def make_rank(
             rank=config.rank,
             host=config.host,
             kv=device.kv,
-            dtype=device.stage.dtype,
+            dtype=device.stage.kv_dtype,
             timeout=config.handoff_timeout,
             on_settled=parts.lifecycle.settled,
         )

@@ -64,8 +64,9 @@ def open_tiers(config: RankConfig, windows: Sequence[tuple[WindowSpec, BlockMemo
         ConfigError: the host tier cannot be had, or ``DiskStore`` refuses a file.
     """
     first, end = config.layers
+    dtype = config.dtype if config.kv_dtype == "auto" else config.kv_dtype
     fingerprint = (
-        f"{config.model_id}, {config.dtype}, layers {first} to {end - 1}, "
+        f"{config.model_id}, {dtype}, layers {first} to {end - 1}, "
         f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}, "
         f"keys {config.key_secret_id}"
     )
