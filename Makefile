@@ -42,7 +42,8 @@ test: .venv/.test
 	timeout --kill-after=30 1800 $(BIN)/python -m pytest -m "not soak" $(TWO_AT_A_TIME) $(ARGS)
 
 test-dynamo: $(OTHER)/.test
-	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak" $(TWO_AT_A_TIME) tests/dynamo tests/e2e $(ARGS)
+	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak" $(TWO_AT_A_TIME) \
+		tests/dynamo tests/e2e tests/serve/test_dynamo_planes.py $(ARGS)
 
 soak: .venv/.test
 	$(BIN)/python -m pytest -m soak $(ARGS)
