@@ -15,6 +15,7 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.former_names import check_names
 from wavepp_worker.inspect_command import inspect
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.serve.control import control
 from wavepp_worker.serve.status import status
 from wavepp_worker.serve.top import top
 from wavepp_worker.serve.why import why
@@ -28,6 +29,7 @@ app.command()(inspect)
 app.command()(submit)
 app.command()(top)
 app.command()(why)
+app.command()(control)
 
 
 @app.callback()

@@ -62,7 +62,7 @@ class KvEventThread:
             OSError: there can be no socket.
         """
         # Readable by this user alone: events have the tokens of prompts.
-        self._directory = Path(tempfile.mkdtemp(prefix="wavepp-kv-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="wavepp-"))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = context.socket(zmq.XPUB)
         # Without, what does not fit is dropped in silence.

@@ -1,0 +1,77 @@
+"""``wavepp control``: one control of every worker of the graphs that run, and what each answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wavepp_worker.serve.health import control as ask_worker
+from wavepp_worker.serve.runs import found_runs
+
+ANSWER_SECONDS = 660.0
+"""How long a worker may take to answer: one that is paused waits for its requests, ten minutes at most."""
+
+
+def chosen_workers(state: dict[str, Any], label: str | None) -> list[tuple[str, str]]:
+    """Name and URL of the workers of a run, or of those of a service or of one replica (``SERVICE:0``)."""
+    named = (
+        (f"{each['service']}:{each['replica']}", each)
+        for each in state["processes"]
+        if each.get("url") and each.get("kind") == "worker"
+    )
+    return [(name, each["url"]) for name, each in named if label in (None, name, each["service"])]
+
+
+async def ask_all(workers: list[tuple[str, str]], name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each worker answers, in their order."""
+    answers = await asyncio.gather(*(ask_worker(url, name, body, ANSWER_SECONDS) for _, url in workers))
+    return [_checked(answer, name, label) for answer, (label, _) in zip(answers, workers, strict=True)]
+
+
+def _checked(answer: Any, name: str, label: str) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        return {"status": "error", "message": f"{label} does not answer; see wavepp status"}
+    if "status" not in answer:
+        # What Dynamo says where a worker has no such control.
+        return {"status": "error", "message": f"{label} has no control {name}"}
+    return answer
+
+
+def control(
+    name: Annotated[
+        str, typer.Argument(help="Of the control, such as clear_kv_blocks, pause, resume or dump_state.")
+    ],
+    body: Annotated[str, typer.Argument(help="A JSON object, as the control takes it.")] = "{}",
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            help="A service, or one replica as PrefillWorker:0; by default all workers.", show_default=False
+        ),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
+    ] = None,
+) -> None:
+    """Have workers do what one of their controls says, and print each answer as a line of JSON.
+
+    Leaves with 1 if no graph runs, or some worker could not do it; with 2 if the words are wrong.
+    """
+    try:
+        parsed = json.loads(body)
+    except ValueError as error:
+        raise typer.BadParameter(f"{body!r} is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise typer.BadParameter(f"{body!r} is no JSON object")
+    workers = [each for _, state in found_runs(run_dir) for each in chosen_workers(state, worker)]
+    if not workers:
+        raise typer.BadParameter(f"no worker is called {worker}; wavepp status lists them")
+    answers = asyncio.run(ask_all(workers, name, parsed))
+    for (label, _), answer in zip(workers, answers, strict=True):
+        typer.echo(json.dumps({"worker": label, **answer}))
+    if any(answer["status"] != "ok" for answer in answers):
+        raise typer.Exit(1)

@@ -1,0 +1,94 @@
+"""``wavepp control`` against workers that only answer controls."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+from wavepp_worker.cli import app
+
+ANSWERS = {
+    "pause": (200, {"status": "ok", "quiet": True}),
+    "clear": (200, {"status": "error", "message": "no"}),
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    """Of a run with two prefill workers and one decode worker, which is gone."""
+
+    class Control(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, answer = ANSWERS.get(self.path.rpartition("/")[2], (404, {"error": "Route not found"}))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps({**answer, "body": body}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Control) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    urls = [f"http://127.0.0.1:{server.server_port}" for server in servers]
+    processes: list[dict[str, Any]] = [
+        {"service": "Frontend", "replica": 0, "kind": "frontend", "url": urls[0]},
+        *({"service": "PrefillWorker", "replica": at, "kind": "worker", "url": urls[at]} for at in (0, 1)),
+        {"service": "DecodeWorker", "replica": 0, "kind": "worker", "url": "http://127.0.0.1:9"},
+    ]
+    (tmp_path / "state.json").write_text(json.dumps({"graph": "g", "processes": processes}))
+    yield tmp_path
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def control(run_dir: Path, *words: str) -> tuple[int, list[dict[str, Any]], str]:
+    result = CliRunner().invoke(app, ["control", *words, "--run-dir", str(run_dir)])
+    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+def test_every_worker_of_a_service_or_one_replica_is_asked(run_dir: Path) -> None:
+    code, answers, _ = control(run_dir, "pause", '{"timeout_s": 3}', "--worker", "PrefillWorker")
+    assert code == 0
+    assert [answer["worker"] for answer in answers] == ["PrefillWorker:0", "PrefillWorker:1"]
+    assert answers[0] == {
+        "worker": "PrefillWorker:0",
+        "status": "ok",
+        "quiet": True,
+        "body": {"timeout_s": 3},
+    }
+    code, answers, _ = control(run_dir, "pause", "--worker", "PrefillWorker:1")
+    assert (code, [answer["worker"] for answer in answers]) == (0, ["PrefillWorker:1"])
+
+
+def test_who_could_not_says_why_and_the_command_fails(run_dir: Path) -> None:
+    code, answers, _ = control(run_dir, "clear", "--worker", "PrefillWorker:0")
+    assert (code, answers[0]["message"]) == (1, "no")
+    code, answers, _ = control(run_dir, "nothing")
+    assert code == 1
+    assert [answer["message"] for answer in answers] == [
+        "PrefillWorker:0 has no control nothing",
+        "PrefillWorker:1 has no control nothing",
+        "DecodeWorker:0 does not answer; see wavepp status",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("pause", "{"), "is not JSON"),
+        (("pause", "[1]"), "is no JSON object"),
+        (("pause", "--worker", "Prefil"), "no worker is called Prefil"),
+    ],
+)
+def test_wrong_words_are_told_as_such(run_dir: Path, words: tuple[str, ...], sentence: str) -> None:
+    code, answers, said = control(run_dir, *words)
+    assert (code, answers) == (2, [])
+    assert sentence in " ".join(said.replace("│", " ").split())
