@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo.tracer import EXPORT_VARIABLE, installed, make_tracer
 
-from tests.support.otlp_receiver import receiving
+from tests.support.otlp_receiver import receiving, receiving_grpc
 from tests.support.recorded_spans import ABOVE, HEADERS, TRACE_ID
 
 if not installed():
     pytest.skip("opentelemetry-sdk is not installed", allow_module_level=True)
 
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from wavepp_worker.dynamo.span_exporter import QuietExporter, make_exporter
 
@@ -59,10 +58,22 @@ def test_a_receiver_that_refuses_is_told_of_once(
     assert f"{receiver.url}/v1/traces" in record.getMessage()
 
 
-def test_it_is_grpc_unless_asked_otherwise_as_with_dynamo() -> None:
-    exporter = make_exporter({})
-    assert isinstance(exporter._exporter, OverGrpc)
-    exporter.shutdown()
+def test_it_is_grpc_unless_asked_otherwise_as_with_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    with receiving_grpc() as receiver:
+        environment = {
+            EXPORT_VARIABLE: "1",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{receiver.address}",
+        }
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        tracer = make_tracer(environment)
+        assert tracer is not None
+        span = tracer.begin("wavepp.decode", "r1", HEADERS)
+        assert span is not None
+        span.end({})
+        tracer.close()
+        (got,) = receiver.spans
+    assert int.from_bytes(got.parent_span_id, "big") == ABOVE
 
 
 def test_after_it_worked_again_a_failure_is_told_of_again(caplog: pytest.LogCaptureFixture) -> None:

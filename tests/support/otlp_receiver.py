@@ -1,10 +1,11 @@
-"""A receiver of traces on loopback, over HTTP, as a collector is one."""
+"""Receivers of traces on loopback, as a collector is one."""
 
 from __future__ import annotations
 
 import gzip
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -54,6 +55,43 @@ class Receiver:
 def receiving(status: int = 200) -> Iterator[Receiver]:
     """A receiver while the body runs."""
     receiver = Receiver(status)
+    try:
+        yield receiver
+    finally:
+        receiver.close()
+
+
+class GrpcReceiver:
+    """The same over gRPC. Attributes: ``spans``, and ``address``, host and port."""
+
+    def __init__(self) -> None:
+        import grpc
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as services
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+        self.spans: list[Any] = []
+        receiver = self
+
+        class Service(services.TraceServiceServicer):
+            def Export(self, request: Any, context: Any) -> Any:
+                for of_process in request.resource_spans:
+                    for scope in of_process.scope_spans:
+                        receiver.spans += scope.spans
+                return ExportTraceServiceResponse()
+
+        self._server = grpc.server(ThreadPoolExecutor(1))
+        services.add_TraceServiceServicer_to_server(Service(), self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.stop(None).wait(10)
+
+
+@contextmanager
+def receiving_grpc() -> Iterator[GrpcReceiver]:
+    """A receiver over gRPC while the body runs."""
+    receiver = GrpcReceiver()
     try:
         yield receiver
     finally:
