@@ -62,6 +62,7 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
         assert said["model_path"] == said["base_model_path"] == str(text_model)
         assert said["kv_cache_block_size"] == registration.llm.kv_cache_block_size
         assert said["runtime_config"].context_length == registration.llm.context_length
+        assert said["custom_template_path"] is None
         role, needs = {
             "prefill": (WorkerType.Prefill, [[WorkerType.Decode]]),
             "decode": (WorkerType.Decode, [[WorkerType.Prefill]]),

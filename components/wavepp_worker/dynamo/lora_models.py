@@ -60,6 +60,7 @@ async def publish_adapters(
             model_path=registration.model,
             kv_cache_block_size=registration.llm.kv_cache_block_size if registration.llm else None,
             runtime_config=_runtime_config(mode, registration, options),
+            custom_template_path=options.custom_jinja_template,
             user_data={"lora_adapter": True, "lora_id": lora_name_to_id(name)},
             lora_name=name,
             base_model_path=registration.model,
