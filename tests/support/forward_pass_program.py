@@ -11,28 +11,24 @@ import sys
 
 import msgspec
 from dynamo._core import DistributedRuntime
-from dynamo.common.forward_pass_metrics import decode
+from dynamo.common.forward_pass_metrics import ForwardPassMetrics, decode
 from dynamo.llm import FpmEventSubscriber
-from dynamo.planner.config.defaults import SubComponentType
-from dynamo.planner.monitoring.perf_metrics import fetch_pre_deployment_metrics
-from dynamo.planner.monitoring.worker_info import WorkerInfo
 
 
-async def ask(runtime: DistributedRuntime, namespace: str, component: str) -> None:
-    role = SubComponentType.PREFILL if component == "prefill" else SubComponentType.DECODE
-    found = await fetch_pre_deployment_metrics(
-        runtime, namespace, WorkerInfo(component_name=component), None, role
-    )
-    for each in found:
-        print(msgspec.json.encode(each).decode(), flush=True)
+async def ask(runtime: DistributedRuntime, component: str) -> None:
+    client = await runtime.endpoint(f"{component}.get_perf_metrics").client()
+    await client.wait_for_instances()
+    async for answer in await client.round_robin(None):
+        for result in answer.data()["results"]:
+            for each in msgspec.convert(result["fpms"], list[ForwardPassMetrics]):
+                print(msgspec.json.encode(each).decode(), flush=True)
 
 
 async def main(endpoint: str, discovery: str, requests: str, events: str) -> None:
     runtime = DistributedRuntime(asyncio.get_running_loop(), discovery, requests, event_plane=events)
-    namespace, component, *name = endpoint.split(".")
-    if not name:
+    if endpoint.count(".") == 1:
         print("ready", flush=True)
-        await ask(runtime, namespace, component)
+        await ask(runtime, endpoint)
         return
     subscriber = FpmEventSubscriber(runtime.endpoint(endpoint))
     print("ready", flush=True)
