@@ -15,6 +15,8 @@ class RankDescription(msgspec.Struct, frozen=True, kw_only=True):
         host_tokens: that its host tier holds.
         disk_tokens: that its disk tier holds.
         pid: of its process; None if that is the worker's own.
+        states: of recurrent layers that its device holds, running ones and snapshots.
+        state_bytes: of one of them; 0 if none of its layers is recurrent.
     """
 
     layers: int
@@ -23,6 +25,8 @@ class RankDescription(msgspec.Struct, frozen=True, kw_only=True):
     host_tokens: int = 0
     disk_tokens: int = 0
     pid: int | None = None
+    states: int = 0
+    state_bytes: int = 0
 
 
 class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):

@@ -117,6 +117,28 @@ def test_hundreds_of_snapshot_plans(
     assert sum(Plans(seed, stages, plain, model).run() for seed in range(100, 500)) > 1000
 
 
+def test_a_mixer_that_would_take_much_memory_for_long_chunks_gets_short_ones(
+    tiny_model: Callable, stages: Callable, plain: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("kimi_linear")
+    pipe = Pipeline(stages(model, (LAYERS,)), 16, blocks=20)
+    mixer = pipe.stages[0]._model.base_model.layers[0].self_attn.inner  # type: ignore[attr-defined]
+    lengths: list[int] = []
+    monkeypatch.setattr(
+        mixer,
+        "forward",
+        lambda hidden, **given: (
+            lengths.append(hidden.shape[1]) or type(mixer).forward(mixer, hidden, **given)
+        ),
+    )
+    pipe.admit(0, 150)
+    pipe.snapshots = {0: {80: 5}}
+    tokens = prompt(150, 3)
+    (row,) = pipe.run([(0, 0, tokens, True)])
+    assert lengths == [64, 16, 48, 22]
+    assert (row - plain(model, tokens)[-1]).abs().max() < TOLERANCE
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_of_single_tokens_leaves_snapshots_as_well(
     family: str, tiny_model: Callable, stages: Callable, plain: Callable

@@ -56,6 +56,16 @@ def test_pools_of_different_sizes_and_small_ones() -> None:
     assert banner({"processes": [process(about=about(whole))]})[1].endswith("4 layers; KV 1,024 tokens")
 
 
+def test_states_of_recurrent_layers_are_told_where_there_are_some() -> None:
+    ranks = (
+        RankDescription(layers=2, kv_tokens=64, bytes_per_token=0, states=96, state_bytes=3 << 18),
+        RankDescription(layers=1, kv_tokens=64, bytes_per_token=512),
+    )
+    assert banner({"processes": [process(about=about(*ranks))]})[1].endswith(
+        "; states 96 (72.0 MiB) + 0 (0.0 MiB)"
+    )
+
+
 def test_a_decode_worker_has_no_timings_to_look_at() -> None:
     (whole,) = (RankDescription(layers=4, kv_tokens=1024, bytes_per_token=0),)
     for role, told in (("decode", False), ("prefill", True)):

@@ -117,6 +117,8 @@ class DecodeEngine:
                         layers=stage.num_layers,
                         kv_tokens=self.total_blocks * self.config.block_size,
                         bytes_per_token=kv.bytes_per_token,
+                        states=kv.states.num_blocks if kv.states is not None else 0,
+                        state_bytes=kv.states.block_bytes if kv.states is not None else 0,
                     ),
                 ),
             )

@@ -23,6 +23,11 @@ from wavepp_worker.model.wave_layout import WaveLayout
 MIXERS = ("Qwen3NextGatedDeltaNet", "KimiLinearDeltaAttention")
 """Classes of transformers whose state is one of a convolution and one matrix per head: gated DeltaNet, and KDA."""
 
+_IN_PIECES = ("KimiLinearDeltaAttention",)
+"""Those whose code for CPUs takes 256 bytes for each token, head and dim of it at once: of 512 tokens of Kimi Linear
+half a GiB. It computes in pieces of ``_PIECE_TOKENS`` anyway, and is given one at a time."""
+_PIECE_TOKENS = 64
+
 
 def mixer_name(layer: nn.Module) -> str | None:
     """The attribute that holds a layer's recurrent mixer; None if it has none of a known kind."""
@@ -112,7 +117,10 @@ def _mix_chunk(
     end = start + hidden.shape[1]
     running = MixerState() if state.before is None else MixerState(*memory.load(layer, [state.before]))
     parts = []
-    for first, last in pairwise([start, *sorted(at for at in state.snapshots if at < end), end]):
+    cuts = {start, end, *(at for at in state.snapshots if at < end)}
+    if type(mixer).__name__ in _IN_PIECES and hidden.device.type == "cpu":
+        cuts.update(range(start, end, _PIECE_TOKENS))
+    for first, last in pairwise(sorted(cuts)):
         parts.append(mixer(hidden[:, first - start : last - start], cache_params=running))
         if last in state.snapshots:
             memory.store(layer, [state.snapshots[last]], running.both())

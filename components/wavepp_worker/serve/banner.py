@@ -83,6 +83,11 @@ def _engine(engine: EngineDescription) -> str:
     for name, key in (("host", "host_tokens"), ("disk", "disk_tokens")):
         if any(getattr(rank, key) for rank in ranks):
             parts.append(f"{name} {_pools(ranks, key)}")
+    if any(rank.states for rank in ranks):
+        held = " + ".join(
+            f"{rank.states:,} ({rank.states * rank.state_bytes / 2**20:,.1f} MiB)" for rank in ranks
+        )
+        parts.append(f"states {held}")
     if engine.transport is not None or engine.bootstrap is not None:
         over = (
             "" if engine.transport is None else f" over {_TRANSPORTS.get(engine.transport, engine.transport)}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.handoff.offer import RankAddress
@@ -41,6 +42,12 @@ def test_each_rank_has_its_layers_its_process_and_whole_blocks_of_every_tier() -
         RankDescription(layers=3, kv_tokens=96, bytes_per_token=100, disk_tokens=320, pid=7),
         RankDescription(layers=2, kv_tokens=192, bytes_per_token=101, host_tokens=48, disk_tokens=320, pid=8),
     )
+
+
+def test_the_states_of_recurrent_layers_are_told_of_the_ranks_that_have_some() -> None:
+    recurrent = msgspec.structs.replace(address(0, (0, 3)), state_bytes=640)
+    told = engine_description(CONFIG, [recurrent, address(1, (3, 5))], [7, 8])
+    assert [(rank.states, rank.state_bytes) for rank in told.ranks] == [(CONFIG.max_num_seqs, 640), (0, 0)]
 
 
 def test_an_engine_that_is_not_ready_or_hands_nothing_off_is_not_described() -> None:

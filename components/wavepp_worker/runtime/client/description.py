@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.handoff.offer import RankAddress
-from wavepp_worker.runtime.client.kv_pools import pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import pool_blocks, state_blocks, tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.worker_description import EngineDescription, RankDescription
 
@@ -25,7 +25,7 @@ def engine_description(
     """
     if len(addresses) != config.pp:
         raise EngineDead("only ranks that are ready to hand KV off can be described")
-    pools = zip(addresses, pool_blocks(config), tier_blocks(config), pids, strict=True)
+    pools = zip(addresses, pool_blocks(config), tier_blocks(config), state_blocks(config), pids, strict=True)
     return EngineDescription(
         role="prefill",
         dtype=addresses[0].dtype,
@@ -39,7 +39,9 @@ def engine_description(
                 host_tokens=tiers[0] * config.block_size,
                 disk_tokens=tiers[1] * config.block_size,
                 pid=pid,
+                states=states[0] if address.state_bytes else 0,
+                state_bytes=address.state_bytes,
             )
-            for address, blocks, tiers, pid in pools
+            for address, blocks, tiers, states, pid in pools
         ),
     )
