@@ -65,9 +65,11 @@ def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: fl
             if child not in tree and child < 2**64:
                 tree[child], tiers[child] = parent, Tier.DEVICE
                 pending.apply(stored(child, parent=parent))
-        assert len(pending) <= len(tree) + len(router.blocks) + 1
+        assert len(pending) <= 2 * (len(tree) + len(router.blocks)) + 1
         if draw.random() < 0.03:
             pending.begin_anew()
+        if draw.random() < 0.05:
+            pending.tell_again()
         if draw.random() < pace:
             router.take(pending.take())
     router.take(pending.take())

@@ -176,6 +176,20 @@ def test_s64_a_router_that_comes_later_or_loses_the_worker_for_a_while_knows_the
     believes(plane, router, prompt, 2, 5, 5)
 
 
+def test_s64_what_was_restored_from_disk_is_known_to_a_router_that_comes_after_it_was_told(
+    plane: EventPlane, router: ObserverRouter
+) -> None:
+    """Dynamo tells a new router of what is on the device alone."""
+    prompt, other = Prompt(7), Prompt(8)
+    plane.apply(prompt.stored(0, 6, Tier.DISK), other.stored(0, 5), other.moved(2, 5, Tier.HOST))
+    believes(plane, router, prompt, 0, 0, 6)
+    with observer(plane.environment, NAMESPACE, BLOCK) as new:
+        believes(plane, new, prompt, 0, 0, 6)
+        believes(plane, new, other, 2, 5, 5)
+    plane.apply(prompt.removed(4, 6))
+    believes(plane, router, prompt, 0, 0, 4)
+
+
 def test_s64_what_was_lost_with_the_event_plane_is_known_once_it_is_back(
     plane: EventPlane, router: ObserverRouter
 ) -> None:

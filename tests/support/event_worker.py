@@ -13,6 +13,7 @@ from dynamo.common.backend.engine import EngineConfig
 from dynamo.common.backend.publisher import KvEventSource, ZmqSource
 from dynamo.common.backend.run import run
 from dynamo.common.backend.sample_engine import SampleLLMEngine
+from wavepp_worker.dynamo import kv_event_thread
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.runtime.protocol.requests import IndexDelta
 
@@ -53,4 +54,5 @@ class EventWorker(SampleLLMEngine):
 
 
 if __name__ == "__main__":
+    kv_event_thread.FIRST_AGAIN_SECONDS = kv_event_thread.AGAIN_SECONDS = 1.0
     run(EventWorker)

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import zmq
@@ -23,6 +24,10 @@ POLL_MS = 500
 """How long the thread looks for news at most before it looks whether it shall stop."""
 MOST_WAITING = 64
 """Messages that may wait in the socket; what is more waits as blocks that have changed, no more than the pool holds."""
+FIRST_AGAIN_SECONDS = 5.0
+"""After Dynamo has begun to read, until what is below the device is told again: routers know the worker by then."""
+AGAIN_SECONDS = 30.0
+"""From then on, how often: so long a router that comes later may not know what is in host memory and on disk."""
 
 
 class KvEventThread:
@@ -97,7 +102,7 @@ class KvEventThread:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._news, zmq.POLLIN)
-        read, number, unsent = False, 0, list[KvEvent]()
+        read, number, unsent, again = False, 0, list[KvEvent](), 0.0
         try:
             while not self._stopping:
                 if unsent:
@@ -111,12 +116,16 @@ class KvEventThread:
                     read = socket.recv()[:1] == b"\x01"
                     if read:
                         unsent.clear()
+                        again = time.monotonic() + FIRST_AGAIN_SECONDS
                         with self._lock:
                             self._pending.begin_anew()
                 if not read:
                     continue
                 if not unsent:
                     with self._lock:
+                        if time.monotonic() > again:
+                            again = time.monotonic() + AGAIN_SECONDS
+                            self._pending.tell_again()
                         unsent = self._pending.take()
                 while unsent:
                     try:

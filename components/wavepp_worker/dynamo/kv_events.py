@@ -67,9 +67,10 @@ class PendingEvents:
         self._published: dict[int, Tier] = {}
         self._changed: dict[int, None] = {}
         self._anew = False
+        self._again: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._changed) + self._anew
+        return len(self._changed) + self._anew + len(self._again)
 
     def apply(self, delta: IndexDelta) -> None:
         """Take in one change of what is reusable."""
@@ -94,10 +95,25 @@ class PendingEvents:
         self._published.clear()
         self._changed = dict.fromkeys(self._reusable)
 
+    def tell_again(self) -> None:
+        """Publish once more what is below the device.
+
+        A router that meets this worker later is told by Dynamo of what is on the device alone. What is stored again has
+        to be removed before, as Dynamo counts that.
+        """
+        self._again = [block_hash for block_hash, tier in self._published.items() if tier != Tier.DEVICE]
+
     def take(self) -> list[KvEvent]:
         """The events that publish everything pending; counts it as published."""
         events: list[KvEvent] = [ClearedEvent()] if self._anew else []
         self._anew = False
+        again, self._again = self._again, []
+        told = [block_hash for block_hash in again if block_hash in self._published]
+        events.extend(
+            _removals((block_hash, self._published.pop(block_hash)) for block_hash in reversed(told))
+        )
+        for block_hash in told:
+            self._mark(block_hash)
         chain: list[int] = []
         left: list[tuple[int, Tier]] = []
         gone: list[int] = []
