@@ -112,6 +112,9 @@ SEVERAL_MODULES = {
     "runtime/client/test_handoff_lifetime.py": Together("KV that is held for a decode worker"),
     "runtime/client/test_steady_load.py": Together("load that never pauses"),
     "runtime/client/test_socket_files.py": Together("what is no message, at the files that ranks meet at"),
+    "runtime/client/test_attention_kinds.py": Together(
+        "windows, latents and indexers on real ranks, and decode"
+    ),
     "runtime/client/test_recurrent_engine.py": Together("models with recurrent layers on real ranks"),
     "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
     "runtime/planning/test_every_planner.py": Together(

@@ -132,7 +132,7 @@ class CacheMachine(RuleBasedStateMachine):
             return
         bench.prompts[name] = Prompt(tokens, keys)
         assert prepared.endpoint == expected * BLOCK
-        if all(spec.kind != "recurrent" for spec in bench.specs):
+        if all(spec.kind == "full" for spec in bench.specs):
             assert prepared == Prepared(limit * BLOCK, True), "a writer computes every block"
         if not bench.cache.ready(name):
             assert prepared.endpoint > bench.reservation(writer).computed
@@ -163,10 +163,15 @@ class CacheMachine(RuleBasedStateMachine):
             return
         before = self._ownership(name)
         was = bench.cache.holds(name)
-        usable = bench.reservation(name).end >= endpoint and all(
-            bench.prompts[name].keys[at] in bench.tree(window).nodes
-            for window in range(len(bench.specs))
-            for at in bench._needed(window, endpoint)
+        end = bench.reservation(name).end
+        # What it holds it keeps, whatever became of it in the tree.
+        usable = end == endpoint or (
+            end > endpoint
+            and all(
+                bench.prompts[name].keys[at] in bench.tree(window).nodes
+                for window in range(len(bench.specs))
+                for at in bench._needed(window, endpoint)
+            )
         )
         fits = usable and bench.fits_at(name, endpoint)
         prepared = bench.cache.commit(name, endpoint * BLOCK)

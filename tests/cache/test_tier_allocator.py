@@ -172,11 +172,11 @@ def test_what_is_used_again_is_a_later_victim() -> None:
     assert (bench.places(prompt(1, 4)), bench.places(prompt(2, 4))) == ([DEVICE] * 2, [DEVICE, None])
 
 
-def test_a_flat_window_gives_up_the_deepest_of_equals_first() -> None:
+def test_a_flat_window_gives_up_what_it_has_passed_and_the_deepest_of_equals_first() -> None:
     bench = CacheBench(WindowSpec("sliding", "sliding", 4, span=2))
     bench.run("a", prompt(1, 8))
     bench.run("b", prompt(2, 4))
-    assert bench.places(prompt(1, 8)) == [DEVICE, DEVICE, None, None]
+    assert bench.places(prompt(1, 8)) == [DEVICE, None, None, DEVICE]
 
 
 def test_more_than_there_is_room_for_is_refused_before_anything_moves() -> None:

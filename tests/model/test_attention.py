@@ -95,8 +95,7 @@ def test_decode_batch(window: int | None, softcap: float | None, sinks: bool) ->
     for i, (_, k, v) in enumerate(singles):
         keys[i, :, : starts[i] + 1], values[i, :, : starts[i] + 1] = k[0], v[0]
     query = torch.cat([q for q, _, _ in singles], 2)
-    slots = torch.arange(3)
-    wave = WaveLayout(starts, [1] * 3, True, torch.tensor([starts]), slots, [], longest)
+    wave = WaveLayout(starts, [1] * 3, True, torch.tensor([starts]), [], 1)
     with running(wave):
         out, _ = paged_attention(
             Caller(), query, keys, values, None, 0.3, sliding_window=window, softcap=softcap, s_aux=sink

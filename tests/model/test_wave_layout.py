@@ -20,29 +20,32 @@ def test_a_prefill_wave_writes_its_chunks_and_reads_each_request_from_its_start(
     wave = lay_out_wave([Chunk(3, 2, FIRST, False), Chunk(0, 2, SECOND, True)], 4, CPU)
     assert not wave.decode
     assert wave.positions.tolist() == [[3, 4, 0, 1]]
-    assert wave.write_slots.tolist() == [31, 8, 20, 21]
-    assert wave.read_slots is not None
-    assert wave.read_slots.tolist() == [28, 29, 30, 31, 8, 20, 21]
+    assert wave.window(0, 0).write_slots.tolist() == [31, 8, 20, 21]
+    assert wave.window(0, 0).read_slots is not None
+    assert wave.window(0, 0).read_slots.tolist() == [28, 29, 30, 31, 8, 20, 21]
     assert wave.tokens == 4
 
 
 def test_without_a_prefix_nothing_is_read() -> None:
-    assert lay_out_wave([Chunk(0, 5, FIRST, True), Chunk(0, 1, SECOND, True)], 4, CPU).read_slots is None
+    assert (
+        lay_out_wave([Chunk(0, 5, FIRST, True), Chunk(0, 1, SECOND, True)], 4, CPU).window(0, 0).read_slots
+        is None
+    )
 
 
 def test_a_decode_wave_is_padded_with_each_requests_own_first_token_and_masked() -> None:
     wave = lay_out_wave([Chunk(4, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
     assert wave.decode
-    assert wave.read_slots is not None
-    assert wave.read_slots.view(2, 5).tolist() == [[28, 29, 30, 31, 8], [20, 21, 20, 20, 20]]
-    mask = wave.decode_mask(None)
+    assert wave.window(0, 0).read_slots is not None
+    assert wave.window(0, 0).read_slots.view(2, 5).tolist() == [[28, 29, 30, 31, 8], [20, 21, 20, 20, 20]]
+    mask = wave.window(0, 0).decode_mask(None)
     assert mask is not None
     assert mask.view(2, 5).int().tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
-    windowed = wave.decode_mask(3)
+    windowed = wave.window(0, 0).decode_mask(3)
     assert windowed is not None
     assert windowed.view(2, 5).int().tolist() == [[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
     same = lay_out_wave([Chunk(1, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
-    assert same.decode_mask(None) is None, "everything is attended"
+    assert same.window(0, 0).decode_mask(None) is None, "everything is attended"
 
 
 @pytest.mark.parametrize("chunks", [[], [Chunk(0, 0, FIRST, True)], [Chunk(-1, 2, FIRST, True)]])

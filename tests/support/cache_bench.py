@@ -286,6 +286,10 @@ class CacheBench:
     def _will_resume(self, window: int, writer: str, end: int) -> bool:
         """Whether a writer leaves a snapshot there, or has yet to begin to compute as far and there is room for it."""
         spec, prompt, reservation = self.specs[window], self.prompts[writer], self.reservation(writer)
+        if spec.kind == "sliding":
+            # What it has passed, others may have by now; it holds no more of what it resumes from than it sees.
+            share = reservation.shares[window]
+            return not set(range(max(share.first, share.passed))) & set(self._needed(window, end))
         if spec.kind != "recurrent":
             return True
         share, recurrent = reservation.shares[window], self.cache._windows[window]

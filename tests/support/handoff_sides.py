@@ -38,6 +38,7 @@ class FakeKV:
             for _ in ("keys", "values")
         ]
         self.bytes_per_token = sum(pool[0, 0].numel() * pool.element_size() for pool in self.pools)
+        self.spans: tuple[int, ...] = (0,)
         self.before_export: Callable[[int, int], None] = lambda start, end: None
         self.before_import: Callable[[int, int], None] = lambda start, end: None
         self.exporting = 0

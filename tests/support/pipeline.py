@@ -53,7 +53,13 @@ class Pipeline:
         output = None
         for stage, kv, tables in zip(self.stages, self.kvs, self.tables, strict=True):
             chunks = [
-                Chunk(start, len(tokens), tables[r], wants, self._state(r, start, len(tokens)))
+                Chunk(
+                    start,
+                    len(tokens),
+                    self._table(kv, tables[r], start),
+                    wants,
+                    self._state(r, start, len(tokens)),
+                )
                 for r, start, tokens, wants in parts
             ]
             output = stage.forward(data, chunks, kv)  # type: ignore[arg-type]
@@ -61,6 +67,16 @@ class Pipeline:
         assert output is not None
         assert output.logits is not None
         return output.logits
+
+    def _table(self, kv: PagedKV, table: torch.Tensor, start: int) -> torch.Tensor:
+        """Each window has other blocks, and none where no token from ``start`` on looks."""
+        rows = []
+        for number, span in enumerate(kv.spans):
+            row = (table + 3 * number) % self.blocks
+            if span:
+                row[: max(0, start + 1 - span) // self.block_size] = -1
+            rows.append(row)
+        return torch.stack(rows) if len(rows) > 1 else rows[0] if rows else table
 
     def _state(self, request: int, start: int, length: int) -> ChunkState:
         """Requests run in the blocks of their numbers."""

@@ -32,6 +32,7 @@ from wavepp_worker.cache.results import (
     TierFigures,
 )
 from wavepp_worker.cache.window_spec import WindowSpec
+from wavepp_worker.cache.windows.attention import AttentionWindow
 from wavepp_worker.cache.windows.full import FullWindow
 from wavepp_worker.cache.windows.kinds import make_window
 from wavepp_worker.cache.windows.window import Window
@@ -282,6 +283,13 @@ class RankCache:
             on_disk = tuple(copy for window in self._windows for copy in window.tree.on_disk())
         device, host, disk = forgotten[0] if forgotten else (0, 0, 0)
         return ClearedCache((device, host, disk), len(left), on_disk)
+
+    def first_kept(self, prompt_tokens: int) -> tuple[int, ...]:
+        """By window of attention, the first block of a prompt that is still held once all of it is computed."""
+        whole = prompt_tokens // self.block_size
+        return tuple(
+            window.needed(whole).start for window in self._windows if isinstance(window, AttentionWindow)
+        )
 
     def restore(self, records: Iterable[tuple[bytes, bytes | None, int]], window: int = 0) -> None:
         """At start: take over what a window's disk tier holds.

@@ -213,6 +213,8 @@ class Reservations:
             window.publish(share, reservation.keys, computed)
         reservation.computed = computed
         self._readers.computed(reservation)
+        for window, share in zip(self._windows, reservation.shares, strict=True):
+            window.pass_by(share, computed)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds; False if that is nothing."""

@@ -33,6 +33,7 @@ class KVSource(Protocol):
         """Start offering an expected request; tokens ``[0, ready)`` can be read already (the reused prefix).
 
         ``state``: block of its running state, where layers are recurrent; read once all tokens are ready.
+        ``block_table``: as a ``Chunk`` has it; -1 for blocks that are not read, as no token after the prompt sees them.
         """
 
     def advance(self, request_id: str, ready: int) -> None:

@@ -80,6 +80,7 @@ def paged_attention(
             "which paged attention does not support"
         )
     wave = current_wave()
+    at_hand = wave.at_hand
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     wave.windows[layer] = sliding_window
     untouched = wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]
@@ -92,17 +93,21 @@ def paged_attention(
             return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
         return attend_to_picked(module, query, indices, wave.pools, scale), None
     if wave.pools is not None:
-        return attend_in_place(query, *wave.pools, wave.spans, wave.block_size, scale, sliding_window), None
+        return attend_in_place(
+            query, *wave.pools, at_hand.spans, wave.block_size, scale, sliding_window
+        ), None
     if wave.decode:
-        out = _decode(query, key, value, wave.decode_mask(sliding_window), scale, softcap, s_aux)
+        out = _decode(query, key, value, at_hand.decode_mask(sliding_window), scale, softcap, s_aux)
         return out, None
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
     at_query = at_key = 0
-    for start, length in zip(wave.starts, wave.lengths, strict=True):
-        rows, columns = slice(at_query, at_query + length), slice(at_key, at_key + start + length)
+    for start, first, length in zip(wave.starts, at_hand.firsts, wave.lengths, strict=True):
+        rows, columns = slice(at_query, at_query + length), slice(at_key, at_key + start - first + length)
         at_query, at_key = rows.stop, columns.stop
         q, k, v = query[:, :, rows], key[:, :, columns], value[:, :, columns]
-        window = sliding_window if sliding_window is not None and sliding_window < start + length else None
+        window = (
+            sliding_window if sliding_window is not None and sliding_window < start - first + length else None
+        )
         if softcap is not None or s_aux is not None:
             part = _tiled(q, k, v, scale, window, softcap, s_aux)
         elif window is not None or query.device.type not in ("cpu", "cuda"):

@@ -142,4 +142,4 @@ def _tiles(wave: WaveLayout, row_bytes: int, columns: int = 0) -> Iterator[tuple
 
 
 def _slots(wave: WaveLayout, request: int, end: int, device: torch.device) -> torch.Tensor:
-    return token_slots(wave.tables[request], 0, end, wave.block_size).to(device)
+    return token_slots(wave.at_hand.tables[request], 0, end, wave.block_size).to(device)

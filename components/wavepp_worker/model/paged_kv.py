@@ -21,6 +21,9 @@ class TorchPagedKV:
     """Implements ``PagedKV``. Each layer has a pool ``[num_blocks * block, heads, dim]`` for each tensor it keeps.
 
     In FP8 its rows are bytes: see ``fp8_rows``.
+
+    Attributes:
+        spans: of the windows, by which block tables have a row each: first 0, where some layer keeps every token.
     """
 
     def __init__(
@@ -51,7 +54,13 @@ class TorchPagedKV:
         ]
         recurrent = {n: cache for n, cache in zip(layers, caches, strict=True) if not cache.per_token}
         self.states = StateMemory(recurrent, num_states, dtype, device) if recurrent else None
+        self.spans = tuple(sorted({cache.span for cache in caches if cache.per_token}))
+        self._window_of = [self.spans.index(cache.span) if cache.per_token else 0 for cache in caches]
         self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
+
+    def window(self, layer: int) -> int:
+        """The window of a layer, by its number in the model: where ``spans`` has its span."""
+        return self._window_of[layer - self.layers.start]
 
     def pools(self, layer: int) -> tuple[torch.Tensor, ...]:
         """The pools ``[num_blocks * block, heads, dim]`` of a layer, by its number in the model.
@@ -60,13 +69,21 @@ class TorchPagedKV:
         """
         return self._pools[layer - self.layers.start]
 
+    def memory(self, window: int) -> WindowMemory:
+        """The blocks of one window: of all layers that keep the same tokens."""
+        pools = [pool for layer in self.layers if self.window(layer) == window for pool in self.pools(layer)]
+        return WindowMemory(pools, self.num_blocks, self.device)
+
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         payload = torch.empty(self.bytes_per_token * (end - start), dtype=torch.uint8)
         if not self.bytes_per_token:
             return payload
-        slots = token_slots(block_table, start, end, self.block_size).to(self.device)
-        for pool, part in self._split(self.layers, payload, end - start):
-            part.copy_(pool.index_select(0, slots))
+        slots = self._slots(block_table, start, end)
+        for layer, pool, part in self._split(self.layers, payload, end - start):
+            rows = slots[self.window(layer)]
+            gone = int((rows < 0).sum())
+            part[:gone] = 0
+            part[gone:].copy_(pool.index_select(0, rows[gone:]))
         return payload
 
     def import_tokens(
@@ -89,25 +106,19 @@ class TorchPagedKV:
                 f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes but "
                 f"the payload has {given}; both sides must have the same model and dtype"
             )
-        slots = token_slots(block_table, start, end, self.block_size).to(self.device)
-        for pool, part in self._split(layers, payload, end - start):
-            pool.index_copy_(0, slots, part.to(self.device))
+        slots = self._slots(block_table, start, end)
+        for layer, pool, part in self._split(layers, payload, end - start):
+            pool.index_copy_(0, slots[self.window(layer)], part.to(self.device))
 
     @property
     def block_bytes(self) -> int:
         return self.block_size * self.bytes_per_token
 
     def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
-        payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
-        where = blocks.to(self.device)
-        for pool, part in self._block_parts(payload):
-            torch.index_select(pool, 0, where, out=part)
-        return payload
+        return self._whole().export_blocks(blocks)
 
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
-        where = blocks.to(self.device)
-        for pool, part in self._block_parts(payload):
-            pool.index_copy_(0, where, part)
+        self._whole().import_blocks(blocks, payload)
 
     def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
         if not 0 <= block < self.num_blocks:
@@ -123,22 +134,58 @@ class TorchPagedKV:
         for layer in layers:
             yield from self.pools(layer)
 
-    def _block_parts(self, payload: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each pool as ``[num_blocks, elements]`` with its columns of ``payload``, in the pool's dtype."""
-        at = 0
-        for pool in self._flat(self.layers):
-            size = self.block_size * _row_bytes(pool)
-            yield pool.view(self.num_blocks, -1), payload[:, at : at + size].view(pool.dtype)
-            at += size
+    def _whole(self) -> WindowMemory:
+        """All windows' blocks of one number together."""
+        return WindowMemory(list(self._flat(self.layers)), self.num_blocks, self.device)
+
+    def _slots(self, block_table: torch.Tensor, start: int, end: int) -> list[torch.Tensor]:
+        """By window, the pool rows of tokens ``[start, end)``; less than 0 where it keeps them no more."""
+        rows = block_table if block_table.ndim == 2 else block_table.expand(len(self.spans), -1)
+        return [token_slots(row, start, end, self.block_size).to(self.device) for row in rows]
 
     def _split(
         self, layers: range, payload: torch.Tensor, tokens: int
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each pool of ``layers`` with its part of ``payload`` seen as ``[tokens, heads, dim]``."""
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Each pool of ``layers``, with its layer and its part of ``payload`` seen as ``[tokens, heads, dim]``."""
         at = 0
-        for pool in self._flat(layers):
-            size = tokens * _row_bytes(pool)
-            yield pool, payload[at : at + size].view(pool.dtype).view(tokens, *pool.shape[1:])
+        for layer in layers:
+            for pool in self.pools(layer):
+                size = tokens * _row_bytes(pool)
+                yield layer, pool, payload[at : at + size].view(pool.dtype).view(tokens, *pool.shape[1:])
+                at += size
+
+
+class WindowMemory:
+    """Implements ``BlockMemory``: the blocks of pools that are addressed alike.
+
+    Args:
+        pools: ``[num_blocks * block, heads, dim]`` each.
+    """
+
+    def __init__(self, pools: Sequence[torch.Tensor], num_blocks: int, device: torch.device) -> None:
+        self.num_blocks = num_blocks
+        self.device = device
+        self._pools = [pool.view(num_blocks, -1) for pool in pools]
+        self.block_bytes = sum(_row_bytes(pool) for pool in self._pools)
+
+    def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
+        payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
+        where = blocks.to(self.device)
+        for pool, part in self._parts(payload):
+            torch.index_select(pool, 0, where, out=part)
+        return payload
+
+    def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
+        where = blocks.to(self.device)
+        for pool, part in self._parts(payload):
+            pool.index_copy_(0, where, part)
+
+    def _parts(self, payload: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each pool as ``[num_blocks, elements]`` with its columns of ``payload``, in the pool's dtype."""
+        at = 0
+        for pool in self._pools:
+            size = _row_bytes(pool)
+            yield pool, payload[:, at : at + size].view(pool.dtype)
             at += size
 
 
@@ -163,6 +210,8 @@ class PagedCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wave = current_wave()
+        number = self._kv.window(layer_idx)
+        wave.at_hand = wave.window(number, self._kv.spans[number])
         keys, values = self._kv.pools(layer_idx)[:2]
         _store(keys, key_states, wave)
         _store(values, value_states, wave)
@@ -188,14 +237,14 @@ def _torch(name: str | None, dtype: torch.dtype) -> torch.dtype:
 
 def _store(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> None:
     values = new[0].transpose(0, 1)
-    pool.index_copy_(0, wave.write_slots, to_rows(values) if _is_fp8(pool) else values.to(pool.dtype))
+    pool.index_copy_(0, wave.at_hand.write_slots, to_rows(values) if _is_fp8(pool) else values.to(pool.dtype))
 
 
 def _gathered(pool: torch.Tensor, new: torch.Tensor, wave: WaveLayout) -> torch.Tensor:
-    if wave.read_slots is None:
+    if wave.at_hand.read_slots is None:
         # What is read later is what is read now, so that how a prompt is cut into chunks changes nothing.
         return from_rows(to_rows(new), new.dtype) if _is_fp8(pool) else new
-    rows = pool.index_select(0, wave.read_slots)
+    rows = pool.index_select(0, wave.at_hand.read_slots)
     if _is_fp8(pool):
         rows = from_rows(rows, new.dtype)
     batch = len(wave.lengths) if wave.decode else 1

@@ -34,7 +34,8 @@ class Chunk:
     Attributes:
         start: position of the chunk's first token; ``start`` tokens of KV are already in the pool.
         length: number of new tokens, at least 1.
-        block_table: int64 ``[>= ceil((start + length) / block)]``, physical block of each logical block.
+        block_table: int64 ``[>= ceil((start + length) / block)]``, physical block of each logical block; with a row for
+            each window of the KV memory (``spans``), or one that is the same for all.
         wants_logits: whether the last stage shall return the logits of the chunk's last token.
         state: for stages with recurrent layers; None for others.
         adapter: name of the LoRA adapter that its tokens go through; empty for none.
@@ -109,6 +110,12 @@ class PagedKV(BlockMemory, Protocol):
     bytes_per_token: int
     """Bytes that one token takes over all of ``layers``; 0 if none of them keeps anything for each token."""
 
+    spans: tuple[int, ...]
+    """How many tokens the layers of each window keep, 0 for all; block tables have a row for each window."""
+
+    def memory(self, window: int) -> BlockMemory:
+        """The blocks of the layers of one window."""
+
     @property
     def states(self) -> StateBlocks | None:
         """The states of recurrent layers; None where there are none."""
@@ -116,7 +123,8 @@ class PagedKV(BlockMemory, Protocol):
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         """Copy tokens ``[start, end)`` out: a uint8 CPU tensor ``[bytes_per_token * (end - start)]``.
 
-        Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values.
+        Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values. Zeros where the table
+        says -1.
         """
 
     def import_tokens(

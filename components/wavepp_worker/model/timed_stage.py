@@ -38,11 +38,16 @@ class TimedKV:
         self.device = torch.device("cpu")
         self.bytes_per_token = _ENTRY_BYTES * len(layers)
         self.states: StateBlocks | None = None
+        self.spans: tuple[int, ...] = (0,)
         self._model = model
         self._out, self._in = Queue(clock), Queue(clock)
         # Per block: end position and hash, and until when some engine works with it.
         self._entries = np.zeros((num_blocks, 2), np.uint64)
         self._busy_until = np.zeros(num_blocks, np.int64)
+
+    def memory(self, window: int) -> TimedKV:
+        del window
+        return self
 
     @property
     def block_bytes(self) -> int:

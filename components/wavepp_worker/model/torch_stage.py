@@ -100,9 +100,9 @@ class TorchStage:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
         wave = lay_out_wave(chunks, kv.block_size, self.device)
         data = self._checked(inputs, wave)
-        if self.attends:
+        for number, span in enumerate(kv.spans):
             # A block table that is too short is found before anything is computed.
-            _ = wave.write_slots
+            _ = wave.window(number, span).write_slots
         if self._takes_picked:
             wave.entering_picked = _picked(inputs, wave).to(self.device)
         with torch.inference_mode(), running(wave):

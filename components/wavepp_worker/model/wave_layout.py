@@ -31,6 +31,84 @@ def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int
     return table[positions // block_size] * block_size + positions % block_size
 
 
+class WindowLayout:
+    """Where one wave's tokens lie in the pools of layers that keep the same tokens.
+
+    Of a sliding window no more is read than the chunk's first token sees: the blocks before may be others' by now.
+    """
+
+    def __init__(
+        self,
+        tables: list[torch.Tensor],
+        starts: list[int],
+        lengths: list[int],
+        span: int,
+        decode: bool,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self.tables = tables
+        self._starts = starts
+        self._lengths = lengths
+        self.firsts = [max(0, start + 1 - span) if span else 0 for start in starts]
+        """By request, the first token that is read."""
+        self._decode = decode
+        self._block_size = block_size
+        self._device = device
+        self._masks: dict[int | None, torch.Tensor | None] = {}
+
+    @cached_property
+    def write_slots(self) -> torch.Tensor:
+        """Int64 ``[tokens]``, pool rows that receive the new keys and values.
+
+        Raises:
+            WaveppError: a block table is too short.
+        """
+        slots = [
+            token_slots(table, start, start + length, self._block_size)
+            for table, start, length in zip(self.tables, self._starts, self._lengths, strict=True)
+        ]
+        return torch.cat(slots).to(self._device)
+
+    @cached_property
+    def read_slots(self) -> torch.Tensor | None:
+        """Int64, pool rows to gather: ``[sum of those read]``, or ``[chunks * most]`` for decode.
+
+        None when no chunk has a prefix, so that the new keys and values are all there is.
+        """
+        if not max(self._starts):
+            return None
+        slots = [
+            token_slots(table, first, start + length, self._block_size)
+            for table, first, start, length in zip(
+                self.tables, self.firsts, self._starts, self._lengths, strict=True
+            )
+        ]
+        if self._decode:
+            # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
+            longest = max(len(s) for s in slots)
+            slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
+        return torch.cat(slots).to(self._device)
+
+    @cached_property
+    def spans(self) -> RequestSpans:
+        """Where the kernel finds each request."""
+        # It masks what is left of a window, and may load it: any block will do where there is none any more.
+        return RequestSpans.of([table.clamp(min=0) for table in self.tables], self._starts, self._lengths)
+
+    def decode_mask(self, window: int | None) -> torch.Tensor | None:
+        """Bool ``[chunks, 1, 1, most]``: what each decode token attends; None when that is everything."""
+        if window not in self._masks:
+            ends = torch.tensor(self._starts, device=self._device)[:, None] + 1
+            firsts = torch.tensor(self.firsts, device=self._device)[:, None]
+            at = firsts + torch.arange(int((ends - firsts).max()), device=self._device)[None]
+            mask = at < ends
+            if window is not None:
+                mask &= at >= ends - window
+            self._masks[window] = None if bool(mask.all()) else mask[:, None, None]
+        return self._masks[window]
+
+
 @dataclass
 class WaveLayout:
     """One wave's layout, and what passes by on its way through a stage.
@@ -43,7 +121,7 @@ class WaveLayout:
         lengths: new tokens of each chunk.
         decode: whether every chunk is a single token after a prefix.
         positions: int64 ``[1, tokens]``.
-        tables: each request's block table, int64 on the CPU.
+        tables: each request's block table, int64 on the CPU; with a row for each window of the layers, or one for all.
         block_size: tokens per block.
         states: where each chunk's state is, for recurrent layers.
         adapters: name of each chunk's LoRA adapter, empty for none.
@@ -51,7 +129,8 @@ class WaveLayout:
         leaving: activations ``[1, tokens, hidden]`` for the next stage.
         entering_picked: what an indexer of an earlier stage picked for the first layers here.
         leaving_picked: what the last layers here read, for those of the next stage that read the same.
-        pools: keys and values of the layer at hand, ``[rows, heads, dim]``, if its attention reads them itself.
+        at_hand: where the tokens of the layer at hand lie.
+        pools: its keys and values ``[rows, heads, dim]``, if its attention reads them itself.
         windows: the sliding window that each layer's attention was called with.
         answered: keys and values that the cache last answered with.
         as_answered: layers whose attention takes just these, and does nothing to the scores but mask them.
@@ -73,43 +152,10 @@ class WaveLayout:
     windows: dict[int, int | None] = field(default_factory=dict)
     answered: tuple[torch.Tensor, torch.Tensor] | None = None
     as_answered: set[int] = field(default_factory=set)
-    _masks: dict[int | None, torch.Tensor | None] = field(default_factory=dict)
+    _windows: dict[tuple[int, int], WindowLayout] = field(default_factory=dict)
 
-    @cached_property
-    def write_slots(self) -> torch.Tensor:
-        """Int64 ``[tokens]``, pool rows that receive the new keys and values.
-
-        Raises:
-            WaveppError: a block table is too short.
-        """
-        slots = [
-            token_slots(table, start, start + length, self.block_size)
-            for table, start, length in zip(self.tables, self.starts, self.lengths, strict=True)
-        ]
-        return torch.cat(slots).to(self.positions.device)
-
-    @cached_property
-    def read_slots(self) -> torch.Tensor | None:
-        """Int64, pool rows to gather: ``[sum of start + length]``, or ``[chunks * longest]`` for decode.
-
-        None when no chunk has a prefix, so that the new keys and values are all there is.
-        """
-        if not max(self.starts):
-            return None
-        slots = [
-            token_slots(table, 0, start + length, self.block_size)
-            for table, start, length in zip(self.tables, self.starts, self.lengths, strict=True)
-        ]
-        if self.decode:
-            # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
-            longest = max(len(s) for s in slots)
-            slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
-        return torch.cat(slots).to(self.positions.device)
-
-    @cached_property
-    def spans(self) -> RequestSpans:
-        """Where the kernel finds each request."""
-        return RequestSpans.of(self.tables, self.starts, self.lengths)
+    def __post_init__(self) -> None:
+        self.at_hand = self.window(0, 0)
 
     @cached_property
     def adapter_rows(self) -> dict[str, slice | torch.Tensor]:
@@ -134,17 +180,19 @@ class WaveLayout:
     def tokens(self) -> int:
         return sum(self.lengths)
 
-    def decode_mask(self, window: int | None) -> torch.Tensor | None:
-        """Bool ``[chunks, 1, 1, longest]``: what each decode token attends; None when that is everything."""
-        if window not in self._masks:
-            device = self.positions.device
-            ends = torch.tensor(self.starts, device=device)[:, None] + 1
-            at = torch.arange(max(self.starts) + 1, device=device)[None]
-            mask = at < ends
-            if window is not None:
-                mask &= at >= ends - window
-            self._masks[window] = None if bool(mask.all()) else mask[:, None, None]
-        return self._masks[window]
+    def window(self, number: int, span: int) -> WindowLayout:
+        """Where the tokens are in the pools of the layers that share a window.
+
+        Args:
+            number: of the row in the block tables that have several.
+            span: tokens that a token sees, itself included; 0 for all before it.
+        """
+        if (number, span) not in self._windows:
+            tables = [table if table.ndim == 1 else table[number] for table in self.tables]
+            self._windows[number, span] = WindowLayout(
+                tables, self.starts, self.lengths, span, self.decode, self.block_size, self.positions.device
+            )
+        return self._windows[number, span]
 
 
 def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> WaveLayout:

@@ -40,3 +40,49 @@ def test_a_sliding_lease_goes_down_to_where_committed_room_is_not_touched() -> N
     assert bench.lease("c", [*prompt(1, 10), 9]) == 6
     bench.materialise("b")
     bench.compute("b")
+
+
+@pytest.mark.parametrize("span", [1, 3, 4, 20])
+def test_blocks_that_the_window_has_passed_are_let_go_of(span: int) -> None:
+    """They stay reusable while nobody needs the room, and others get it while the request still runs."""
+    bench = CacheBench(WindowSpec("sliding", "sliding", 10, span=span))
+    bench.prepare("a", prompt(1, 20))
+    bench.materialise("a")
+    for computed in range(4, 21, 4):
+        bench.compute("a", computed)
+        first = max(0, computed - span) // 2
+        use = bench.cache.use()
+        assert (use.held, use.reusable) == (10 - first, first)
+        assert bench.reservation("a").shares[0].table[:first] == [-1] * first
+    # What is left is what a token after the prompt sees, for whoever the KV is handed to.
+    bench.release("a")
+    assert bench.lease("b", [*prompt(1, 20), 9]) == 20
+
+
+def test_what_others_hold_already_is_freed_where_the_window_has_passed_it() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 20, span=4))
+    for name in "ab":
+        bench.prepare(name, prompt(1, 16))
+        bench.materialise(name)
+    bench.compute("a", 8)
+    bench.compute("b", 8)
+    bench.compute("b")
+    # Blocks 2 and 3 of b are private, as a holds their like; b has passed them.
+    assert bench.reservation("b").shares[0].private == set()
+    bench.release("b")
+    bench.compute("a")
+    bench.release("a")
+    bench.verify()
+
+
+def test_a_writer_that_has_passed_a_prefix_is_not_waited_for() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 20, span=4))
+    bench.prepare("writer", prompt(1, 16))
+    bench.materialise("writer")
+    share = bench.reservation("writer").shares[0]
+    with bench.cache.windows() as (window,):
+        assert window.ahead("writer", share, 0, 16, 4) == 4
+    bench.compute("writer", 12)
+    with bench.cache.windows() as (window,):
+        assert window.ahead("writer", share, 0, 16, 5) == 0
+        assert window.ahead("writer", share, 0, 16, 6) == 6

@@ -24,10 +24,10 @@ class AttentionWindow(Window):
     def hand_over(self, writer: Share, keys: Sequence[bytes], end: int) -> Share:
         """What others cannot reuse, as the tree has its like already or lost what is before it, is set apart."""
         needed = self.needed(end)
-        nodes = {node.depth: node for node in writer.pinned}
+        nodes = {node.key: node for node in writer.pinned}
         pinned: list[Node] = []
         for at in needed:
-            node = nodes.get(at)
+            node = nodes.get(keys[at])
             if node is None:
                 block = writer.table[at]
                 node = self.tree.set_apart(keys[at], at, block)

@@ -17,6 +17,7 @@ class Share:
         table: device block of each logical block, -1 left of a sliding window; empty in recurrent windows.
         private: device blocks that only this request has.
         published: blocks of the prefix that have been offered to the tree.
+        passed: blocks of the prefix that a sliding window has left behind and let go of.
         snapshots: device block of each snapshot not published yet, by token position.
     """
 
@@ -25,6 +26,7 @@ class Share:
     table: list[int] = field(default_factory=list)
     private: set[int] = field(default_factory=set)
     published: int = 0
+    passed: int = 0
     snapshots: dict[int, int] = field(default_factory=dict)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Tier
@@ -14,7 +15,12 @@ from wavepp_worker.errors import ConfigError
 
 
 class SlidingWindow(AttentionWindow):
-    """Only the blocks of the span are pinned; there may be holes before it, so a look-up is a scan backwards."""
+    """Only the blocks of the span are held; there may be holes before it, so a look-up is a scan backwards.
+
+    A request takes all its blocks at once, and lets go of those that its window has passed.
+    """
+
+    outlives_process: ClassVar[bool] = True
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.span < 1:
@@ -40,6 +46,25 @@ class SlidingWindow(AttentionWindow):
             if node is None or not node.pins or node.tier != Tier.DEVICE:
                 self._publish_block(share, node, keys[at], None, at)
             share.published = at + 1
+
+    def pass_by(self, share: Share, computed: int) -> None:
+        first = self.needed(computed // self.block_size).start
+        if first <= share.passed:
+            return
+        passed = set(share.table[share.passed : first])
+        gone = [node for node in share.pinned if node.slot in passed]
+        share.pinned = [node for node in share.pinned if node.slot not in passed]
+        self.tree.unpin(gone)
+        for block in passed & share.private:
+            self.tree.pools[Tier.DEVICE].drop_owner(block)
+        share.private -= passed
+        share.table[share.passed : first] = [-1] * (first - share.passed)
+        share.passed = first
+
+    def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
+        """Nothing where the writer never held what is needed there, or has passed it: others may have it by now."""
+        del request_id, end, prompt_tokens
+        return limit if self.needed(limit).start >= max(writer.first, writer.passed) else 0
 
     def _latest_run(self, cost: Callable[[int], int | None], limit: int, affordable: int) -> int:
         """The largest ``end <= limit`` whose span is present and costs at most ``affordable``: one scan.

@@ -89,6 +89,13 @@ class Window(ABC):
         or ours takes its place.
         """
 
+    def pass_by(self, share: Share, computed: int) -> None:
+        """Let go of what no token after the first ``computed`` ones sees. What was published stays reusable.
+
+        After everybody who waited for these blocks has got theirs.
+        """
+        del share, computed
+
     @abstractmethod
     def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
         """The largest ``n <= limit`` blocks after which a request can resume that waits for ``request_id``'s blocks.

@@ -18,7 +18,8 @@ class HeldKv:
     """A request between its offer and its settlement.
 
     Attributes:
-        table: int64, physical block of each logical block.
+        table: int64, physical block of each logical block, -1 where a window has let go of it by the prompt's end;
+            a row for each window if there are several.
         ready: tokens ``[0, ready)`` are computed.
         sent: tokens ``[0, sent)`` are with the present receiver.
         pulling: whether a receiver is connected.

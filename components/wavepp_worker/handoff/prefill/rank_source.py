@@ -107,10 +107,10 @@ class RankSource:
             HandoffError: the request is offered already or was not expected, the positions are impossible, or
                 the source is closed.
         """
-        held = len(block_table) * self._kv.block_size
+        held = block_table.shape[-1] * self._kv.block_size
         if not 0 <= ready <= prompt_tokens or (held < prompt_tokens and self._kv.bytes_per_token):
             raise HandoffError(
-                f"request {request_id} offers {ready} of {prompt_tokens} tokens in {len(block_table)} blocks "
+                f"request {request_id} offers {ready} of {prompt_tokens} tokens in {block_table.shape[-1]} blocks "
                 f"of {self._kv.block_size}, which cannot be"
             )
         with self._changed:

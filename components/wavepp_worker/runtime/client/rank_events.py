@@ -213,12 +213,14 @@ class RankEvents:
 
 
 def _reporting_ranks(config: EngineConfig, info: ModelInfo) -> frozenset[int]:
-    """The ranks that have attention, and so know which blocks a prompt begins with.
+    """The ranks that keep every token of a prompt in some layer, and so know which blocks it begins with.
 
-    None where rank 0 has none, as it is the one that says what blocks are of: a router is not told anything then.
+    None where rank 0 does not, as it is the one that says what blocks are of: a router is not told anything then.
     """
-    if not info.recurrent:
+    if all(cache.policy == "full" for cache in info.caches):
         return frozenset(range(config.pp))
     layers = partition_layers(info, config.pp, config.partition)
-    attend = frozenset(rank for rank, those in enumerate(layers) if not info.recurrent.issuperset(those))
+    attend = frozenset(
+        rank for rank, those in enumerate(layers) if any(info.caches[i].policy == "full" for i in those)
+    )
     return attend if 0 in attend else frozenset()

@@ -105,11 +105,19 @@ def window_memories(
 ) -> list[tuple[WindowSpec, BlockMemory]]:
     """What the rank's layers keep, one window for each way in which a cache is kept, and where its blocks are."""
     windows: list[tuple[WindowSpec, BlockMemory]] = []
-    if stage.attends:
+    # Who reads blocks by their addresses knows one table of them: all layers keep every token then.
+    whole = config.handoff == "nixl" and len(kv.spans) > 1
+    for number, span in enumerate(kv.spans[:1] if whole else kv.spans):
+        sliding = span and not whole
         attention = WindowSpec(
-            "attention", "full", config.blocks, host_blocks=config.host_blocks, disk_blocks=config.disk_blocks
+            f"last {span} tokens" if sliding else "attention",
+            "sliding" if sliding else "full",
+            config.blocks,
+            host_blocks=config.host_blocks,
+            disk_blocks=config.disk_blocks,
+            span=span if sliding else 0,
         )
-        windows.append((attention, kv))
+        windows.append((attention, kv if whole or len(kv.spans) == 1 else kv.memory(number)))
     if kv.states is not None:
         recurrent = WindowSpec(
             "states",

@@ -126,13 +126,15 @@ class RequestLifecycle:
         """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV."""
         assert local.materialised is not None, "take_blocks comes first"
         request = local.request
-        # A rank of other layers than attention has an empty table: it finds its states in ``materialised``.
-        local.table = torch.tensor(next(iter(local.materialised.tables), []), dtype=torch.int64)
+        # States of recurrent layers are found in ``materialised``; a rank that has no others has an empty table.
+        rows = [table for table in local.materialised.tables if table]
+        local.table = torch.tensor(rows if len(rows) > 1 else next(iter(rows), []), dtype=torch.int64)
         local.position = endpoint
         if request.handoff and self.source is not None:
             try:
                 state = next((state for state in local.materialised.states if state is not None), None)
-                self.source.offer(request.request_id, local.table, request.prompt_tokens, endpoint, state)
+                table = _kept_at_end(local.table, self._cache.first_kept(request.prompt_tokens))
+                self.source.offer(request.request_id, table, request.prompt_tokens, endpoint, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)
                 self._reports.failed(request.request_id, error)
@@ -261,3 +263,11 @@ class RequestLifecycle:
     def _forget(self, request_id: str) -> None:
         self.release(request_id)
         self._requests.forget(request_id)
+
+
+def _kept_at_end(table: torch.Tensor, firsts: Sequence[int]) -> torch.Tensor:
+    """A request's block table as it is once all of its prompt is computed; ``firsts``: block kept first, by row."""
+    kept = table.clone()
+    for row, first in zip(torch.atleast_2d(kept), firsts, strict=False):
+        row[:first] = -1
+    return kept

@@ -29,7 +29,8 @@ class LocalRequest:
         keys: of the prompt's full blocks.
         endpoint: tokens that all ranks reuse, once all have committed; else None.
         materialised: the blocks of every window once they are its own.
-        table: int64 block table of the first window once it is executable here, else None.
+        table: int64 block table once it is executable here, with a row for each window of attention if there are
+            several; else None.
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).

@@ -25,8 +25,10 @@ STAGING_BYTES = 16 << 20
 On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped anew."""
 
 
-_FILES = {"full": "blocks", "recurrent": "states"}
-"""How the names of the disk tiers' files end, by kind of window."""
+def _file_name(rank: int, spec: WindowSpec) -> str:
+    """Of the disk tier of one window."""
+    ending = {"full": "blocks", "sliding": f"last-{spec.span}", "recurrent": "states"}[spec.kind]
+    return f"rank{rank}.{ending}"
 
 
 class BlocksLost(CacheCorrupt):
@@ -77,7 +79,7 @@ def open_tiers(config: RankConfig, windows: Sequence[tuple[WindowSpec, BlockMemo
             # One rank tells the engine what blocks are of.
             origins = BlockOrigins(config.block_size) if config.first and spec.kind == "full" else None
             room = origin_bytes(config.block_size) if origins is not None else 0
-            path = Path(config.disk_path) / f"rank{config.rank}.{_FILES[spec.kind]}"
+            path = Path(config.disk_path) / _file_name(config.rank, spec)
             disk = DiskTier(path, spec.disk_blocks, memory.block_bytes, fingerprint, room)
         opened.append(WindowTiers(memory, spec.host_blocks, disk, origins))
     return TierStore(opened)
