@@ -190,8 +190,15 @@ def test_a_planner_hears_of_each_wave_and_step(planes: Planes) -> None:
         PassListener("dynamo.prefill.generate", planes.names, environment) as waves,
         PassListener("dynamo.backend.generate", planes.names, environment) as steps,
     ):
-        graph.running.wait_for(lambda: {each["worker_id"] for each in waves.passes()} == ids["PrefillWorker"])
-        graph.running.wait_for(lambda: {each["worker_id"] for each in steps.passes()} == ids["DecodeWorker"])
+        # Each tells once a second that it is idle.
+        idle: dict[str, set[str]] = {"PrefillWorker": set(), "DecodeWorker": set()}
+
+        def all_known() -> bool:
+            for service, listener in (("PrefillWorker", waves), ("DecodeWorker", steps)):
+                idle[service] |= {each["worker_id"] for each in listener.passes()}
+            return idle == ids
+
+        graph.running.wait_for(all_known)
         begun = time.monotonic()
         ask(graph, prompt(60, LENGTH))
         seconds = time.monotonic() - begun
