@@ -133,7 +133,11 @@ class World:
     def order_by(self, most_passed: int | None) -> None:
         """Let rank 0 admit so, from the start: first come, first served if no bound is given."""
         self.most_passed = most_passed or 0
-        self.queue.order = None if most_passed is None else PrefixOrder(most_passed, self.block_size)
+        self.queue.order = (
+            None
+            if most_passed is None
+            else PrefixOrder(most_passed, self.block_size, len(self.ranks), self.setting.chunk)
+        )
 
     def run(self) -> int:
         """Until nothing is left to happen; returns how many events there were."""

@@ -20,18 +20,27 @@ class Node:
         pins: how many leases and sequences hold it.
         last_used: clock of the tree when it was last let go of.
         attached: whether it is in the tree.
+        reused: whether a request reused it since it is in the tree.
+        origin: the last block before it that was reused when it was attached, where a request went on by itself; None
+            if there was none.
+        revisits: of those that went on from it, how many others came back to.
+        deaths: of those, how many had to go before anybody did.
     """
 
     __slots__ = (
         "attached",
         "children",
+        "deaths",
         "depth",
         "disk_copy",
         "key",
         "last_used",
+        "origin",
         "parent",
         "peers",
         "pins",
+        "reused",
+        "revisits",
         "slot",
         "tier",
     )
@@ -48,3 +57,7 @@ class Node:
         self.pins = 0
         self.last_used = 0
         self.attached = True
+        self.reused = False
+        self.origin: Node | None = None
+        self.revisits = 0
+        self.deaths = 0

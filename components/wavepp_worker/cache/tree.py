@@ -18,6 +18,7 @@ from wavepp_worker.cache.moves import Copy, Tier
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.pool import BlockPool
 from wavepp_worker.cache.results import CacheDelta, StoredBlock
+from wavepp_worker.cache.revisits import Revisits
 from wavepp_worker.cache.traffic import TierTraffic
 from wavepp_worker.cache.victims import VictimQueue
 
@@ -49,7 +50,11 @@ class BlockTree:
         self.pools = tuple(BlockPool(capacity) for capacity in blocks)
         self.unpinned = [0, 0, 0]
         self.copies: dict[Node, None] = {}
-        self.victims = tuple(VictimQueue(tier) for tier in Tier)
+        self.revisits = Revisits()
+        self.victims = tuple(
+            VictimQueue(tier, pool.capacity, self.revisits)
+            for tier, pool in zip(Tier, self.pools, strict=True)
+        )
         self.clock = 0
         self.traffic = TierTraffic()
         self.disk_failed = False
@@ -85,6 +90,7 @@ class BlockTree:
             if not node.pins:
                 unpinned[node.tier] -= 1
             node.pins += 1
+        self.revisits.reused(nodes)
 
     def unpin(self, nodes: Sequence[Node]) -> None:
         """Let go of blocks of one prefix, given in its order, and mark them as just used."""
@@ -109,6 +115,7 @@ class BlockTree:
         self.nodes[key] = node
         if parent is not None:
             parent.children[node] = None
+            node.origin = parent if parent.reused else parent.origin
             if parent.tier == tier:
                 parent.peers += 1
         if held:
@@ -164,6 +171,7 @@ class BlockTree:
 
         What nobody holds is free at once, the rest when its last holder lets go of it.
         """
+        self.revisits.evicted(node)
         return self._detach(node, self.traffic.evicted)
 
     def lose(self, copy: Copy) -> list[Node]:

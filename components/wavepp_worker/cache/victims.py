@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 
 from wavepp_worker.cache.node import Node
+from wavepp_worker.cache.revisits import Revisits
 
 _FEWEST_BEFORE_SWEEP = 64
 """Offers a queue takes before it first sweeps out those that no longer count."""
@@ -18,31 +19,35 @@ class VictimQueue:
     whoever makes a node reclaimable offers it, and nobody has to find it again when it stops being so.
     """
 
-    def __init__(self, tier: int) -> None:
+    def __init__(self, tier: int, handicap: int, revisits: Revisits) -> None:
+        """``handicap``: what is seldom reused goes as if it had been used so much earlier, on the tree's clock."""
         self._tier = tier
-        self._heap: list[tuple[int, int, int, Node]] = []
+        self._handicap = handicap
+        self._revisits = revisits
+        self._heap: list[tuple[int, int, int, int, Node]] = []
         self._offers = 0
         self._sweep_at = _FEWEST_BEFORE_SWEEP
 
     def offer(self, node: Node) -> None:
         self._offers += 1
-        heapq.heappush(self._heap, (node.last_used, -node.depth, self._offers, node))
+        age = node.last_used - self._handicap * self._revisits.seldom(node)
+        heapq.heappush(self._heap, (age, -node.depth, self._offers, node.last_used, node))
         if len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if self._current(entry[0], entry[3])]
+            self._heap = [entry for entry in self._heap if self._current(*entry[3:])]
             heapq.heapify(self._heap)
             self._sweep_at = max(_FEWEST_BEFORE_SWEEP, 2 * len(self._heap))
 
     def take(self) -> Node | None:
         """The next victim, removed from the queue; None if there is none."""
         while self._heap:
-            last_used, _, _, node = heapq.heappop(self._heap)
+            _, _, _, last_used, node = heapq.heappop(self._heap)
             if self._current(last_used, node):
                 return node
         return None
 
     def missing(self, nodes: Iterable[Node]) -> list[Node]:
         """Those of ``nodes`` that ``take`` would never return. For audits."""
-        known = {id(node) for last_used, _, _, node in self._heap if self._current(last_used, node)}
+        known = {id(node) for _, _, _, last_used, node in self._heap if self._current(last_used, node)}
         return [node for node in nodes if id(node) not in known]
 
     def _current(self, last_used: int, node: Node) -> bool:

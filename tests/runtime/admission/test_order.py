@@ -52,9 +52,11 @@ class Served:
     now: float = 0.0
     room: float = 20
     order: bool = True
+    stages: int = 1
+    wave: int = 100
 
     def __post_init__(self) -> None:
-        order = PrefixOrder(self.bound, 1) if self.order else None
+        order = PrefixOrder(self.bound, 1, self.stages, self.wave) if self.order else None
         self.queue = AdmissionQueue(self.limit, block_size=1, order=order)
 
     def arrive(self, *texts: str, priority: int = 0) -> None:
@@ -148,21 +150,55 @@ def test_who_is_aborted_while_it_is_prepared_has_passed_nobody() -> None:
     assert served.asked() == ["abcdefghj"]
 
 
-def test_a_popular_prefix_that_had_to_go_comes_back_when_enough_wait_for_it() -> None:
-    served = Served(Cache(present=["abcdefgh"], held=["12345678"]), room=200)
+def popular(served: Served, *prefixes: str) -> None:
+    """Each of these prefixes was there and reused often; now it is gone."""
+    served.cache.present = list(prefixes)
     for each in ("i", "j", "k", "l"):
-        served.served(f"abcdefgh{each}")
+        served.served(*(f"{prefix}{each}" for prefix in prefixes))
     served.cache.present = []
+
+
+def test_a_popular_prefix_that_had_to_go_comes_back_when_hardly_anything_else_can_be_done() -> None:
+    served = Served(Cache(held=["12345678"]), room=200, stages=2)
+    popular(served, "abcdefgh")
     served.arrive("12345678x", "12345678y")
     assert served.admit() == ["12345678x", "12345678y"]
     served.arrive("abcdefghm")
-    assert served.asked() == [], "two run, and one waits"
+    assert served.asked() == [], "two run, on two stages"
     assert served.queue.due(served.now) > served.now, "until something happens, or a while has passed"
     served.arrive("12345678z")
     assert served.admit() == ["12345678z"], "who takes nothing from anybody does not wait for it"
-    for name in ("12345678x", "12345678y", "12345678z"):
+    for name in ("12345678x", "12345678z"):
         served.queue.ended(name)
-    assert served.asked() == ["abcdefghm"], "nothing else is left to do"
+    assert served.asked() == ["abcdefghm"], "one is left that runs, so a stage would idle"
+
+
+def test_a_popular_prefix_that_had_to_go_comes_back_when_many_wait_for_it() -> None:
+    served = Served(Cache(held=["12345678"]), room=200)
+    popular(served, "abcdefgh")
+    served.arrive("12345678x")
+    assert served.admit() == ["12345678x"]
+    served.arrive(*(f"abcdefgh{each}" for each in "mnopqrs"))
+    assert served.asked() == []
+    served.arrive("abcdefght")
+    assert served.asked() == ["abcdefghm"]
+
+
+def test_who_would_run_next_counts_as_running() -> None:
+    served = Served(Cache(held=["12345678"]), room=200, stages=2)
+    popular(served, "abcdefgh")
+    served.arrive("12345678x", "12345678y", "abcdefghm")
+    assert served.asked() == ["12345678x", "12345678y"]
+
+
+def test_while_a_popular_prefix_waits_no_more_run_than_keep_the_stages_busy() -> None:
+    served = Served(Cache(held=["12345678"]), room=200, stages=2, wave=2)
+    popular(served, "abcdefgh")
+    served.arrive("abcdefghm", *(f"12345678{each}xyz" for each in "stuv"))
+    assert served.admit() == [f"12345678{each}xyz" for each in "stu"], "three waves of two tokens"
+    assert served.asked() == []
+    served.queue.ended("12345678sxyz")
+    assert served.asked() == ["12345678vxyz"]
 
 
 def test_one_of_two_popular_prefixes_comes_back_at_a_time() -> None:

@@ -26,8 +26,9 @@ LOOK_AGAIN_SECONDS = 0.02
 """Seconds after which what the waiting requests demand is looked at again; who comes meanwhile is looked at alone."""
 HELD_BACK = 1 / 8
 """Share of a prompt that is popular and missing, from which on it is held back."""
-WAITING_PER_RUNNING = 2
-"""So many times as many requests wait as run, when the next popular prefix is computed again."""
+HELD_PER_RUNNING = 8
+"""So many times as many requests are held back as others run, when the next popular prefix is computed again at the
+latest; else when half as many others as there are stages run or could. More wait for it then, for one computation."""
 
 
 class CacheView(Protocol):
@@ -47,12 +48,14 @@ class Surroundings:
         room: tokens that could be reserved for them.
         cache: of rank 0.
         running: requests that are admitted or being prepared, and not over.
+        under_way: tokens that those compute, of each at most a wave's.
         writer: see ``InTheMaking.writer``.
     """
 
     room: float
     cache: CacheView
     running: int
+    under_way: int
     writer: Callable[[BlockKeys, int, int], tuple[str, int] | None]
 
 
@@ -63,10 +66,14 @@ class PrefixOrder:
     Attributes:
         max_passed_tokens: most tokens that those compute in all which pass a request.
         block_size: tokens per block.
+        stages: of the pipeline.
+        wave_tokens: most tokens of a wave.
     """
 
     max_passed_tokens: int
     block_size: int
+    stages: int
+    wave_tokens: int
     _popular: PopularPrefixes = field(default_factory=PopularPrefixes)
     _looked_at: float = -1.0
 
@@ -100,8 +107,24 @@ class PrefixOrder:
         if not held_back and sum(demand.takes for demand in looked_at) <= around.room:
             return None
         arranged = arrange(rivals, looked_at, self.max_passed_tokens)
-        back = around.running * WAITING_PER_RUNNING > len(rivals)
-        return without_held_back(arranged, held_back, 0 if back else 1)
+        if not held_back:
+            return arranged
+        chosen = without_held_back(arranged, held_back, 0)
+        if around.running + len(chosen) <= max(self.stages / 2, len(held_back) / HELD_PER_RUNNING):
+            chosen = without_held_back(arranged, held_back, 1)
+        return self._enough(chosen, around.under_way)
+
+    def _enough(self, chosen: Sequence[Waiting], under_way: int) -> list[Waiting]:
+        """Of those, the first that keep every stage busy: what more take, prefixes that are wanted would lose."""
+        most = (self.stages + 1) * self.wave_tokens
+        enough: list[Waiting] = []
+        for each in chosen:
+            if under_way >= most:
+                break
+            enough.append(each)
+            present = 0 if each.demand is None else self.block_size * each.demand.present
+            under_way += min(self.wave_tokens, each.prompt_tokens - present)
+        return enough
 
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
         if 2 * (entry.passed + entry.prompt_tokens) > self.max_passed_tokens:

@@ -337,8 +337,12 @@ class AdmissionQueue:
         places = max(0, self._free_places())
         chosen = None
         if self.order is not None and cache is not None and places and now >= self._retry_at:
-            running = len(self._sharing.making) + len(self._preparing)
-            around = Surroundings(room, cache, running, self._sharing.making.writer)
+            making, wave_tokens = self._sharing.making, self.order.wave_tokens
+            under_way = self.block_size * making.under_way(wave_tokens // max(1, self.block_size)) + sum(
+                min(wave_tokens, entry.prompt_tokens - (entry.candidate or 0))
+                for entry in self._preparing.values()
+            )
+            around = Surroundings(room, cache, len(making) + len(self._preparing), under_way, making.writer)
             chosen = self.order.heads(self._waiting.values(), now, around)
         if chosen is None:
             return list(islice(self._waiting.items(), places))

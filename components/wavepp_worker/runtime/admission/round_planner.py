@@ -205,7 +205,9 @@ def make_round_planner(config: RankConfig) -> RoundPlanner:
         lockstep=config.lockstep,
         headroom_tokens=headroom,
         block_size=config.block_size if config.leases and not config.lockstep else 0,
-        order=PrefixOrder(config.order_max_passed_tokens, config.block_size)
+        order=PrefixOrder(
+            config.order_max_passed_tokens, config.block_size, config.ranks, config.max_num_batched_tokens
+        )
         if config.order == "prefix"
         else None,
     )
