@@ -159,6 +159,34 @@ def test_what_cannot_be_done_is_said_and_leaves_the_worker_as_it_was(text_model:
     run(check())
 
 
+def test_a_worker_takes_requests_again_that_was_resumed_while_its_pause_still_waited(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fakes.FakePrefillEngine, "delay", 0.1)
+
+    class Slow(Discovery):
+        """Takes long enough that a pause looks several times whether its requests have ended."""
+
+        async def _change(self, *, entered: bool) -> None:
+            await asyncio.sleep(0.02)
+            await super()._change(entered=entered)
+
+    async def check() -> None:
+        worker, endpoint = await started("prefill", text_model), Slow()
+        await worker.on_endpoint_ready(endpoint)
+        running = asyncio.create_task(collect(worker, prompt("prefill"), Context("running")))
+        pausing = asyncio.create_task(worker.engine_control("pause", {}))
+        while not worker._pause._refuses:
+            await asyncio.sleep(0.001)
+        assert (await worker.engine_control("resume", {}))["was_paused"] is True
+        assert "was resumed before it was quiet" in (await pausing)["message"]
+        assert reasons(await running) == ["length"]
+        assert reasons(await collect(worker, prompt("prefill", room=2), Context("after"))) == ["length"]
+        await worker.cleanup()
+
+    run(check())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_storm_of_pauses_and_resumes_ends_as_the_last_one_says(seed: int, text_model: Path) -> None:
     async def check() -> None:

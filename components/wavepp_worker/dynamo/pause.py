@@ -33,6 +33,7 @@ class Pause:
         self._since = 0
         self._paused = False
         self._refuses = False
+        self._coming_back = False
 
     @property
     def on(self) -> bool:
@@ -40,7 +41,7 @@ class Pause:
 
     def check_open(self) -> None:
         """Raise WorkerPaused if requests are refused now."""
-        if self._refuses:
+        if self._refuses and not self._coming_back:
             raise WorkerPaused(
                 "this worker is paused and takes no requests until it is resumed; send them to another, or ask again"
             )
@@ -106,13 +107,13 @@ class Pause:
         async with self._lock:
             if not self._paused:
                 return False
-            self._refuses = False
+            # Frontends may send requests before this returns; whoever waits in ``begin`` goes on meanwhile.
+            self._coming_back = True
             try:
                 await _within(endpoint.register_endpoint_instance(), "come back into")
-            except BaseException:
-                self._refuses = True
-                raise
-            self._paused = False
+            finally:
+                self._coming_back = False
+            self._paused = self._refuses = False
             resumed()
             sys.stderr.write(f"{RESUMED}takes requests again\n")
             sys.stderr.flush()
