@@ -85,6 +85,7 @@ def test_a_file_that_is_there_is_not_written_over_and_what_cannot_be_done_leaves
         (there, "cannot be made: File exists"),
         (tmp_path / "no" / "p", "cannot be made: No such file or directory"),
         (Path("p.json"), "path='p.json' should be absolute"),
+        (tmp_path / "p\0", "cannot be made: embedded null byte"),
     ):
         with pytest.raises(InvalidRequest, match=sentence):
             profiler.start(path, 1)
@@ -93,8 +94,7 @@ def test_a_file_that_is_there_is_not_written_over_and_what_cannot_be_done_leaves
         profiler.start(tmp_path / "p", 60)
     assert not (tmp_path / "p").exists()
     ranks.full.clear()
-    for recorder in ranks.recorders:
-        recorder.stop()
+    # Nor does the rank that could go on with it.
     profiler.start(tmp_path / "p", 60)
     profiler.close()
     assert there.read_text() == "mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from wavepp_worker.errors import InvalidRequest, RequestFailed, WaveppError
+from wavepp_worker.errors import EngineDead, InvalidRequest, RequestFailed, WaveppError
 from wavepp_worker.runtime.client.rank_replies import RankReplies
 from wavepp_worker.runtime.protocol.commands import StartProfile, StopProfile
 from wavepp_worker.runtime.protocol.events import ProfileChanged
@@ -68,6 +69,9 @@ class Profiler:
                 if failed:
                     raise RequestFailed("; ".join(failed))
             except BaseException:
+                with contextlib.suppress(EngineDead):
+                    # Those that record would refuse to begin again; what they reply is of no use.
+                    self._replies.gather(lambda number: StopProfile(profile_id=number), 0.0)
                 self._path.unlink(missing_ok=True)
                 self._forget()
                 raise
@@ -145,6 +149,8 @@ def _new_file(path: Path | None) -> Path:
         raise InvalidRequest(f"path={str(path)!r} should be absolute")
     try:
         path.touch(0o600, exist_ok=False)
-    except OSError as error:
-        raise InvalidRequest(f"path={str(path)!r} cannot be made: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        # A ValueError is of a name that no file can have.
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"path={str(path)!r} cannot be made: {why}") from error
     return path
