@@ -79,3 +79,14 @@ def test_the_launcher_passes_it_on_with_the_name_of_the_process(
     passed_on = json.loads(line)
     assert passed_on == {**json.loads(said), "process": "DecodeWorker:0"}
     assert (passed_on["request_id"], passed_on["trace_id"]) == ("my-id", IDS.trace_id)
+
+
+def test_a_line_that_nests_deeply_is_passed_on_as_text(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such as the rest of a long line, in which a client's words stand."""
+    monkeypatch.setenv(JSON_VARIABLE, "1")
+    log = Log(["DecodeWorker:0"])
+    log.line("DecodeWorker:0", 10_000 * "[", settled=True)
+    log.close()
+    assert json.loads(capfd.readouterr().out)["message"] == 10_000 * "["

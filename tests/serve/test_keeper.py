@@ -258,6 +258,9 @@ def test_a_paused_worker_is_missed_and_not_ended_until_it_is_resumed(tmp_path: P
 
     def until(keeper: Keeper, lines: Lines) -> bool:
         if not paused and keeper.ready:
+            for word in ("LEAVING: ", "PAUSED: ", "FATAL: "):
+                keeper._on_line(f"2026-01-01T00:00:00Z ERROR dynamo_runtime: wrong: user='{word}it'")
+            assert (keeper.ready, keeper.paused, lines.died) == (True, False, []), "a client wrote that"
             keeper._on_line("PAUSED: takes no new requests until it is resumed")
             paused.append(time.monotonic())
             assert [death.why for death in lines.died] == ["was paused"], "clients are told what they miss"

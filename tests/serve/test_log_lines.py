@@ -35,6 +35,7 @@ def test_what_says_nothing_to_the_user_of_a_process_that_comes_up_or_leaves(line
         "error: --model: there is no directory /gone",
         '{"time":"2026","level":"WARN","target":"log","message":"some requests fail"}',
         "{is no JSON",
+        '{"nests":' + 10_000 * "[",
         "",
     ],
 )

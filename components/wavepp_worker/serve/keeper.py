@@ -237,24 +237,25 @@ class Keeper:
             await asyncio.sleep(_WATCH_SECONDS[kind] if self.ready else _POLL_SECONDS)
 
     def _on_line(self, line: str) -> None:
-        if LEAVING in line:
+        # At the beginning alone: further on, lines have what clients wrote.
+        if line.startswith(LEAVING):
             # Somebody told it to stop. It says for a while that it is well, but no frontend finds it.
             self._leaving, self.ready = True, False
             self._changed()
             if not self._stopping.is_set():
                 self._deaths.note(Death(self.process.label, "was told to stop", time.monotonic()))
-        elif PAUSED in line:
+        elif line.startswith(PAUSED):
             # It is well, but no frontend finds it, because somebody wants it so.
             self.paused, self.ready = True, False
             self._deaths.note(Death(self.process.label, "was paused", time.monotonic()))
             self._changed()
-        elif RESUMED in line and self.paused:
+        elif line.startswith(RESUMED) and self.paused:
             self.paused, self.ready = False, True
             self._deaths.back(self.process.label, time.monotonic())
             self._changed()
-        elif _FATAL in line and not self._cause:
+        elif line.startswith(_FATAL) and not self._cause:
             # It lives for a moment yet, in which its requests fail.
-            why = line.partition(_FATAL)[2]
+            why = line.removeprefix(_FATAL)
             self._cause = f" ({why})"
             if not self._stopping.is_set():
                 self._deaths.note(Death(self.process.label, f"failed: {why}", time.monotonic()))

@@ -123,7 +123,7 @@ class Log:
             return
         try:
             entry = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             entry = None
         if not isinstance(entry, dict):
             entry = {"level": "INFO", "target": "stderr", "message": text}

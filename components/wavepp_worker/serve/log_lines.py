@@ -28,7 +28,7 @@ def is_small_talk(line: str) -> bool:
     if line.startswith("{"):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         level, target = str(entry.get("level", "")), str(entry.get("target", ""))
         return level in ("TRACE", "DEBUG", "INFO") or f"{target}: ".startswith(("dynamo_", "mm_routing"))
