@@ -13,6 +13,7 @@ import pytest
 from wavepp_worker.dynamo import tracer as tracers
 from wavepp_worker.dynamo.spans import Span
 from wavepp_worker.dynamo.tracer import EXPORT_VARIABLE, Tracer, make_tracer
+from wavepp_worker.errors import ConfigError
 
 from tests.support.recorded_spans import ABOVE, HEADERS, TRACE_ID, Recorded
 
@@ -37,6 +38,13 @@ def test_a_worker_without_the_library_runs_and_says_what_to_install(
         assert make_tracer({EXPORT_VARIABLE: "1"}) is None
     (record,) = caplog.records
     assert "wavepp-worker[tracing]" in record.getMessage()
+
+
+@needs_sdk
+def test_what_opentelemetry_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000")
+    with pytest.raises(ConfigError, match="OTEL_.* say: max_export_batch_size must be less than"):
+        make_tracer({EXPORT_VARIABLE: "1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
 
 
 @needs_sdk

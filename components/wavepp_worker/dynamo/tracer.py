@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from wavepp_worker.dynamo.spans import REPLICA, REQUEST_ID, Attribute, Span
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.log_form import means_yes
 
 if TYPE_CHECKING:
@@ -104,7 +105,11 @@ def installed() -> bool:
 
 
 def make_tracer(environment: Mapping[str, str]) -> Tracer | None:
-    """What the environment asks for; None, and nothing imported, unless Dynamo exports traces as well."""
+    """What the environment asks for; None, and nothing imported, unless Dynamo exports traces as well.
+
+    Raises:
+        ConfigError: OpenTelemetry does not take what its own variables say.
+    """
     if not means_yes(environment.get(EXPORT_VARIABLE, "")):
         return None
     if not installed():
@@ -122,6 +127,12 @@ def make_tracer(environment: Mapping[str, str]) -> Tracer | None:
 
     # The SDK's own reading of the variable would call a process without it unknown.
     named = {} if environment.get(SERVICE_VARIABLE) else {SERVICE_NAME: DYNAMOS_SERVICE}
-    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(make_exporter(environment)))
+    try:
+        provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(make_exporter(environment)))
+    except ValueError as error:
+        raise ConfigError(
+            f"{EXPORT_VARIABLE} is set, but OpenTelemetry does not take what its variables (OTEL_...) say: {error}; "
+            f"mend the variable, or leave {EXPORT_VARIABLE} out"
+        ) from error
     return Tracer(provider)
