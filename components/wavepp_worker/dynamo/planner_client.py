@@ -50,6 +50,8 @@ class PlannerClient:
         """
         found = await asyncio.wait_for(self._client.get(), ANSWER_SECONDS)
         if found.decision_id == _UNSET:
+            # Etcd has lost what it had: the same decision, made anew, is another whose end is to be told.
+            self._last = None
             return None
         decision = _decision(found)
         if decision != self._last:
