@@ -159,6 +159,22 @@ def test_what_cannot_be_done_is_said_and_leaves_the_worker_as_it_was(text_model:
     run(check())
 
 
+def test_whoever_gives_up_a_pause_that_has_just_begun_leaves_the_worker_watched(text_model: Path) -> None:
+    async def check() -> None:
+        worker, endpoint = await present("prefill", text_model)
+        pausing = asyncio.create_task(worker.engine_control("pause", {}))
+        watching = worker._presence
+        while not watching.cancelling():
+            await asyncio.sleep(0)
+        pausing.cancel()
+        await asyncio.gather(pausing, return_exceptions=True)
+        assert endpoint.entered
+        assert worker._presence is not watching, "it still looks whether discovery has it"
+        await worker.cleanup()
+
+    run(check())
+
+
 def test_a_worker_takes_requests_again_that_was_resumed_while_its_pause_still_waited(
     text_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_worker_without_the_library_runs_and_says_what_to_install(
 @needs_sdk
 def test_what_opentelemetry_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000")
-    with pytest.raises(ConfigError, match="OTEL_.* say: max_export_batch_size must be less than"):
+    with pytest.raises(ConfigError, match=r"OTEL_.* say: max_export_batch_size must be less than"):
         make_tracer({EXPORT_VARIABLE: "1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"})
 
 

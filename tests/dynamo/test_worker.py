@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -344,5 +345,27 @@ def test_a_replica_says_why_a_request_waits_under_all_of_its_names(which: str, t
             "status": "error",
             "message": "EngineDead: rank 1 died",
         }
+
+    run(check())
+
+
+def test_whoever_waits_for_an_audit_takes_no_thread_from_others(
+    text_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = threading.Event()
+    monkeypatch.setattr(
+        fakes.FakePrefillEngine, "audit", lambda *_: {"ranks": [quiet.wait(15)]}, raising=True
+    )
+
+    async def check() -> None:
+        worker = await started("prefill", text_model)
+        # More than there may be threads.
+        audits = [asyncio.create_task(worker.engine_control("audit", {})) for _ in range(40)]
+        await asyncio.sleep(0)
+        dumped = await asyncio.wait_for(worker.engine_control("dump_state", {}), 5)
+        assert dumped == {"status": "ok", "live": 0}
+        quiet.set()
+        assert await asyncio.gather(*audits) == [{"status": "ok", "ranks": [True]}] * 40
+        await worker.cleanup()
 
     run(check())

@@ -71,8 +71,8 @@ class Pause:
         """
         async with self._lock:
             if not self._paused:
-                await stopped()
                 try:
+                    await stopped()
                     await _within(endpoint.unregister_endpoint_instance(), "leave")
                 except BaseException:
                     resumed()

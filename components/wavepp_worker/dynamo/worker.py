@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -52,6 +53,10 @@ PAUSE_WAIT_SECONDS = 30.0
 """How long a worker that is paused waits for its requests to end, unless it is told otherwise; as Dynamo's own do."""
 MOST_PAUSE_WAIT_SECONDS = 600.0
 
+IN_TURN = ("audit", "clear_kv_blocks", "dump_state", "start_profile", "stop_profile")
+"""Controls of which each takes a thread for many seconds where a rank hangs or many requests run; who asks for the same
+again waits for its turn without one, as others need some of the few."""
+
 Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
@@ -85,6 +90,7 @@ class WaveppWorker(LLMEngine):
         self._closed = False
         self._live = LiveRequests()
         self._pause = Pause()
+        self._turns = {control: asyncio.Lock() for control in IN_TURN}
         self.passes = ForwardPasses()
         self._perf_metrics = PerfMetrics(runtime, self.passes.samples) if runtime.perf_metrics else None
         self.tracer = make_tracer(os.environ)
@@ -268,7 +274,8 @@ class WaveppWorker(LLMEngine):
         if not isinstance(body, dict):
             return {"status": "error", "message": f"the body of {control} should be a JSON object, or empty"}
         try:
-            return {"status": "ok", **await asked(body)}
+            async with self._turns.get(control, contextlib.nullcontext()):
+                return {"status": "ok", **await asked(body)}
         except InvalidRequest as error:
             return {"status": "error", "message": str(error)}
         except WaveppError as error:
