@@ -11,7 +11,7 @@ import pytest
 import torch
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.inspection import inspect_model
-from wavepp_worker.model.layer_cache import INDEXED, CachedTensor, LayerCache, in_fp8
+from wavepp_worker.model.layer_cache import INDEXED, CachedTensor, LayerCache, in_fp8, token_bytes
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
@@ -65,7 +65,8 @@ def test_bytes_are_those_that_were_said_and_travel_as_they_are(tiny_model: Calla
         ]
         kvs, others = ([stage.make_kv(8, BLOCK) for stage in stages] for _ in range(2))
         assert [kv.bytes_per_token for kv in kvs] == [stage.cache_bytes for stage in said]
-        assert sum(kv.bytes_per_token for kv in kvs) == 6 * read_model_shape(model).kv_bytes(4, "fp8")
+        kept = read_model_shape(model).caches_in("fp8")
+        assert sum(kv.bytes_per_token for kv in kvs) == token_bytes(kept, "float32")
         logits(stages, kvs, (9,))
         for kv, other in zip(kvs, others, strict=True):
             other.import_tokens(TABLE, 0, 9, kv.layers, kv.export_tokens(TABLE, 0, 9))
@@ -76,8 +77,9 @@ def test_bytes_are_those_that_were_said_and_travel_as_they_are(tiny_model: Calla
                     assert torch.equal(own, copied)
                     assert own.dtype == torch.uint8
     # Two heads of 16, keys and values, a scale for each.
-    assert read_model_shape(tiny_model("llama")).kv_bytes(2, "fp8") == 2 * 2 * (16 + 4)
-    assert read_model_shape(tiny_model("llama")).kv_bytes(2, "auto") == 2 * 2 * 16 * 2
+    shape = read_model_shape(tiny_model("llama"))
+    assert token_bytes(shape.caches_in("fp8")[:1], "bfloat16") == 2 * 2 * (16 + 4)
+    assert token_bytes(shape.caches_in("auto")[:1], "bfloat16") == 2 * 2 * 16 * 2
 
 
 def test_states_stay_and_indexed_layers_are_refused() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.layer_cache import layer_caches
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.model_shape import (
     ModelShape,
@@ -35,10 +36,11 @@ def change(file: Path, **values: object) -> None:
 def test_sizes_are_those_that_a_load_finds(model: Path) -> None:
     shape, info = read_model_shape(model), read_model_info(model)
     said = json.loads((model / "config.json").read_text())
-    kv = 2 * said["num_key_value_heads"] * said["hidden_size"] // said["num_attention_heads"]
     assert shape == ModelShape(
-        info.num_layers, info.context_length, "float32", True, kv, 2 * said["num_key_value_heads"]
+        info.num_layers, info.context_length, "float32", has_chat_template=True, caches=layer_caches(said.get)
     )
+    kv = 2 * said["num_key_value_heads"] * said["hidden_size"] // said["num_attention_heads"]
+    assert (len(shape.caches), shape.kv_numbers) == (info.num_layers, kv)
     change(
         model / "config.json",
         num_hidden_layers=None,

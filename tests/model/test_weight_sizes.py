@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from wavepp_worker.model.layer_cache import token_bytes
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.stage_loader import load_stage
@@ -18,8 +19,7 @@ def test_what_a_stage_takes_is_known_before(family: str, tiny_model: Callable[[s
     model = tiny_model(family)
     sizes, shape, info = weight_sizes(model), read_model_shape(model), read_model_info(model)
     stage = load_stage(model, range(info.num_layers), torch.float32, "cpu")
-    assert shape.kv_numbers is not None
-    assert stage.make_kv(2, 4).bytes_per_token == info.num_layers * shape.kv_numbers * 4
+    assert stage.make_kv(2, 4).bytes_per_token == token_bytes(shape.caches, "float32")
     loaded = sum(tensor.numel() for tensor in stage._model.parameters())  # type: ignore[attr-defined]
     embedding = info.vocab_size * info.hidden_size
     known = sizes.layers + sizes.ends - (embedding if family == "tied" else 0)

@@ -10,6 +10,7 @@ from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.layer_cache import state_bytes, token_bytes
 from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
@@ -19,23 +20,22 @@ def decode_share(config: DecodeConfig, shape: ModelShape) -> list[Share]:
     """What the engine takes of its device; nothing of a model that does not say how large its parts are.
 
     Raises:
-        ConfigError: as for ``dtype_name``.
+        ConfigError: as for ``dtype_name`` and ``in_fp8``.
     """
-    if shape.kv_numbers is None or shape.num_layers is None or not has_weights(config.model):
+    if not shape.caches or not has_weights(config.model):
         return []
-    sizes, each = (
-        weight_sizes(config.model),
-        DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)],
-    )
+    dtype = dtype_name(config.dtype, shape.dtype, config.device)
+    sizes, each, caches = weight_sizes(config.model), DTYPE_BYTES[dtype], shape.caches_in(config.kv_dtype)
     longest = within_context(config.max_model_len, shape.context_length or 0)
     return [
         Share(
             device="cuda:0" if config.device == "cuda" else config.device,
             weights=(sizes.layers + sizes.ends + adapter_numbers(config.lora_modules)) * each,
             room=activation_room(config.device, config.max_num_seqs, sizes.width, longest, shape.kv_numbers),
-            token_bytes=shape.num_layers * shape.kv_bytes(each, config.kv_dtype),
+            token_bytes=token_bytes(caches, dtype),
             tokens=pool_tokens(config) if config.kv_memory_fraction is None else None,
             fraction=config.kv_memory_fraction or 0.0,
+            beside=config.max_num_seqs * state_bytes(caches, dtype),
         )
     ]
 

@@ -27,10 +27,10 @@ class Share:
         device: ``cpu`` or a GPU such as ``cuda:0``.
         weights: bytes.
         room: bytes for activations and the process itself.
-        token_bytes: of KV, for one token.
+        token_bytes: of KV, for one token, with its part of the snapshots that are kept.
         tokens: of KV, if that many are asked for; None for a fraction of what is left.
         fraction: of what is left on the device beside all weights and room.
-        beside: bytes that it keeps on the same device besides, such as a tier.
+        beside: bytes that it keeps on the same device besides, such as a tier, or the states of requests that run.
     """
 
     device: str

@@ -81,11 +81,6 @@ class LayerCache:
         """That one token takes, or one state."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
-    @property
-    def rows(self) -> int:
-        """In which the numbers of one token lie."""
-        return sum(math.prod(tensor.shape[:-1]) for tensor in self.tensors)
-
     def bytes(self, dtype: str) -> int:
         """That one token takes, or one state, where the model is computed in ``dtype``."""
         return sum(tensor.bytes(dtype) for tensor in self.tensors)

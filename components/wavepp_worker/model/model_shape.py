@@ -18,7 +18,7 @@ from wavepp_worker.model.checkpoint import (
     require_tokenizer,
     stored_layers,
 )
-from wavepp_worker.model.layer_cache import SCALE_BYTES, LayerCache, layer_caches
+from wavepp_worker.model.layer_cache import LayerCache, in_fp8, layer_caches
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
 
 
@@ -31,21 +31,23 @@ class ModelShape:
         context_length: most positions the model was made for.
         dtype: that most of its weights are stored in.
         has_chat_template: whether messages of a chat can be written as a prompt.
-        kv_numbers: that one token takes in the cache of the layer that keeps most; None if only transformers can tell.
-        kv_rows: in which these numbers lie.
+        caches: what each layer keeps, by its number; nothing if only transformers can tell.
     """
 
     num_layers: int | None
     context_length: int | None
     dtype: str
     has_chat_template: bool
-    kv_numbers: int | None = None
-    kv_rows: int = 0
+    caches: tuple[LayerCache, ...] = ()
 
-    def kv_bytes(self, number: int, kv_dtype: str) -> int:
-        """That one token takes in the cache of a layer, if that can be told: of ``number`` bytes each, or in FP8."""
-        numbers = self.kv_numbers or 0
-        return numbers + SCALE_BYTES * self.kv_rows if kv_dtype == "fp8" else numbers * number
+    @property
+    def kv_numbers(self) -> int:
+        """That one token takes in the cache of the layer that keeps most, if that can be told."""
+        return max((cache.numbers for cache in self.caches if cache.per_token), default=0)
+
+    def caches_in(self, kv_dtype: str) -> tuple[LayerCache, ...]:
+        """``caches`` where ``kv_dtype`` is set to this; raises as ``in_fp8``."""
+        return in_fp8(self.caches) if kv_dtype == "fp8" else self.caches
 
 
 def read_model_shape(model_dir: Path) -> ModelShape:
@@ -65,14 +67,12 @@ def read_model_shape(model_dir: Path) -> ModelShape:
             f"model: {model_dir} has weights of {stored} layers, where its config.json says {layers} "
             "(num_hidden_layers); give a directory in which the two belong together"
         )
-    most = _most_kept(config)
     return ModelShape(
         layers,
         _size(model_dir, config, "max_position_embeddings"),
         checkpoint_dtype(model_dir),
         has_chat_template(model_dir),
-        None if most is None else most.numbers,
-        0 if most is None else most.rows,
+        _caches(config),
     )
 
 
@@ -120,16 +120,12 @@ def _check_tokenizer(model_dir: Path) -> None:
         ) from error
 
 
-def _most_kept(config: Mapping[str, Any]) -> LayerCache | None:
-    """Of the layer that keeps most of a token; None if only transformers can tell, or some layer keeps a state."""
+def _caches(config: Mapping[str, Any]) -> tuple[LayerCache, ...]:
     try:
-        caches = layer_caches(config.get)
+        return layer_caches(config.get)
     except ConfigError:
         # What it leaves out, transformers may have a default for.
-        return None
-    if not all(cache.per_token for cache in caches):
-        return None
-    return max(caches, key=lambda cache: cache.numbers)
+        return ()
 
 
 def _size(model_dir: Path, config: dict[str, Any], key: str) -> int | None:

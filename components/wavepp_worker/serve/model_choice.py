@@ -10,6 +10,7 @@ from typing import Any
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture_check import check_architecture
 from wavepp_worker.model.chat_template import message_writer
+from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.serve.parsers import parser_of
@@ -20,9 +21,10 @@ DEMO_MODEL = "<default model>"
 DEMO_NAME = "SmolLM2-135M-Instruct"
 
 
-DEMO_SHAPE = ModelShape(
-    num_layers=30, context_length=8192, dtype="bfloat16", has_chat_template=True, kv_numbers=384, kv_rows=6
+_DEMO_LAYER = LayerCache(
+    "full_attention", "full", (CachedTensor("keys", (3, 64)), CachedTensor("values", (3, 64)))
 )
+DEMO_SHAPE = ModelShape(30, 8192, "bfloat16", has_chat_template=True, caches=(_DEMO_LAYER,) * 30)
 
 
 @dataclass(frozen=True)

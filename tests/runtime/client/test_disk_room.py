@@ -14,7 +14,9 @@ from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
 from wavepp_worker.runtime.client.start_checks import check_start
 
-SHAPE = ModelShape(6, 1024, "float32", has_chat_template=True, kv_numbers=8)
+from tests.support.kept_tensors import kept
+
+SHAPE = ModelShape(6, 1024, "float32", has_chat_template=True, caches=(kept((1, 8)),) * 6)
 
 
 def config(path: Path, **values: Any) -> EngineConfig:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.layer_cache import state_bytes, token_bytes
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.weight_sizes import weight_sizes
 from wavepp_worker.runtime.client import kv_budget
 from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
+from wavepp_worker.runtime.client.kv_pools import state_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 GIB = 1 << 30
@@ -17,7 +20,6 @@ GIB = 1 << 30
 
 def test_ranks_of_a_host_share_its_memory_however_many_they_are(tiny_llama: Path) -> None:
     shape = read_model_shape(tiny_llama)
-    assert shape.kv_numbers is not None
     for pp in (1, 2, 3):
         config = EngineConfig(
             model=tiny_llama, pp=pp, dtype="float32", kv_memory_fraction=0.25, max_model_len=64
@@ -29,6 +31,57 @@ def test_ranks_of_a_host_share_its_memory_however_many_they_are(tiny_llama: Path
         room = sum(share.room + share.weights for share in engine_shares(config, shape))
         assert taken == pytest.approx((4 * GIB - room) / 4, rel=1e-4)
         assert pooled.kv_memory_fraction is None
+
+
+def test_states_of_recurrent_layers_are_counted_with_the_tokens(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What the ranks then take is what was planned, in sum; however they share the layers."""
+    model, running, interval = tiny_model("qwen3_next"), 8, 32
+    config = EngineConfig(
+        model=model,
+        pp=2,
+        partition=(2, 4),
+        dtype="float32",
+        kv_memory_fraction=0.25,
+        max_model_len=64,
+        max_num_seqs=running,
+        snapshot_interval=interval,
+    )
+    for states in (None, 50):
+        asked = config.model_copy(update={"state_blocks": states})
+        shape = read_model_shape(model)
+        pooled = with_pools(asked, shape, free=lambda device: GIB + GIB // 4)
+        tokens = pooled.kv_tokens
+        assert isinstance(tokens, int)
+        shares = engine_shares(asked, shape)
+        kept = [running, running] if states is None else [states, states]
+        parts = [shape.caches[:2], shape.caches[2:]]
+        beside = [count * state_bytes(part, "float32") for count, part in zip(kept, parts, strict=True)]
+        assert [share.beside for share in shares] == beside
+        tokens_and_snapshots = sum(
+            tokens * token_bytes(part, "float32")
+            + (tokens // interval * state_bytes(part, "float32") if states is None else 0)
+            for part in parts
+        )
+        left = GIB + GIB // 4 - sum(share.room + share.weights + share.beside for share in shares)
+        assert tokens_and_snapshots == pytest.approx(left / 4, rel=1e-2)
+        counts = [device for device, _, _ in state_blocks(pooled)]
+        assert counts == ([running + tokens // interval] * 2 if states is None else [states] * 2)
+
+
+def test_where_layers_go_to_is_not_known_ranks_are_taken_to_have_what_keeps_most(
+    tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_budget, "gpu_count", lambda: 2)
+    model = tiny_model("qwen3_next")
+    shape = read_model_shape(model)
+    config = EngineConfig(model=model, pp=2, device="cuda", dtype="bfloat16", max_num_seqs=8)
+    # Each may have four of two times two recurrent layers and one with attention: three of those, or two of these.
+    for share in engine_shares(config, shape):
+        assert share.beside == 8 * 3 * state_bytes(shape.caches[:1], "bfloat16")
+        snapshots = -(-3 * state_bytes(shape.caches[:1], "bfloat16") // 1024)
+        assert share.token_bytes == token_bytes(shape.caches, "bfloat16") + snapshots
 
 
 def test_ranks_with_gpus_of_their_own_have_what_each_has_left(

@@ -6,10 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
+from wavepp_worker.model.dtype_choice import dtype_name
+from wavepp_worker.model.layer_cache import token_bytes
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.runtime.client.kv_pools import tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -42,9 +44,7 @@ def disk_use(config: EngineConfig, shape: ModelShape) -> DiskUse | None:
     blocks = [disk for _, disk in tier_blocks(config)]
     if config.disk_path is None or not any(blocks):
         return None
-    number = DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)]
-    each = shape.kv_bytes(number, config.kv_dtype)
-    needed = _block_layers(config, shape, blocks) * config.block_size * each
+    needed = _token_bytes(config, shape, blocks) * config.block_size
     files = (config.disk_path / f"rank{rank}.blocks" for rank in range(config.pp))
     return DiskUse(config.disk_path, needed - sum(_allocated(file) for file in files))
 
@@ -75,12 +75,17 @@ def existing(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
-def _block_layers(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) -> int:
-    """Blocks times the layers that each is of, over all ranks."""
+def _token_bytes(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) -> int:
+    """Blocks times the bytes that a token takes in each, over all ranks."""
+    dtype = dtype_name(config.dtype, shape.dtype, config.device)
+    caches = shape.caches_in(config.kv_dtype)
     if config.partition is not None:
-        return sum(count * layers for count, layers in zip(blocks, config.partition, strict=True))
+        ends = list(accumulate(config.partition))
+        parts = (caches[first:end] for first, end in zip([0, *ends], ends, strict=False))
+        return sum(count * token_bytes(part, dtype) for count, part in zip(blocks, parts, strict=True))
     # Which ranks get more than one layer depends on what layers cost.
-    return sum(blocks) + min(blocks) * max(0, (shape.num_layers or 0) - config.pp)
+    least = min((token_bytes([cache], dtype) for cache in caches), default=0)
+    return min(blocks) * token_bytes(caches, dtype) + (sum(blocks) - config.pp * min(blocks)) * least
 
 
 def _allocated(file: Path) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
+from wavepp_worker.model.layer_cache import LayerCache, state_bytes, token_bytes
 from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
-from wavepp_worker.runtime.client.kv_pools import per_rank
+from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -23,41 +25,46 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
     Where layers are balanced by cost, each rank with a GPU is taken to have one more than its even part.
 
     Raises:
-        ConfigError: as for ``check_partition``, ``per_rank`` and ``dtype_name``.
+        ConfigError: as for ``check_partition``, ``per_rank``, ``snapshot_interval``, ``dtype_name`` and ``in_fp8``.
     """
-    if shape.kv_numbers is None or shape.num_layers is None or not has_weights(config.model):
+    total = len(shape.caches)
+    if total != shape.num_layers or not has_weights(config.model):
         return []
     # More ranks than layers would be taken for a want of memory.
-    check_partition(shape.num_layers, config.pp, config.partition)
-    sizes, each = (
-        weight_sizes(config.model),
-        DTYPE_BYTES[dtype_name(config.dtype, shape.dtype, config.device)],
-    )
-    even = min(shape.num_layers, -(-shape.num_layers // config.pp) + (config.pp > 1))
+    check_partition(total, config.pp, config.partition)
+    dtype = dtype_name(config.dtype, shape.dtype, config.device)
+    sizes, each = weight_sizes(config.model), DTYPE_BYTES[dtype]
+    even = min(total, -(-total // config.pp) + (config.pp > 1))
     layers, layer = config.partition or (even,) * config.pp, float(sizes.layer)
     if config.device == "cpu":
         # All ranks are on the host, and have no more than there is, however it is divided.
-        layers = config.partition or _divided(shape.num_layers, config.pp)
-        layer = sizes.layers / shape.num_layers
+        layers = config.partition or _divided(total, config.pp)
+        layer = sizes.layers / total
+    known = config.partition is not None or config.device == "cpu"
+    firsts = [0, *accumulate(layers[:-1])] if known else [None] * config.pp
+    caches, interval = shape.caches_in(config.kv_dtype), snapshot_interval(config)
     longest = within_context(config.max_model_len, shape.context_length or 0)
     fraction, tiers = config.kv_memory_fraction, per_rank(config, "host_kv_tokens")
     adapters = adapter_numbers(config.lora_modules)
+    own_states = config.state_blocks is not None
+    states = per_rank(config, "state_blocks") if own_states else [config.max_num_seqs] * config.pp
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
-        token_bytes = layers[rank] * shape.kv_bytes(each, config.kv_dtype)
+        a_token, a_state = _most_kept(caches, layers[rank], firsts[rank], dtype)
+        # A tier has a state for each interval of its tokens, and so has the device, unless it is told how many.
+        below = a_token + -(-a_state // interval)
         shares.append(
             Share(
                 device=_device(config.device, rank),
-                weights=(int(layers[rank] * layer + ends) + -(-layers[rank] * adapters // shape.num_layers))
-                * each,
+                weights=(int(layers[rank] * layer + ends) + -(-layers[rank] * adapters // total)) * each,
                 room=activation_room(
                     config.device, config.max_num_batched_tokens, sizes.width, longest, shape.kv_numbers
                 ),
-                token_bytes=token_bytes,
+                token_bytes=a_token if own_states else below,
                 tokens=per_rank(config, "kv_tokens")[rank] if fraction is None else None,
                 fraction=fraction or 0.0,
-                beside=tiers[rank] * token_bytes if config.device == "cpu" else 0,
+                beside=states[rank] * a_state + (tiers[rank] * below if config.device == "cpu" else 0),
             )
         )
     return shares
@@ -92,6 +99,16 @@ def with_pools(
             "kv_tokens": tokens[0] if len(set(tokens)) == 1 else tuple(tokens),
             "kv_memory_fraction": None,
         }
+    )
+
+
+def _most_kept(caches: Sequence[LayerCache], layers: int, first: int | None, dtype: str) -> tuple[int, int]:
+    """Bytes of a token and of a state in so many layers from ``first`` on; at most, where nobody knows that yet."""
+    starts = range(len(caches) - layers + 1) if first is None else (first,)
+    parts = [caches[start : start + layers] for start in starts]
+    return (
+        max(token_bytes(part, dtype) for part in parts),
+        max(state_bytes(part, dtype) for part in parts),
     )
 
 
