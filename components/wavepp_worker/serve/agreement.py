@@ -21,11 +21,15 @@ class Serving:
         service: its name.
         name: of the model, for clients.
         dtype: it computes in; None if it does not say.
+        kv_dtype: it keeps KV in, as it was asked for; None if it does not say.
+        adapters: names of its LoRA adapters; None if it takes none.
     """
 
     service: str
     name: str
     dtype: str | None
+    kv_dtype: str | None
+    adapters: frozenset[str] | None
 
 
 def serving(service: Service, flags: Mapping[str, Any], choice: ModelChoice) -> Serving | None:
@@ -36,7 +40,12 @@ def serving(service: Service, flags: Mapping[str, Any], choice: ModelChoice) -> 
     if "dtype" in service.common:
         asked, device = flags.get("dtype") or "auto", flags.get("device") or "cpu"
         dtype = dtype_name(str(asked), choice.shape.dtype, str(device))
-    return Serving(service.name, choice.name, dtype)
+    # Flags as they are written: what a parser makes of them was checked before.
+    kv_dtype = str(flags.get("kv_dtype") or "auto") if "kv_dtype" in service.common else None
+    adapters = None
+    if "lora_modules" in service.common:
+        adapters = _adapters(flags.get("lora_modules"))
+    return Serving(service.name, choice.name, dtype, kv_dtype, adapters)
 
 
 def check_agreement(all_serving: Sequence[Serving]) -> None:
@@ -56,3 +65,24 @@ def check_agreement(all_serving: Sequence[Serving]) -> None:
                 f"{other.service}.dtype: {other.service} would compute in {other.dtype} and {first.service} in "
                 f"{first.dtype}, but KV is taken over byte by byte; set {COMMON}.dtype"
             )
+        if None not in (first.kv_dtype, other.kv_dtype) and first.kv_dtype != other.kv_dtype:
+            raise ConfigError(
+                f"{other.service}.kv_dtype: {other.service} would keep KV as {other.kv_dtype} and {first.service} as "
+                f"{first.kv_dtype}, but it is taken over byte by byte; set {COMMON}.kv_dtype"
+            )
+        if None not in (first.adapters, other.adapters) and first.adapters != other.adapters:
+            raise ConfigError(
+                f"{other.service}.lora_modules: {other.service} would have {_named(other.adapters)} and "
+                f"{first.service} {_named(first.adapters)}, but a request goes through one adapter in both; set "
+                f"{COMMON}.lora_modules"
+            )
+
+
+def _adapters(modules: Any) -> frozenset[str]:
+    """Names in ``lora_modules``, however it is written."""
+    given = modules.strip("[]() ").split(",") if isinstance(modules, str) else modules or ()
+    return frozenset(name for each in given if (name := str(each).partition("=")[0].strip()))
+
+
+def _named(adapters: frozenset[str] | None) -> str:
+    return f"adapters {', '.join(sorted(adapters))}" if adapters else "no adapters"
