@@ -24,7 +24,7 @@ DYNAMO ?= 1.6.1
 
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
-TWO_AT_A_TIME := -n 2 --no-loadscope-reorder
+THREE_AT_A_TIME := -n 3 --no-loadscope-reorder
 COMPILED := setup.py $(wildcard components/wavepp_worker/model/*.cpp)
 PIP := python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 INSTALL := $(BIN)/$(PIP)
@@ -39,10 +39,10 @@ test: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	timeout --kill-after=30 1800 $(BIN)/python -m pytest -m "not soak" $(TWO_AT_A_TIME) $(ARGS)
+	timeout --kill-after=30 1800 $(BIN)/python -m pytest -m "not soak" $(THREE_AT_A_TIME) $(ARGS)
 
 test-dynamo: $(OTHER)/.test
-	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak" $(TWO_AT_A_TIME) \
+	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak" $(THREE_AT_A_TIME) \
 		tests/dynamo tests/e2e tests/serve/test_dynamo_planes.py $(ARGS)
 
 soak: .venv/.test

@@ -140,7 +140,7 @@ class PrefillMetrics:
                 stats.holding,
             ),
             "pending_rooms": (
-                "Bootstrap rooms announced to decode workers and not settled.",
+                "Bootstrap rooms announced to decode workers and neither settled nor failed.",
                 self._pending_bootstrap_rooms(),
             ),
             "used_blocks": ("KV blocks in use on the fullest rank.", stats.used_blocks),

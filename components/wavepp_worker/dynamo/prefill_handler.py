@@ -364,7 +364,7 @@ class PrefillHandler:
             waiting.cancel()
 
     def _pending_bootstrap_rooms(self) -> int:
-        return self.bootstrap.pending() if self.bootstrap is not None else 0
+        return self.bootstrap.awaited() if self.bootstrap is not None else 0
 
 
 def _explained(requests: Sequence[Whereabouts]) -> dict[str, Any]:

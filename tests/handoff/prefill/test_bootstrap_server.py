@@ -261,7 +261,7 @@ def test_an_outcome_nobody_claims_is_forgotten_but_a_running_prefill_is_not(room
         at.server.register(2, msgspec.structs.replace(OFFER, request_id="unclaimed"))
         at.server.finish(2, FIRST)
         at.server.fail(3, "no")
-        assert at.server.pending() == 3
+        assert (at.server.pending(), at.server.awaited()) == (3, 2)
         await until(lambda: at.server.pending() == 1)
         channel = await at.claim(2)
         assert "nobody claimed it within 0.2 s" in await sentence(channel)

@@ -56,6 +56,10 @@ class BootstrapRooms:
         """Rooms that are registered or claimed, and not over."""
         return len(self._rooms)
 
+    def awaited(self) -> int:
+        """Those of which KV is held or still to come: a prefill that failed leaves a sentence alone."""
+        return sum(not isinstance(entry.outcome, str) for entry in self._rooms.values())
+
     def register(self, room: int, offer: Offer, *, hold: bool, now: float) -> bool:
         """A prefill was accepted; False if its claimant came and left already, so that nobody wants it.
 

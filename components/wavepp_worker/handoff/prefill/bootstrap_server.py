@@ -131,6 +131,11 @@ class BootstrapServer:
         with self._lock:
             return len(self._rooms)
 
+    def awaited(self) -> int:
+        """Those of which KV is held or still to come."""
+        with self._lock:
+            return self._rooms.awaited()
+
     def close(self) -> None:
         """Stop within ``CLOSE_SECONDS``; claims that wait lose their connection. Idempotent."""
         self._listener.close(CLOSE_SECONDS)
