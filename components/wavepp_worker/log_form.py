@@ -9,6 +9,8 @@ from datetime import datetime, timezone
 
 JSON_VARIABLE = "DYN_LOGGING_JSONL"
 """Dynamo's: whether its lines are JSON."""
+EXPORT_VARIABLE = "OTEL_EXPORT_ENABLED"
+"""Dynamo's: whether its processes export traces and what they log."""
 REQUEST_ID = "request_id"
 """What Dynamo's lines call the request that they are about, and our records as well."""
 _TRUE = ("1", "true", "on", "yes")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.tracer import EXPORT_VARIABLE, installed, make_tracer
+from wavepp_worker.dynamo.tracer import installed, make_tracer
+from wavepp_worker.log_form import EXPORT_VARIABLE
 
 from tests.support.otlp_receiver import receiving, receiving_grpc
 from tests.support.recorded_spans import ABOVE, HEADERS, TRACE_ID

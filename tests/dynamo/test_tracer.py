@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo import tracer as tracers
 from wavepp_worker.dynamo.spans import Span
-from wavepp_worker.dynamo.tracer import EXPORT_VARIABLE, Tracer, make_tracer
+from wavepp_worker.dynamo.tracer import Tracer, make_tracer
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.log_form import EXPORT_VARIABLE
 
 from tests.support.recorded_spans import ABOVE, HEADERS, TRACE_ID, Recorded
 

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from wavepp_worker.dynamo.spans import REPLICA, REQUEST_ID, Attribute, Span
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.log_form import means_yes
+from wavepp_worker.log_form import EXPORT_VARIABLE, means_yes
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
-EXPORT_VARIABLE = "OTEL_EXPORT_ENABLED"
-"""Dynamo's: whether its processes export traces."""
 SERVICE_VARIABLE = "OTEL_SERVICE_NAME"
 DYNAMOS_SERVICE = "dynamo"
 """What Dynamo calls its processes without that."""
