@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from tests.support.served_graph import ServedGraph
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., ServedGraph]]:
-    """Call with a graph and overrides; it is stopped at the end of the module, and must leave nothing."""
+    """Call with a graph, overrides and ``env``; it is stopped at the end of the module, and must leave nothing."""
     stacks: list[contextlib.ExitStack] = []
 
-    def start_graph(graph: str, *overrides: str) -> ServedGraph:
+    def start_graph(graph: str, *overrides: str, env: Mapping[str, str] | None = None) -> ServedGraph:
         stack = contextlib.ExitStack()
         stacks.append(stack)
-        running = stack.enter_context(serve_graph(graph, *overrides, cwd=REPOSITORY))
+        running = stack.enter_context(serve_graph(graph, *overrides, env=env, cwd=REPOSITORY))
         client = stack.enter_context(httpx.Client(base_url=running.base_url, timeout=120))
         return ServedGraph(running, client)
 

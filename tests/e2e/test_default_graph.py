@@ -22,9 +22,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.observer_router import environment_of, observer
 from tests.support.page_commands import blocks
 from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
+from tests.support.traces import traced
 
 pytestmark = pytest.mark.e2e
 
@@ -141,6 +143,86 @@ def test_a_frame_of_top_has_every_rank_and_worker(graph: ServedGraph) -> None:
     ]
     assert [row[0] for row in rows].count("1") == 2, "each replica has two ranks"
     assert "does not answer" not in shown.stdout
+
+
+def controlled(graph: ServedGraph, name: str, worker: str, **body: Any) -> list[dict[str, Any]]:
+    """What ``wavepp control`` prints of the workers so called, all of which could."""
+    done = wavepp(graph, "control", name, json.dumps(body), "--worker", worker)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_replica_is_paused_and_its_cache_cleared_under_load_and_no_client_notices(
+    graph: ServedGraph, tmp_path: Path
+) -> None:
+    """S64: a new router knows what each replica has, also of the one that was away, and of the one that forgot all."""
+    paused, other = graph.workers("PrefillWorker")
+    draw = random.Random(21)
+    prefixes = [[draw.randrange(256) for _ in range(320)] for _ in range(6)]
+    over = threading.Event()
+    codes: Counter[int] = Counter()
+
+    def client(number: int) -> None:
+        local = random.Random(number)
+        while not over.is_set():
+            prompt = [*local.choice(prefixes), *(local.randrange(256) for _ in range(40))]
+            salt = local.choice(("one", "two"))
+            codes[
+                graph.post("/v1/completions", prompt=prompt, max_tokens=2, cache_salt=salt).status_code
+            ] += 1
+
+    profile = tmp_path / "profile.json"
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in clients:
+        thread.start()
+    try:
+        graph.control(other, "start_profile", path=str(profile))
+        for _ in range(2):
+            answer = graph.control(paused, "pause", timeout_s=30)
+            assert (answer["status"], answer["quiet"], answer["running"]) == ("ok", True, 0)
+            before = graph.metric(paused, "wavepp_prompt_tokens_total")
+            for worker in (other, paused):
+                cleared = graph.control(worker, "clear_kv_blocks")
+                assert cleared["status"] == "ok"
+                assert len(cleared["ranks"]) == 2
+            state = graph.control(other, "dump_state")
+            assert (state["status"], state["silent_ranks"], len(state["ranks"])) == ("ok", [], 2)
+            assert graph.metric(paused, "wavepp_prompt_tokens_total") == before, "it takes nothing"
+            assert graph.control(paused, "resume")["was_paused"]
+
+        def takes_requests() -> bool:
+            # What the others ask for is cached at the other replica, where the router sends it.
+            ask(graph, [draw.randrange(256) for _ in range(400)])
+            return graph.metric(paused, "wavepp_prompt_tokens_total") > before
+
+        graph.running.wait_for(takes_requests, 30)
+        assert graph.control(other, "stop_profile")["status"] == "ok"
+        (answer,) = controlled(graph, "pause", "PrefillWorker:1", timeout_s=30)
+        assert (answer["worker"], answer["quiet"]) == ("PrefillWorker:1", True)
+        assert ", paused" in wavepp(graph, "status").stdout
+        (answer,) = controlled(graph, "resume", "PrefillWorker:1")
+        assert answer["was_paused"]
+    finally:
+        over.set()
+        for thread in clients:
+            thread.join(60)
+    assert set(codes) == {200}, codes
+    assert [worker["restarts"] for worker in graph.workers("PrefillWorker")] == [0, 0]
+    computed = [each for each in traced(profile) if each["name"].startswith("forward")]
+    assert len({each["pid"] for each in computed}) == 2, "both ranks are in it"
+    graph.audit()
+    namespace = graph.running.state()["namespace"]
+    (frontend,) = graph.workers("Frontend")
+    ids = {int(worker["about"]["instance"], 16): worker for worker in graph.workers("PrefillWorker")}
+    with observer(environment_of(frontend["pid"]), namespace, 16) as router:
+        home = prefilled_by(ask(graph, prefixes[0]))
+        graph.running.wait_for(lambda: router.overlap(prefixes[0]).get(home) == (20, 20, 20), 20)
+        for name, worker in ids.items():
+            held = {rank["reusable"] for rank in graph.control(worker, "audit")["ranks"]}
+            assert held == {len(router.blocks()[name])}
+        cleared = controlled(graph, "clear_kv_blocks", "PrefillWorker")
+        assert [each["worker"] for each in cleared] == ["PrefillWorker:0", "PrefillWorker:1"]
+        graph.running.wait_for(lambda: not router.blocks(), 20)
 
 
 def at_once(graph: ServedGraph, prompts: list[list[int]]) -> list[dict[str, Any]]:
