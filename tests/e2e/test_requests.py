@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.support.guided import Tokens
+from tests.support.otlp_receiver import Receiver, receiving
 from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("opentelemetry.sdk")
 pytestmark = pytest.mark.e2e
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -40,13 +43,29 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def graph(receiver: Receiver, start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
+    """Its lines are JSON, and it exports its spans."""
+    env = {
+        "DYN_LOGGING_JSONL": "1",
+        "OTEL_EXPORT_ENABLED": "1",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{receiver.url}/v1/traces",
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{receiver.url}/v1/logs",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }
     return start(
         "graphs:disagg_wavepp",
         "--PrefillWorker.ServiceArgs.workers=1",
         "--PrefillWorker.pp=2",
         f"--Common.model={ascii_model}",
         "--Common.dtype=float32",
+        env=env,
     )
 
 
@@ -278,6 +297,54 @@ def test_the_official_client_calls_tools_and_parses_what_it_asked_for(
     assert isinstance(streamed, Trip)
 
 
+def lines_of(graph: ServedGraph) -> list[dict[str, Any]]:
+    """What the launcher printed so far, but a line that it is writing."""
+    return [json.loads(line) for line in graph.running.log().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def test_a_request_is_one_tree_of_spans_from_the_frontend_to_every_rank(
+    graph: ServedGraph, receiver: Receiver
+) -> None:
+    request_id, trace, above = str(uuid.uuid4()), uuid.uuid4().hex, uuid.uuid4().hex[:16]
+    headers = {"x-dynamo-request-id": request_id, "traceparent": f"00-{trace}-{above}-01"}
+    body = {"model": graph.running.model, "messages": [{"role": "user", "content": trace}], "max_tokens": 4}
+    assert graph.http.post(CHAT, json=body, headers=headers).status_code == 200
+
+    def ours() -> dict[bytes, Any]:
+        return {span.span_id: span for span in list(receiver.spans) if span.trace_id.hex() == trace}
+
+    def names(spans: dict[bytes, Any]) -> set[str]:
+        return {span.name for span in spans.values()}
+
+    def above_all(spans: dict[bytes, Any]) -> set[str]:
+        return {span.parent_span_id.hex() for span in spans.values() if span.parent_span_id not in spans}
+
+    whole = {"http-request", "wavepp.admission", "wavepp.handoff.rank", "wavepp.handoff.tail"}
+    graph.running.wait_for(lambda: whole <= names(ours()) and above_all(ours()) == {above})
+    spans = ours()
+    ranks = {
+        each.value.int_value
+        for span in spans.values()
+        for each in span.attributes
+        if each.key == "wavepp.rank"
+    }
+    assert ranks == {0, 1}
+    begun = [
+        each for span in spans.values() for each in span.attributes if each.key == "wavepp.rank_begin_seconds"
+    ]
+    assert begun
+    assert all(len(each.value.array_value.values) == 2 for each in begun)
+
+    def told() -> list[dict[str, Any]]:
+        return [line for line in lines_of(graph) if request_id in json.dumps(line)]
+
+    graph.running.wait_for(lambda: any("request completed" in line["message"] for line in told()))
+    assert all(line["request_id"] == request_id for line in told()), told()
+    of_trace = [line for line in lines_of(graph) if line.get("trace_id") == trace]
+    assert of_trace
+    assert all(line["request_id"] == request_id for line in of_trace), of_trace
+
+
 def test_the_official_client_knows_every_error_by_its_class(graph: ServedGraph, openai: OpenAI) -> None:
     """Last, as a rank is killed: S54, the request on it ends as an error of the server."""
     from openai import APIStatusError, APITimeoutError, BadRequestError, InternalServerError, NotFoundError
@@ -308,3 +375,5 @@ def test_the_official_client_knows_every_error_by_its_class(graph: ServedGraph, 
     assert isinstance(error, InternalServerError)
     assert isinstance(error, APIStatusError)
     assert (error.status_code, "rank 0 was ended by SIGKILL" in error.message) == (503, True)
+    graph.running.wait_for(lambda: any("its last words" in line["message"] for line in lines_of(graph)))
+    assert all({"time", "level", "target", "message", "process"} <= set(line) for line in lines_of(graph))
