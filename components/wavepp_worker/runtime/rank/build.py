@@ -105,8 +105,8 @@ def window_memories(
 ) -> list[tuple[WindowSpec, BlockMemory]]:
     """What the rank's layers keep, one window for each way in which a cache is kept, and where its blocks are."""
     windows: list[tuple[WindowSpec, BlockMemory]] = []
-    # Who reads blocks by their addresses knows one table of them: all layers keep every token then.
-    whole = config.handoff == "nixl" and len(kv.spans) > 1
+    # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
+    whole = config.handoff == "nixl" and any(kv.spans)
     for number, span in enumerate(kv.spans[:1] if whole else kv.spans):
         sliding = span and not whole
         attention = WindowSpec(
