@@ -156,6 +156,17 @@ def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_be
 
 
 @needs_kernel
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_what_a_window_has_passed_may_be_anybodys_and_no_number(value: float) -> None:
+    wave = drawn(5, [(300, 40), (90, 7)])
+    expected = wave.attend(0.2, 100)
+    strange = min({*range(len(wave.keys) // 16)} - {*torch.cat(wave.tables).tolist()})
+    wave.keys[strange * 16 :][:16] = wave.values[strange * 16 :][:16] = value
+    wave.tables[0][: (300 + 1 - 100) // 16] = strange
+    assert torch.equal(wave.attend(0.2, 100), expected)
+
+
+@needs_kernel
 def test_queries_may_lie_in_memory_as_they_come() -> None:
     wave = drawn(4, [(20, 30)])
     expected = wave.attend(0.2, None)

@@ -127,14 +127,16 @@ void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint
   }
 }
 
-void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint32_t *packed) {
+// Values before `lowest` are zeros: nobody sees them, they may be another request's, and no weight makes 0 of a NaN.
+void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t lowest, int64_t dim, uint32_t *packed) {
+  const auto seen = [&](int64_t at) { return at < count && first + at >= lowest ? rows.value(first + at) : nullptr; };
   for (int64_t at = 0; at < count; at += 2) {
-    const uint16_t *low = rows.value(first + at);
-    const uint16_t *high = at + 1 < count ? rows.value(first + at + 1) : nullptr;
+    const uint16_t *low = seen(at), *high = seen(at + 1);
     for (int64_t next = at + AHEAD; next < std::min(at + AHEAD + 2, count); ++next)
       prefetch(rows.value(first + next), dim);
     for (int64_t c = 0; c < dim; c += LANES) {
-      const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(low + c));
+      const __m256i a =
+          low ? _mm256_loadu_si256(reinterpret_cast<const __m256i *>(low + c)) : _mm256_setzero_si256();
       const __m256i b =
           high ? _mm256_loadu_si256(reinterpret_cast<const __m256i *>(high + c)) : _mm256_setzero_si256();
       const __m512i pair =
@@ -299,12 +301,11 @@ void run(const Layer &layer, const Task &task, Scratch &scratch) {
                 dim * sizeof(uint16_t));
   }
   const Rows rows{layer, layer.tables + task.table, task.group};
-  int64_t first_key = 0;
-  if (layer.window) first_key = std::max<int64_t>(0, task.start + task.first + 1 - layer.window) / KEYS * KEYS;
-  for (; first_key <= task.last(); first_key += KEYS) {
+  const int64_t lowest = layer.window ? std::max<int64_t>(0, task.start + task.first + 1 - layer.window) : 0;
+  for (int64_t first_key = lowest / KEYS * KEYS; first_key <= task.last(); first_key += KEYS) {
     const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
     pack_keys(rows, first_key, seen, dim, keys);
-    pack_values(rows, first_key, seen, value_dim, values);
+    pack_values(rows, first_key, seen, lowest, value_dim, values);
     int64_t row = 0;
     for (; row + ROWS <= count; row += ROWS)
       rows_over_tile<ROWS>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
