@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.lora import adapter_numbers, read_adapters
@@ -21,13 +23,15 @@ def test_an_adapter_says_what_it_adds_to_which_layers(tiny_llama: Path, tmp_path
         tiny_llama,
         ("q_proj", "o_proj"),
         rank_pattern={"layers.5.self_attn.q_proj": 2},
-        alpha_pattern={"o_proj": 6},
+        alpha_pattern={"layers.0.self_attn.o_proj": 6, "o_proj": 2},
     )
     (adapter,) = read_adapters([f"tenant={path}"]).values()
     assert adapter.name == "tenant"
     assert len(adapter.pairs) == 12
-    scales = [adapter.pairs[name].scale for name in (Q0, Q5, "model.layers.0.self_attn.o_proj")]
-    assert scales == [8 / 4, 8 / 2, 6 / 4]
+    names = (Q0, Q5, "model.layers.0.self_attn.o_proj", "model.layers.1.self_attn.o_proj")
+    assert [adapter.pairs[name].scale for name in names] == [8 / 4, 8 / 2, 6 / 4, 2 / 4], (
+        "of two patterns that fit, the first"
+    )
     assert set(adapter.in_layers(range(5, 6))) == {Q5, "model.layers.5.self_attn.o_proj"}
     assert adapter_numbers([f"tenant={path}"]) == 11 * 4 * (64 + 64) + 2 * (64 + 64)
     edit_json(path / "adapter_config.json", use_rslora=True)
@@ -47,6 +51,9 @@ def test_an_adapter_says_what_it_adds_to_which_layers(tiny_llama: Path, tmp_path
         ({"target_parameters": ["experts.gate_up_proj"]}, "has parameters that are no linear layers'"),
         ({"r": 8}, r"has rank 4 in model.layers.0.self_attn.q_proj, where its configuration says r: 8"),
         ({"lora_alpha": None}, "lora_alpha: None"),
+        ({"lora_alpha": math.nan}, "lora_alpha: nan"),
+        ({"alpha_pattern": {"(": 4}}, r"says alpha_pattern: \{'\(': 4\}, which are no patterns"),
+        ({"rank_pattern": ["q_proj"]}, r"says rank_pattern: \['q_proj'\], which are no patterns"),
     ],
 )
 def test_kinds_of_adapters_that_are_not_supported_are_refused(
@@ -65,7 +72,9 @@ def test_kinds_of_adapters_that_are_not_supported_are_refused(
         "model.embed_tokens",
         "model.layers.0.self_attn.kv_b_proj",
         "model.layers.0.mlp.experts.3.up_proj",
+        f"model.layers.{'9' * 5000}.mlp.up_proj",
     ],
+    ids=lambda module: module[:40],
 )
 def test_targets_that_are_not_supported_are_refused(module: str, tiny_llama: Path, tmp_path: Path) -> None:
     path = make_adapter(tmp_path / "a", tiny_llama, ("q_proj",))
@@ -94,3 +103,21 @@ def test_what_is_no_adapter_is_refused(tiny_llama: Path, tmp_path: Path) -> None
     refused(f"t has but one of lora_A and lora_B of {Q0}", f"t={path}")
     (path / "adapter_config.json").write_text(json.dumps([]))
     refused("t: .* does not hold a JSON object", f"t={path}")
+
+
+@pytest.mark.parametrize(
+    ("side", "shape"),
+    [("B", (64, 5)), ("B", (64, 3)), ("A", (4,)), ("B", ()), ("A", (0, 64)), ("A", (4, 64, 1))],
+)
+def test_factors_that_cannot_be_multiplied_are_refused(
+    side: str, shape: tuple[int, ...], tiny_llama: Path, tmp_path: Path
+) -> None:
+    """A rank would find out when the first request comes for them, and end."""
+    path = make_adapter(tmp_path / "a", tiny_llama, ("q_proj",))
+    tensors = load_file(path / "adapter_model.safetensors")
+    tensors[f"base_model.model.{Q0}.lora_{side}.weight"] = torch.zeros(shape)
+    save_file(tensors, path / "adapter_model.safetensors")
+    with pytest.raises(
+        ConfigError, match=rf"^lora_modules: tenant has lora_A of shape .* in {Q0}, which cannot"
+    ):
+        read_adapters([f"tenant={path}"])

@@ -111,6 +111,12 @@ def test_an_adapter_of_another_model_is_refused(tiny_llama: Path, tiny_moe: Path
         ConfigError, match=r"takes model\.layers\.0\.mlp\.gate_proj for 65 inputs and 112 outputs, but"
     ):
         load(tiny_llama, dense)
+    deep = {name.replace("layers.5.", "layers.6."): each for name, each in tensors.items()}
+    save_file(deep, dense / "adapter_model.safetensors")
+    with pytest.raises(
+        ConfigError, match=r"a changes model\.layers\.6\.mlp\.gate_proj, a layer that this model does"
+    ):
+        load(tiny_llama, dense)
 
 
 def test_a_layer_that_is_not_called_is_refused(

@@ -18,7 +18,7 @@ from wavepp_worker.model.file_digest import file_digests
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.(?:default\.)?weight")
-_OF_A_LAYER = re.compile(r"\blayers\.(\d+)\.")
+_OF_A_LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
 _WITHOUT = {
     "use_dora": "DoRA",
     "modules_to_save": "modules that are trained whole (modules_to_save)",
@@ -181,21 +181,38 @@ def _pairs(
             raise ConfigError(
                 f"lora_modules: {name} has but one of lora_A and lora_B of {module}; save it again"
             )
-        rank = header[found["A"]]["shape"][0]
-        pairs[module] = LoraPair(found["A"], found["B"], _scale(name, config, module, rank))
+        a, b = (header[found[side]]["shape"] for side in "AB")
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1] or not a[0]:
+            raise ConfigError(
+                f"lora_modules: {name} has lora_A of shape {a} and lora_B of shape {b} in {module}, which cannot be "
+                "multiplied; save it again"
+            )
+        pairs[module] = LoraPair(found["A"], found["B"], _scale(name, config, module, a[0]))
     return pairs
 
 
 def _scale(name: str, config: Mapping[str, Any], module: str, rank: int) -> float:
-    """As PEFT computes it, whose patterns are of how a module's name ends."""
-    said, alpha = config.get("r"), config.get("lora_alpha")
-    for key, value in (config.get("rank_pattern") or {}).items():
-        said = value if re.match(rf"(.*\.)?({key})$", module) else said
-    for key, value in (config.get("alpha_pattern") or {}).items():
-        alpha = value if re.match(rf"(.*\.)?({key})$", module) else alpha
-    if said != rank or not isinstance(alpha, int | float):
+    """As PEFT computes it."""
+    said, alpha = (
+        _of_module(name, config, pattern, module, config.get(otherwise))
+        for pattern, otherwise in (("rank_pattern", "r"), ("alpha_pattern", "lora_alpha"))
+    )
+    if said != rank or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise ConfigError(
             f"lora_modules: {name} has rank {rank} in {module}, where its configuration says r: {said!r} and "
             f"lora_alpha: {alpha!r}; save it again"
         )
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _of_module(name: str, config: Mapping[str, Any], pattern: str, module: str, otherwise: Any) -> Any:
+    """Of patterns of how a module's name ends, the first that fits says it, as for PEFT."""
+    values = config.get(pattern) or {}
+    try:
+        return next(
+            (value for key, value in values.items() if re.match(rf"(.*\.)?({key})$", module)), otherwise
+        )
+    except (re.error, AttributeError) as error:
+        raise ConfigError(
+            f"lora_modules: {name} says {pattern}: {values!r}, which are no patterns of names ({error}); save it again"
+        ) from error

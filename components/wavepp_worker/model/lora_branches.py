@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import nn
 
 from wavepp_worker.errors import ConfigError, WaveppError
-from wavepp_worker.model.lora import WEIGHTS, LoraAdapter
+from wavepp_worker.model.lora import WEIGHTS, LoraAdapter, layer_of
 from wavepp_worker.model.wave_layout import current_wave
 
 
@@ -78,8 +78,17 @@ def attach_adapters(
         ConfigError: an adapter does not fit the model; names ``lora_modules``.
     """
     modules = dict(model.named_modules())
+    # Those of other stages have a place in this one's model.
+    there = {layer_of(f"{name}.") for name in modules}
     branches: dict[str, LoraBranch] = {}
     for adapter in adapters:
+        if (
+            beyond := next((name for name in adapter.pairs if layer_of(name) not in there), None)
+        ) is not None:
+            raise ConfigError(
+                f"lora_modules: {adapter.name} changes {beyond}, a layer that this model does not have; give one "
+                "that was trained on this model"
+            )
         with safe_open(adapter.path / WEIGHTS, framework="pt") as file:
             for name, pair in adapter.in_layers(layers).items():
                 linear = modules.get(name)
