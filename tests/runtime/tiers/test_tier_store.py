@@ -340,6 +340,8 @@ def test_the_tiers_of_a_rank(tmp_path: Path) -> None:
     for change in (
         {"model_id": "other"},
         {"dtype": "float16"},
+        {"kv_dtype": "fp8"},
+        {"kv_dtype": "fp8", "dtype": "float16"},
         {"layers": (4, 6)},
         {"ranks": 3},
         {"key_secret_id": "b"},

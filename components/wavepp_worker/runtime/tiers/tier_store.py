@@ -66,7 +66,8 @@ def open_tiers(config: RankConfig, windows: Sequence[tuple[WindowSpec, BlockMemo
         ConfigError: the host tier cannot be had, or ``DiskStore`` refuses a file.
     """
     first, end = config.layers
-    dtype = config.dtype if config.kv_dtype == "auto" else config.kv_dtype
+    # What is kept in FP8 was computed in a dtype all the same.
+    dtype = config.dtype if config.kv_dtype == "auto" else f"{config.kv_dtype} of {config.dtype}"
     fingerprint = (
         f"{config.model_id}, {dtype}, layers {first} to {end - 1}, "
         f"blocks of {config.block_size} tokens, rank {config.rank} of {config.ranks}, "
