@@ -97,7 +97,6 @@ SEVERAL_MODULES = {
             "runtime/client/rank_processes.py",
             "runtime/client/stats.py",
             "runtime/protocol/outbox.py",
-            "runtime/rank/build.py",
             "runtime/rank/loop_thread.py",
             "runtime/rank/main.py",
         ),

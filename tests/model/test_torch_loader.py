@@ -32,6 +32,22 @@ def partial(tmp_path: Path, tiny_model: Callable[[str], Path]) -> Callable[[str,
     return make
 
 
+@pytest.mark.parametrize("weight", [None, torch.ones(5, 64)])
+def test_weights_that_lack_or_have_other_shapes_are_refused_by_name(
+    weight: torch.Tensor | None, partial: Callable[[str, tuple[str, ...]], Path]
+) -> None:
+    directory, name = partial("llama", ("",)), "model.layers.1.self_attn.q_proj.weight"
+    weights = load_file(directory / "model.safetensors")
+    del weights[name]
+    save_file(
+        weights if weight is None else {**weights, name: weight},
+        directory / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(ConfigError, match=rf"^model: .* lacks or misshapes 1 weights, such as {name}$"):
+        load_stage(directory, range(1, 2), torch.float32, "cpu")
+
+
 @pytest.mark.parametrize(
     ("family", "layers", "kept"),
     [

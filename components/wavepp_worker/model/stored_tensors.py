@@ -42,7 +42,7 @@ class ExpandedTensor:
                 return packed(first, scale, (rows, columns), self._scheme.bits, zero, groups)
             if self._weight.form == "awq":
                 return awq(first, *others)
-        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+        except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
             raise ConfigError(
                 f"model: {self._name} cannot be computed from {', '.join(filter(None, self._weight.parts))}, as they "
                 f"do not fit together ({error}); download the model again"

@@ -78,9 +78,15 @@ def load_torch_stage(
             tensors = expanded_tensors(model_dir, scheme, stack)
             source = {"pretrained_model_name_or_path": None, "state_dict": tensors}
         model, report = Stage.from_pretrained(
-            config=config, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True, **source
+            config=config,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            output_loading_info=True,
+            # They are in the report, by their names.
+            ignore_mismatched_sizes=True,
+            **source,
         )
-    lacking = [*report["missing_keys"], *report["mismatched_keys"]]
+    lacking = [*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]
     if lacking:
         raise ConfigError(
             f"model: {model_dir} lacks or misshapes {len(lacking)} weights, such as {lacking[0]}"
