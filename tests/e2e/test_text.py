@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lora_adapters import make_adapter, merge
+from tests.support.rank_pids import ranks_of
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
@@ -17,6 +19,16 @@ pytestmark = pytest.mark.e2e
 LENGTHS = (1, 2, 3, 7, 15, 16, 17, 31, 64, 100, 127, 129, 200, 333, 500, 512, 777, 1024, 1500, 2500, 6000)
 KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
 """Tiny model: 6 layers, keys and values, 2 heads of 16, float32."""
+
+
+@pytest.fixture(scope="module")
+def adapters(ascii_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By the names that the graph has them under."""
+    root = tmp_path_factory.mktemp("adapters")
+    return {
+        name: make_adapter(root / name, ascii_model, seed=seed)
+        for seed, name in enumerate(("poet", "coder"), start=1)
+    }
 
 
 @pytest.fixture(
@@ -34,13 +46,17 @@ KV_BYTES_PER_TOKEN = 6 * 2 * 2 * 16 * 4
     ids=["pp2", "pp4"],
 )
 def graph(
-    request: pytest.FixtureRequest, start: Callable[..., ServedGraph], ascii_model: Path
+    request: pytest.FixtureRequest,
+    start: Callable[..., ServedGraph],
+    ascii_model: Path,
+    adapters: dict[str, Path],
 ) -> ServedGraph:
     return start(
         "graphs:disagg_wavepp",
         "--PrefillWorker.ServiceArgs.workers=1",
         f"--Common.model={ascii_model}",
         "--Common.dtype=float32",
+        "--Common.lora_modules=" + ",".join(f"{name}={path}" for name, path in adapters.items()),
         *request.param,
     )
 
@@ -120,4 +136,45 @@ def test_stop_strings_seeds_and_limits(graph: ServedGraph, reference: Reference)
     ]
     assert sampled[0] == sampled[1]
     assert sampled[0] != sampled[2]
+    graph.audit()
+
+
+def test_each_adapter_is_a_model_with_answers_and_a_cache_of_its_own(
+    graph: ServedGraph,
+    reference: Reference,
+    ascii_model: Path,
+    adapters: dict[str, Path],
+    tmp_path: Path,
+) -> None:
+    if len(ranks_of(graph.workers("PrefillWorker")[0]["pid"])) > 2:
+        pytest.skip("more ranks are no different for the frontend")
+    merged = {name: Reference(merge(tmp_path / name, ascii_model, path)) for name, path in adapters.items()}
+    models = {graph.running.model: reference, **merged}
+
+    def listed() -> set[str]:
+        return {each["id"] for each in graph.http.get("/v1/models").json()["data"]}
+
+    graph.running.wait_for(lambda: listed() == models.keys())
+    draw = random.Random(23)
+    shared = [draw.randrange(256) for _ in range(300)]
+    texts = {name: model.text(shared, 12) for name, model in models.items()}
+    assert len(set(texts.values())) == len(models)
+    for name, text in texts.items():
+        cold = graph.complete(shared, max_tokens=12, model=name)
+        assert (cold["model"], cold["choices"][0]["text"], cached(cold)) == (name, text, 0)
+    cases = [
+        (name, longer, model.text(longer, 12))
+        for name, model in models.items()
+        for longer in ([*shared, number, 2 * number] for number in range(2))
+    ]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        answers = pool.map(lambda case: graph.complete(case[1], max_tokens=12, model=case[0]), cases)
+        for (name, _, expected), warm in zip(cases, answers, strict=True):
+            assert warm["choices"][0]["text"] == expected, name
+            assert cached(warm) > len(shared) - 18
+    chat = graph.post(
+        "/v1/chat/completions", model="poet", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
+    )
+    assert (chat.status_code, chat.json()["model"]) == (200, "poet"), chat.text
+    assert graph.post("/v1/completions", prompt=shared, model="painter").status_code == 404
     graph.audit()

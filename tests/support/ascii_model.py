@@ -1,4 +1,4 @@
-"""A tiny Llama that only answers printable ASCII, one byte a token, so that text shows its tokens."""
+"""A tiny model that only answers printable ASCII, one byte a token, so that text shows its tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 from tests.support import tiny_models
 
 
-def make_ascii_model(directory: Path) -> Path:
-    """Write it into ``directory``, and return that."""
-    tiny_models.make_model(directory, "llama")
+def make_ascii_model(directory: Path, family: str = "llama") -> Path:
+    """Write one of a family of ``tiny_models`` into ``directory``, and return that."""
+    tiny_models.make_model(directory, family, tie_word_embeddings=False)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     weights = load_file(directory / "model.safetensors")
     printable = {tokenizer.convert_tokens_to_ids(chr(code)) for code in range(33, 127)}

@@ -1,0 +1,173 @@
+"""Graphs of models with layers of other kinds, of KV in FP8, and of several replicas with adapters."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.ascii_model import make_ascii_model
+from tests.support.graph_process import REPOSITORY, serve_graph
+from tests.support.lora_adapters import make_adapter, merge
+from tests.support.rank_pids import ranks_of
+from tests.support.reference import Reference
+from tests.support.served_graph import ServedGraph
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+
+# A prompt of whole blocks leaves its snapshot at its end, where it cannot itself be resumed.
+LENGTHS = (1, 2, 15, 16, 17, 33, 100, 333, 1025, 1500, 2500)
+ANSWER = 12
+
+
+@contextmanager
+def served(model: Path, *words: str, replicas: int = 1) -> Iterator[ServedGraph]:
+    """A graph in float32, stopped at the end: one at a time needs little memory."""
+    command = [
+        f"--Common.model={model}",
+        "--Common.dtype=float32",
+        f"--PrefillWorker.ServiceArgs.workers={replicas}",
+        *words,
+    ]
+    with (
+        serve_graph("graphs:disagg_wavepp", *command, cwd=REPOSITORY) as running,
+        httpx.Client(base_url=running.base_url, timeout=120) as client,
+    ):
+        yield ServedGraph(running, client)
+
+
+def prompts(seed: int, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(256) for _ in range(length)] for length in lengths]
+
+
+def text(answer: dict[str, Any]) -> str:
+    return answer["choices"][0]["text"]
+
+
+def cached(answer: dict[str, Any]) -> int:
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def at_once(graph: ServedGraph, asked: Sequence[list[int]]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(lambda prompt: graph.complete(prompt, max_tokens=ANSWER), asked))
+
+
+def kill_a_rank(graph: ServedGraph) -> None:
+    """The last one of a replica; returns when the replica is back."""
+    [worker] = graph.workers("PrefillWorker")
+    os.kill(ranks_of(worker["pid"])[-1], signal.SIGKILL)
+
+    def back() -> bool:
+        [entry] = graph.workers("PrefillWorker")
+        return bool(entry["restarts"] == worker["restarts"] + 1 and entry["ready"])
+
+    graph.running.wait_for(back, 120)
+    graph.running.wait_for(
+        lambda: graph.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200, 60
+    )
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "kimi_linear", "gemma3_text"])
+def test_greedy_text_equals_generate_cold_warm_at_once_and_after_a_rank_died(
+    family: str, tmp_path: Path
+) -> None:
+    model = make_ascii_model(tmp_path / family, family)
+    reference, asked = Reference(model), prompts(5)
+    expected = [reference.text(prompt, ANSWER) for prompt in asked]
+    longer = [[*prompt, *prompt[::-1]][: len(prompt) + 50] for prompt in asked[4:]]
+    with served(
+        model, "--PrefillWorker.max_num_batched_tokens=200", "--PrefillWorker.host_kv_tokens=4096"
+    ) as graph:
+        for reused in (False, True):
+            for prompt, answer in zip(asked, expected, strict=True):
+                said = graph.complete(prompt, max_tokens=ANSWER)
+                assert text(said) == answer, f"{len(prompt)} tokens, {reused=}"
+                assert cached(said) > len(prompt) - 18 if reused else cached(said) == 0
+        for prompt, said in zip(longer, at_once(graph, longer), strict=True):
+            assert text(said) == reference.text(prompt, ANSWER), f"{len(prompt)} tokens, at once"
+            assert cached(said) > len(prompt) - 50 - 18
+        graph.audit()
+        kill_a_rank(graph)
+        assert [text(said) for said in at_once(graph, asked)] == expected
+        graph.audit()
+
+
+def test_kv_in_fp8_answers_alike_however_much_of_it_is_reused(
+    ascii_model: Path, reference: Reference
+) -> None:
+    asked = prompts(9)
+    longer = [[*prompt, *range(40)] for prompt in asked[4:]]
+    with served(ascii_model, "--Common.kv_dtype=fp8") as graph:
+        [prefill], [decode] = graph.workers("PrefillWorker"), graph.workers("DecodeWorker")
+        cold = [graph.complete(prompt, max_tokens=ANSWER) for prompt in asked]
+        # Each head's keys and values of a token: 16 numbers and a scale.
+        received = graph.metric(decode, "wavepp_decode_kv_received_bytes_total")
+        assert received == sum(LENGTHS) * 6 * 2 * 2 * (16 + 4)
+        warm = at_once(graph, asked)
+        assert [text(said) for said in warm] == [text(said) for said in cold]
+        assert all(cached(said) > len(prompt) - 18 for prompt, said in zip(asked, warm, strict=True))
+        reusing = at_once(graph, longer)
+        assert all(cached(said) > len(prompt) - 40 - 18 for prompt, said in zip(longer, reusing, strict=True))
+        graph.audit()
+        assert graph.control(prefill, "clear_kv_blocks")["status"] == "ok"
+        anew = [graph.complete(prompt, max_tokens=ANSWER) for prompt in longer]
+        assert all(cached(said) == 0 for said in anew)
+        assert [text(said) for said in reusing] == [text(said) for said in anew]
+    first = [text(said)[0] == reference.text(prompt, 1) for prompt, said in zip(asked, cold, strict=True)]
+    assert sum(first) > len(first) / 2
+
+
+def test_a_router_knows_which_replica_has_a_prefix_of_which_adapter(
+    ascii_model: Path, reference: Reference, tmp_path: Path
+) -> None:
+    paths = {
+        name: make_adapter(tmp_path / name, ascii_model, seed=seed)
+        for seed, name in enumerate(("poet", "coder"))
+    }
+    models = {ascii_model.name: reference} | {
+        name: Reference(merge(tmp_path / f"merged {name}", ascii_model, path)) for name, path in paths.items()
+    }
+    cases = [(name, prompt) for name in models for prompt in prompts(31, [400] * 6)]
+    expected = [models[name].text(prompt, ANSWER) for name, prompt in cases]
+    longer = [models[name].text([*prompt, *range(20)], ANSWER) for name, prompt in cases]
+    with served(
+        ascii_model,
+        "--Common.lora_modules=" + ",".join(f"{name}={path}" for name, path in paths.items()),
+        # Else the router counts what it foretells as heard.
+        "--Frontend.router_predicted_ttl_secs=null",
+        replicas=2,
+    ) as graph:
+
+        def listed() -> set[str]:
+            return {each["id"] for each in graph.http.get("/v1/models").json()["data"]}
+
+        def ask(name: str, prompt: list[int]) -> dict[str, Any]:
+            wanted = {"extra_fields": ["worker_id", "timing"]}
+            return graph.complete(prompt, max_tokens=ANSWER, model=name, nvext=wanted)
+
+        def by(said: dict[str, Any]) -> int:
+            return said["nvext"]["worker_id"]["prefill_worker_id"]
+
+        graph.running.wait_for(lambda: listed() == models.keys())
+        homes = []
+        for (name, prompt), answer in zip(cases, expected, strict=True):
+            said = ask(name, prompt)
+            assert (text(said), cached(said)) == (answer, 0), name
+            homes.append(by(said))
+        assert len(set(homes)) == 2
+        for (name, prompt), home, answer in zip(cases, homes, longer, strict=True):
+            said = ask(name, [*prompt, *range(20)])
+            assert text(said) == answer, name
+            assert (by(said), cached(said)) == (home, 400), name
+            assert said["nvext"]["timing"]["kv_hit_rate"] > 0.9
+        graph.audit()
