@@ -107,7 +107,7 @@ def test_wider_host_is_served_when_asked(start_sample: Starter) -> None:
     with start_sample("--host", "0.0.0.0") as graph:
         graph.wait_ready()
         assert graph.base_url.startswith("http://127.0.0.1:")
-        assert listening([graph.processes("Frontend")[0]["pid"]]) >= {"0.0.0.0"}
+        graph.wait_for(lambda: "0.0.0.0" in listening([graph.processes("Frontend")[0]["pid"]]), 10)
         assert listening([entry["pid"] for entry in graph.processes("Prefill")]) <= {"127.0.0.1", "::1"}
         assert complete(graph, 2).status_code == 200
         assert graph.stop() == 0

@@ -211,7 +211,7 @@ class FakeBootstrap:
         self.room(room).failure = message
         self.room(room).settled.set()
 
-    def pending(self) -> int:
+    def awaited(self) -> int:
         return 0
 
     def close(self) -> None:

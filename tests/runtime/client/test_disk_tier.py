@@ -122,7 +122,7 @@ def gone(engine: PrefillEngine, folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("damages", [(flip, cut_off), (gone, full)])
+@pytest.mark.parametrize("damages", [pytest.param((flip, cut_off), marks=pytest.mark.soak), (gone, full)])
 def test_damage_while_running_costs_computations_and_nothing_else(
     tiny_llama: Path,
     reference: Reference,
