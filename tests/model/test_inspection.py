@@ -97,3 +97,13 @@ def test_what_cannot_be_looked_at_is_refused(bare: Callable, tmp_path: Path) -> 
     timed = write_timed_model(tmp_path / "timed", timed_model())
     with pytest.raises(ConfigError, match="timed model"):
         inspect_model(timed)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"hidden_size": -1}, {"vocab_size": 10**30}, {"hidden_act": "x"}, {"num_key_value_heads": 0}]
+)
+def test_sizes_of_which_no_model_can_be_are_refused(changes: dict[str, object], bare: Callable) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model: transformers \S+ cannot (build a llama of these sizes|read)"
+    ):
+        inspect_model(bare("llama", **changes))

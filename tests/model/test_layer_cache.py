@@ -85,9 +85,15 @@ def test_recurrent_layers_keep_a_state_of_a_prompt_and_nothing_of_a_token() -> N
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({**LLAMA_8B, "layer_types": ["full_attention", "wavelet"]}, "kind wavelet are not supported"),
-        ({**LLAMA_8B, "layer_types": ["indexed_attention"]}, "kind indexed_attention are not supported"),
-        ({**LLAMA_8B, "layer_types": ["linear_attention"]}, "kind linear_attention are not supported"),
+        (
+            {**LLAMA_8B, "layer_types": ["full_attention"] * 31 + ["wavelet"]},
+            "kind wavelet are not supported",
+        ),
+        ({**LLAMA_8B, "layer_types": ["indexed_attention"] * 32}, "kind indexed_attention are not supported"),
+        ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "kind linear_attention are not supported"),
+        ({**LLAMA_8B, "layer_types": ["full_attention"] * 10**6}, "layer_types are not 32 names"),
+        ({**LLAMA_8B, "layer_types": [None] * 32}, "layer_types are not 32 names"),
+        ({**LLAMA_8B, "layer_types": 0}, "layer_types are not 32 names"),
         ({**QWEN3_NEXT, "linear_key_head_dim": None}, "linear_key_head_dim: None"),
         ({**LLAMA_8B, "num_key_value_heads": None}, "num_key_value_heads: None"),
         ({**LLAMA_8B, "num_hidden_layers": "many"}, "num_hidden_layers: 'many'"),

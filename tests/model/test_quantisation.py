@@ -95,3 +95,18 @@ def test_plain_checkpoints_are_taken_as_they_are() -> None:
     }
     with pytest.raises(ConfigError, match=r"a\.weight is stored as I8 and has no scale beside it"):
         stored_weights(Scheme("fp8"), {"a.weight": entry("I8", 4, 8)})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "fp8",
+        5,
+        ["fp8"],
+        {"quant_method": "fp8", "weight_block_size": [128]},
+        compressed("pack-quantized") | {"config_groups": [1]},
+    ],
+)
+def test_what_is_no_scheme_is_refused(said: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^model: its quantization_config cannot be read \("):
+        scheme_of({"quantization_config": said})

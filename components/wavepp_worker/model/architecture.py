@@ -143,10 +143,16 @@ def outline(config: Any) -> Outline:
     """Measure a model built without memory.
 
     Raises:
-        ConfigError: it has parts besides embedding, layers, final norm and head.
+        ConfigError: it has parts besides embedding, layers, final norm and head, or sizes of which no model can be.
     """
-    with torch.device("meta"):
-        model: Any = model_class(config)(config)
+    try:
+        with torch.device("meta"):
+            model: Any = model_class(config)(config)
+    except Exception as error:  # whatever sizes that cannot be make foreign code raise
+        raise ConfigError(
+            f"model: transformers {transformers.__version__} cannot build a {config.model_type} of these sizes "
+            f"({' '.join(str(error).split()) or type(error).__name__}); compare config.json with the original"
+        ) from error
     decoder, embedding, head = model.base_model, model.get_input_embeddings(), model.get_output_embeddings()
     layers = getattr(decoder, "layers", None)
     if decoder is model or head is None or not isinstance(layers, nn.ModuleList):

@@ -141,6 +141,10 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
         given = (
             _hybrid(config, layers) or ["full_attention" if window is None else "sliding_attention"] * layers
         )
+    if not isinstance(given, list | tuple) or len(given) != layers or {*map(type, given)} != {str}:
+        raise ConfigError(
+            f"model: the configuration's layer_types are not {layers} names (num_hidden_layers)"
+        )
     latent = config("kv_lora_rank") is not None
     indexed = config("index_topk") is not None
     indexers = config("indexer_types") or ["full"] * layers

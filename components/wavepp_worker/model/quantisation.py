@@ -60,6 +60,15 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     said = config.get("quantization_config")
     if not said:
         return None
+    try:
+        return _named(said)
+    except (AttributeError, TypeError, ValueError, LookupError) as error:
+        raise ConfigError(
+            f"model: its quantization_config cannot be read ({error}); download config.json again"
+        ) from error
+
+
+def _named(said: Mapping[str, Any]) -> Scheme:
     method = str(said.get("quant_method"))
     block = said.get("weight_block_size")
     if method == "fp8":
