@@ -39,7 +39,10 @@ def test_what_has_too_little_time_to_end_is_told_so(
         async with proxied() as (frontend, proxy, client):
             ended = asyncio.Event()
             frontend.script = [[ONE, None], [None]]
-            stream, silent = (asyncio.create_task(client.ask()) for _ in range(2))
+            begun = asyncio.Event()
+            stream = asyncio.create_task(client.ask(begun))
+            await asyncio.wait_for(begun.wait(), 10)
+            silent = asyncio.create_task(client.ask())
             while frontend.asked < 2:
                 await asyncio.sleep(0.01)
             order = FrontendStop(proxy.upstream, 60 if hurry else 0.5)

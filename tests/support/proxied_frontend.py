@@ -51,9 +51,13 @@ class Client:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self._url = session, url
 
-    async def ask(self) -> tuple[int, str]:
+    async def ask(self, begun: asyncio.Event | None = None) -> tuple[int, str]:
+        """Status and body. ``begun`` is set once the first piece of the body is here."""
         async with self._session.post(f"{self._url}/v1/completions", json={"prompt": "a"}) as answer:
-            return answer.status, await answer.text()
+            first = await answer.content.readany()
+            if begun is not None:
+                begun.set()
+            return answer.status, (first + await answer.content.read()).decode()
 
 
 @asynccontextmanager
