@@ -23,6 +23,7 @@ def test_experts_cost_what_a_token_meets(tiny_moe: Path, tiny_mla: Path) -> None
     [
         ({"model_type": "nothing_known"}, "does not know the architecture nothing_known"),
         ({"auto_map": {}, "model_type": "nothing_known"}, "cannot read the configuration"),
+        ({"model_type": []}, r"says model_type: \[\], where a name belongs"),
         ({"model_type": "t5"}, "t5 is not supported, as it is an encoder-decoder"),
         ({"model_type": "bert"}, "bert is not supported"),
         ({"model_type": "gpt2"}, "gpt2 is not supported"),

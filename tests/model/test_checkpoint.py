@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -53,11 +55,38 @@ def test_missing_files_are_named(copy: Path, tmp_path: Path) -> None:
     (copy / "model.safetensors").write_bytes(weights[:-100])
     refused(copy, "download it again")
     (copy / "model.safetensors").write_bytes(b"nonsense" * 20)
-    refused(copy, "not a safetensors file")
+    refused(copy, "not a whole safetensors file")
     (copy / "model.safetensors").unlink()
     refused(copy, "no safetensors weights")
     (copy / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
     refused(copy, "1 are missing .part-1")
+    for named in (["a"], {"a": 5}, {"a": "../part-1.safetensors"}, {"a": "/part-1.safetensors"}):
+        (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+        refused(copy, "does not name files in")
     (copy / "config.json").write_text("{")
     (copy / "model.safetensors").write_bytes(weights)
     refused(copy, "cannot be read as JSON")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "F13"},
+        {"dtype": None},
+        {"shape": 5},
+        {"shape": [-64, -64]},
+        {"shape": [640, 64]},
+        {"data_offsets": [-5, 10]},
+        {"data_offsets": [5]},
+    ],
+)
+def test_headers_that_no_file_can_have_are_refused(copy: Path, changes: dict[str, Any]) -> None:
+    file = copy / "model.safetensors"
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["model.norm.weight"].update(changes)
+    written = json.dumps(header).encode()
+    file.write_bytes(len(written).to_bytes(8, "little") + written + content[end:])
+    with pytest.raises(ConfigError, match=r"^model: .* is not a whole safetensors file \("):
+        read_model_info(copy)

@@ -46,6 +46,10 @@ def test_an_adapter_says_what_it_adds_to_which_layers(tiny_llama: Path, tmp_path
     [
         ({"peft_type": "IA3"}, "is a IA3 adapter; only LORA"),
         ({"use_dora": True}, "has DoRA, which is not supported"),
+        (
+            {"use_qalora": True},
+            "has inputs that are averaged over groups .use_qalora., which is not supported",
+        ),
         ({"modules_to_save": ["lm_head"]}, "has modules that are trained whole"),
         ({"bias": "all"}, "changes biases"),
         ({"target_parameters": ["experts.gate_up_proj"]}, "has parameters that are no linear layers'"),

@@ -16,17 +16,26 @@ def compressed(form: str, *weights: dict[str, Any]) -> dict[str, Any]:
     ("said", "scheme"),
     [
         (None, None),
-        ({"quant_method": "fp8", "weight_block_size": [128, 64]}, Scheme("fp8", (128, 64))),
+        ({"quant_method": "fp8", "weight_block_size": [128, 64]}, Scheme("fp8", ((128, 64),))),
         ({"quant_method": "fp8"}, Scheme("fp8")),
         (
-            compressed("pack-quantized", {"type": "int", "num_bits": 4}),
-            Scheme("compressed-tensors", bits=4),
+            compressed("pack-quantized", {"type": "int", "num_bits": 4, "group_size": 32}),
+            Scheme("compressed-tensors", ((1, 32),), 4),
         ),
         (
-            compressed("mixed-precision", {"type": "int", "num_bits": 4}, {"type": "float", "num_bits": 8}),
-            Scheme("compressed-tensors", bits=4),
+            compressed(
+                "mixed-precision",
+                {"type": "int", "num_bits": 4, "strategy": "channel", "group_size": None},
+                {"type": "float", "num_bits": 8},
+                {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [128, 64]},
+            ),
+            Scheme("compressed-tensors", ((1, 0), (0, 0), (128, 64)), 4),
         ),
-        ({"quant_method": "awq", "bits": 4, "version": "GEMM"}, Scheme("awq")),
+        (
+            {"quant_method": "awq", "bits": 4, "version": "GEMM", "group_size": 64},
+            Scheme("awq", ((1, 64),), 4),
+        ),
+        ({"quant_method": "awq", "group_size": -1}, Scheme("awq", ((1, 0),), 4)),
     ],
 )
 def test_schemes_are_told_from_the_configuration(said: dict[str, Any] | None, scheme: Scheme | None) -> None:
@@ -104,6 +113,9 @@ def test_plain_checkpoints_are_taken_as_they_are() -> None:
         5,
         ["fp8"],
         {"quant_method": "fp8", "weight_block_size": [128]},
+        {"quant_method": "fp8", "weight_block_size": [0, 128]},
+        {"quant_method": "awq", "group_size": 0},
+        compressed("pack-quantized", {"type": "int", "num_bits": 4, "strategy": "group"}),
         compressed("pack-quantized") | {"config_groups": [1]},
     ],
 )

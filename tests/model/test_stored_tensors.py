@@ -114,7 +114,9 @@ def test_what_does_not_fit_together_is_refused_by_its_name(
     name = "model.layers.0.mlp.up_proj.weight"
     tensors[f"{name}_scale_inv"] = torch.ones(5, 5)
     save_file(tensors, stored / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=rf"^model: {name} cannot be computed from .* 5 equal blocks"):
+    with pytest.raises(
+        ConfigError, match=rf"^model: {name} cannot be computed from .*scales are .5, 5., where"
+    ):
         load_stage(stored, range(1), torch.bfloat16, "cpu")
     load_stage(stored, range(1, 2), torch.bfloat16, "cpu")
     tensors[f"{name}_scale_inv"] = torch.ones(0, 5)

@@ -121,7 +121,7 @@ SCHEMES: dict[str, tuple[Callable[[str, torch.Tensor], tuple[Tensors, torch.Tens
         {
             "quant_method": "compressed-tensors",
             "format": "float-quantized",
-            "config_groups": _groups(type="float", num_bits=8),
+            "config_groups": _groups(type="float", num_bits=8, strategy="channel"),
         },
     ),
     "pack-quantized": (

@@ -96,6 +96,10 @@ def known_config(model_dir: Path) -> Any:
     """
     said = read_json(model_dir / "config.json")
     model_type = said.get("model_type")
+    if model_type is not None and not isinstance(model_type, str):
+        raise ConfigError(
+            f"model: {model_dir}/config.json says model_type: {model_type!r}, where a name belongs; download it again"
+        )
     if model_type is not None and model_type not in CONFIG_MAPPING_NAMES and "auto_map" not in said:
         raise ConfigError(
             f"model: transformers {transformers.__version__} does not know the architecture {model_type}, which "
@@ -204,6 +208,12 @@ def _met_by_one_token(layer: nn.Module, config: Any) -> float:
         None,
     )
     chosen = getattr(config, "num_experts_per_tok", None)
+    for number in (experts, chosen):
+        if number is not None and (not isinstance(number, int) or number < 0):
+            raise ConfigError(
+                f"model: the configuration routes each token to {chosen!r} of {experts!r} experts; both are whole "
+                "numbers, so compare config.json with the original"
+            )
     share = chosen / experts if experts and chosen else 1.0
     return sum(p.numel() * (share if ".experts." in name else 1.0) for name, p in layer.named_parameters())
 

@@ -9,7 +9,7 @@ is said here. A new kind is a function and a line in ``_KINDS``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -148,6 +148,10 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
     latent = config("kv_lora_rank") is not None
     indexed = config("index_topk") is not None
     indexers = config("indexer_types") or ["full"] * layers
+    if not isinstance(indexers, list | tuple) or len(indexers) != layers:
+        raise ConfigError(
+            f"model: the configuration's indexer_types are not {layers} names (num_hidden_layers)"
+        )
     kinds = []
     for layer, name in enumerate(given):
         kind = name
@@ -169,10 +173,17 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
 
 def _hybrid(config: Lookup, layers: int) -> list[str] | None:
     """Types of layers as files of two families say them, in place of ``layer_types``; None if they do not."""
-    if (every := config("full_attention_interval")) is not None:
+    if config("full_attention_interval") is not None:
+        every = _said(config, "full_attention_interval")
         attend = set(range(every - 1, layers, every))
-    elif (said := config("linear_attn_config")) is not None:
-        attend = {number - 1 for number in said["full_attn_layers"]}
+    elif config("linear_attn_config") is not None:
+        numbers = _nested(config).get("full_attn_layers")
+        if not isinstance(numbers, list | tuple) or {*map(type, numbers)} - {int}:
+            raise ConfigError(
+                f"model: the configuration's linear_attn_config says full_attn_layers: {numbers!r}; they are numbers "
+                "of layers"
+            )
+        attend = {number - 1 for number in numbers}
     else:
         return None
     return ["full_attention" if layer in attend else "linear_attention" for layer in range(layers)]
@@ -211,7 +222,7 @@ def _delta_net(config: Lookup, layer: int, kind: str) -> LayerCache:
 def _kimi_delta(config: Lookup, layer: int, kind: str) -> LayerCache:
     """Kimi's: as gated DeltaNet, with as many heads of keys as of values, and all of one dim."""
     del layer
-    nested = config("linear_attn_config") or {}
+    nested = _nested(config)
 
     def said(key: str, in_files: str) -> int:
         return _said(nested.get, in_files) if in_files in nested else _said(config, key)
@@ -219,6 +230,15 @@ def _kimi_delta(config: Lookup, layer: int, kind: str) -> LayerCache:
     heads, dim = said("linear_num_heads", "num_heads"), said("linear_head_dim", "head_dim")
     kernel = said("linear_conv_kernel_dim", "short_conv_kernel_size")
     return _state(kind, (heads, dim, dim), 3 * heads * dim, kernel)
+
+
+def _nested(config: Lookup) -> Mapping[str, Any]:
+    said = config("linear_attn_config")
+    if said is not None and not isinstance(said, Mapping):
+        raise ConfigError(
+            f"model: the configuration says linear_attn_config: {said!r}, where an object belongs"
+        )
+    return said or {}
 
 
 def _state(kind: str, matrices: tuple[int, ...], channels: int, kernel: int) -> LayerCache:

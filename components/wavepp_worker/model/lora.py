@@ -21,6 +21,7 @@ _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.(?:default\.)?weight
 _OF_A_LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
 _WITHOUT = {
     "use_dora": "DoRA",
+    "use_qalora": "inputs that are averaged over groups (use_qalora)",
     "modules_to_save": "modules that are trained whole (modules_to_save)",
     "lora_bias": "biases of its own (lora_bias)",
     "fan_in_fan_out": "transposed weights (fan_in_fan_out)",

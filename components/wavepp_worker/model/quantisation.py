@@ -20,18 +20,23 @@ _PACKED = ("_packed", "_scale", "_shape", "_zero_point", "_g_idx")
 _AWQ = ("qweight", "scales", "qzeros")
 
 
+Block = tuple[int, int]
+"""Rows and columns of a weight that share a scale; 0 for all of them."""
+TENSOR, ROW = (0, 0), (1, 0)
+
+
 @dataclass(frozen=True)
 class Scheme:
     """How a checkpoint's weights are quantised.
 
     Attributes:
         method: as ``quantization_config`` names it: ``fp8``, ``compressed-tensors`` or ``awq``.
-        block: rows and columns of a weight that share a scale, where the configuration says so.
+        blocks: that a scale may be of; each weight has its scales in one of these ways.
         bits: of a number that is packed with others.
     """
 
     method: str
-    block: tuple[int, int] | None = None
+    blocks: tuple[Block, ...] = (TENSOR, ROW)
     bits: int = 8
 
 
@@ -70,9 +75,9 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
 
 def _named(said: Mapping[str, Any]) -> Scheme:
     method = str(said.get("quant_method"))
-    block = said.get("weight_block_size")
     if method == "fp8":
-        return Scheme(method, None if block is None else (int(block[0]), int(block[1])))
+        block = said.get("weight_block_size")
+        return Scheme(method) if block is None else Scheme(method, (_block(block),))
     if method == "compressed-tensors":
         groups = list((said.get("config_groups") or {}).values())
         formats = {
@@ -84,18 +89,42 @@ def _named(said: Mapping[str, Any]) -> Scheme:
         # Groups of 8-bit floats beside integers are not packed.
         bits = {int(each.get("num_bits", 8)) for each in weights if each.get("type") == "int"} or {8}
         if not unknown and len(bits) == 1 and bits <= _BITS:
-            return Scheme(method, bits=bits.pop())
+            blocks = tuple(dict.fromkeys(map(_block_of, weights))) or (TENSOR, ROW)
+            return Scheme(method, blocks, bits.pop())
         unknown = unknown or [f"{', '.join(formats)} with {' and '.join(map(str, sorted(bits)))} bits"]
         method = f"{method} in the format {unknown[0]}"
     elif method == "awq":
         version = str(said.get("version", "gemm")).lower()
         if (version, said.get("bits", 4)) == ("gemm", 4):
-            return Scheme(method)
+            return Scheme(method, (_group(said.get("group_size", 128)),), 4)
         method = f"awq of version {version} with {said.get('bits', 4)} bits"
     raise ConfigError(
         f"model: its weights are quantised as {method}, which cannot be undone here; {_KNOWN} can, so choose a "
         "checkpoint in one of these, or one that is not quantised"
     )
+
+
+def _block_of(weights: Mapping[str, Any]) -> Block:
+    """Of a group of compressed-tensors; what it leaves out is what its authors take for it."""
+    group, block = weights.get("group_size"), weights.get("block_structure")
+    strategy = weights.get("strategy")
+    if strategy is None:
+        strategy = "tensor" if group is None else "channel" if group == -1 else "group"
+    if strategy == "block":
+        return _block(block)
+    return TENSOR if strategy == "tensor" else ROW if strategy == "channel" else _group(group)
+
+
+def _group(columns: Any) -> Block:
+    """Of a group of columns in a row; -1 for the whole row."""
+    return ROW if columns == -1 else _block((1, columns))
+
+
+def _block(said: Any) -> Block:
+    rows, columns = said
+    if not all(isinstance(each, int) and each > 0 for each in (rows, columns)):
+        raise ValueError(f"scales of {rows!r} rows and {columns!r} columns")
+    return rows, columns
 
 
 def stored_weights(

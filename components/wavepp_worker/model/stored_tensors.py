@@ -35,14 +35,17 @@ class ExpandedTensor:
         try:
             if self._weight.form == "scaled":
                 scale, zero = others
-                return scaled(first, scale, zero, self._scheme.block)
+                return scaled(first, scale, zero, self._scheme.blocks)
             if self._weight.form == "packed":
                 scale, shape, zero, groups = others
                 rows, columns = shape.tolist()
-                return packed(first, scale, (rows, columns), self._scheme.bits, zero, groups)
+                return packed(
+                    first, scale, (rows, columns), self._scheme.bits, zero, groups, self._scheme.blocks
+                )
             if self._weight.form == "awq":
-                return awq(first, *others)
-        except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+                scale, zeros = others
+                return awq(first, scale, zeros, self._scheme.blocks)
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise ConfigError(
                 f"model: {self._name} cannot be computed from {', '.join(filter(None, self._weight.parts))}, as they "
                 f"do not fit together ({error}); download the model again"
