@@ -76,7 +76,9 @@ def test_who_has_no_room_and_who_is_behind_it_is_told(engine: PrefillEngine) -> 
     assert engine.why("large") == []
 
 
-def test_a_rank_whose_vote_is_missing_is_named(engine: PrefillEngine) -> None:
+def test_a_rank_whose_vote_is_missing_is_named(
+    engine: PrefillEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0's WAVE thread answers while it waits for that vote, and forgets nothing that it was told meanwhile."""
     stop(engine.rank_pids[1])
     try:
@@ -87,6 +89,12 @@ def test_a_rank_whose_vote_is_missing_is_named(engine: PrefillEngine) -> None:
         later = engine.submit(PrefillRequest.of("later", prompt(5, 40)))
         [found] = engine.why("later")
         assert (found.state, found.ranks) == ("queued", (1,))
+        monkeypatch.setattr("wavepp_worker.runtime.client.engine.ANSWER_SECONDS", 0.5)
+        state = engine.dump_state()
+        assert (state["round"]["missing_votes"], state["silent_ranks"]) == ([1], [1])
+        assert [each["rank"] for each in state["ranks"]] == [0], (
+            "one that goes on is heard, also within a round"
+        )
     finally:
         os.kill(engine.rank_pids[1], signal.SIGCONT)
     assert first.result(60).prompt_tokens == later.result(60).prompt_tokens == 40

@@ -12,7 +12,7 @@ from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
-from wavepp_worker.runtime.protocol.commands import Command, Explain, Stop
+from wavepp_worker.runtime.protocol.commands import Command, Dump, Explain, Stop
 from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Heartbeat
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -22,6 +22,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.message import encode
+from wavepp_worker.runtime.protocol.rank_state import RankState
 from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Claim, Plan, Tally, Vote
 from wavepp_worker.runtime.protocol.whereabouts import Queued
@@ -197,6 +198,9 @@ def test_questions_are_answered_while_a_vote_is_missing_and_other_commands_wait_
     assert [(each.request_id, type(each)) for each in answer.requests] == [("a", Queued)]
     assert bench.to_loop.socket.poll(10_000)
     assert Explain(question_id=5, request_ids=("a", "b")) in bench.to_loop.take(), "LOOP answers for itself"
+    bench.command(Dump(dump_id=6))
+    wait_until(lambda: bench.leader.events.of(RankState))
+    assert rounds.receive(WAIT) == Dump(dump_id=6), "the others are asked as well"
     rounds.send(Vote(round_id=0, rank=1, endpoints=(0,)))
     assert isinstance(rounds.receive(WAIT), Tally)
     plan = rounds.receive(WAIT)

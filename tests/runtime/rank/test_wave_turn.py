@@ -11,7 +11,7 @@ from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
-from wavepp_worker.runtime.protocol.commands import Abort, Audit, Clear, Command, Stop, Submit
+from wavepp_worker.runtime.protocol.commands import Abort, Audit, Clear, Command, Dump, Stop, Submit
 from wavepp_worker.runtime.protocol.events import (
     Admitted,
     AuditReport,
@@ -29,6 +29,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     LaneProgress,
     RequestsWaiting,
 )
+from wavepp_worker.runtime.protocol.rank_state import RankState
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim, Plan, Tally, Vote
 from wavepp_worker.runtime.rank.wave_turn import FollowerWave, LeaderWave, LeaderWaveEffects
@@ -413,6 +414,18 @@ def test_a_tally_has_to_come_in_time_and_a_plan_has_not() -> None:
         wave.turn(None, 1e6 + 5.0)
     wave.turn(tally_of(vote), 1e6 + 5.0)
     assert wave.due() == float("inf")
+
+
+def test_a_follower_says_what_it_holds_at_any_time_and_goes_on_where_it_was() -> None:
+    wave, books = follower()
+    request = PrefillRequest.of("a", list(range(10)))
+    vote = wave.turn(Plan(round_id=0, arrivals=(arrival_of(request),), hint=("a",)), 0.0).vote
+    assert wave.turn(Dump(dump_id=3), 0.0).vote is None
+    [state] = books.events.of(RankState)
+    assert (state.dump_id, state.rank, [each.request_id for each in state.requests]) == (3, 1, ["a"])
+    wave.turn(tally_of(vote), 0.0)
+    wave.turn(Dump(dump_id=4), 0.0)
+    assert [each.dump_id for each in books.events.of(RankState)] == [3, 4]
 
 
 def test_a_follower_leaves_when_the_round_that_says_so_is_over() -> None:

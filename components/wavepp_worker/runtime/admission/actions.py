@@ -68,12 +68,14 @@ class RoundActions:
         self._voted = self.timeline.now()
         return Vote(round_id=plan.round_id, rank=self.rank, endpoints=endpoints, claims=tuple(claims))
 
+    def dump(self, dump: Dump) -> None:
+        """Tell the engine what this rank holds; at any time, also between a vote and its outcome."""
+        self.reports.send(rank_state(dump.dump_id, self.requests, self.cache, self.reports))
+
     def _do(self, task: RankTask) -> None:
         match task:
             case Audit():
                 self.reports.audit(task.audit_id)
-            case Dump():
-                self.reports.send(rank_state(task.dump_id, self.requests, self.cache, self.reports))
             case StartProfile():
                 error = ""
                 try:

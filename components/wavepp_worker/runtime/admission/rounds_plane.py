@@ -10,6 +10,7 @@ import zmq
 
 from wavepp_worker.errors import EngineDead, PositionMismatch
 from wavepp_worker.runtime.protocol.codec import Codec
+from wavepp_worker.runtime.protocol.commands import Dump
 from wavepp_worker.runtime.protocol.message import encode
 from wavepp_worker.runtime.protocol.rounds import Plan, RoundMessage, Tally, Vote
 
@@ -42,7 +43,7 @@ class LeaderRounds:
             socket.bind(address)
             self._sockets.append(socket)
 
-    def broadcast(self, message: Plan | Tally) -> None:
+    def broadcast(self, message: Plan | Tally | Dump) -> None:
         """Send one message to every follower; waits only for one that is not connected.
 
         Raises:
@@ -53,9 +54,9 @@ class LeaderRounds:
             try:
                 socket.send(encoded)
             except zmq.Again as error:
+                what = "dump" if isinstance(message, Dump) else f"message of round {message.round_id}"
                 raise EngineDead(
-                    f"rank {rank} takes no message of round {message.round_id}: "
-                    f"it was not connected for {self._timeout:.0f} s"
+                    f"rank {rank} takes no {what}: it was not connected for {self._timeout:.0f} s"
                 ) from error
 
     def meanwhile(self, commands: zmq.Socket[bytes], arrived: Callable[[], None]) -> None:

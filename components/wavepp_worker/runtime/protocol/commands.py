@@ -36,7 +36,7 @@ class Clear(Message, frozen=True):
 
 
 class Dump(Message, frozen=True):
-    """Engine to rank 0: every rank shall say what it holds; changes nothing."""
+    """Engine to rank 0, and from there to all others at once: every rank shall say what it holds; changes nothing."""
 
     dump_id: int
 
@@ -59,7 +59,7 @@ class StopProfile(Message, frozen=True):
     profile_id: int
 
 
-RankTask = Audit | Clear | Dump | StartProfile | StopProfile
+RankTask = Audit | Clear | StartProfile | StopProfile
 """What every rank does once, in the same round, and reports to the engine by itself."""
 
 
@@ -74,4 +74,4 @@ class Stop(Message, frozen=True):
     """Engine to rank 0: all ranks leave."""
 
 
-Command = Submit | Abort | RankTask | Explain | Stop
+Command = Submit | Abort | RankTask | Dump | Explain | Stop

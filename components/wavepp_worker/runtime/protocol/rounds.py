@@ -1,10 +1,10 @@
-"""The rounds plane, rank 0 with every other rank: a plan, votes on it, and the tally of all votes."""
+"""The rounds plane, rank 0 with every other rank: a plan, votes on it, the tally of all, and dumps at any time."""
 
 from __future__ import annotations
 
 import msgspec
 
-from wavepp_worker.runtime.protocol.commands import RankTask
+from wavepp_worker.runtime.protocol.commands import Dump, RankTask
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import Arrival
 
@@ -82,4 +82,4 @@ class Tally(Message, frozen=True):
     votes: tuple[Vote, ...]
 
 
-RoundMessage = Plan | Vote | Tally
+RoundMessage = Plan | Vote | Tally | Dump

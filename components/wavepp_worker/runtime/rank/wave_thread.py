@@ -12,7 +12,7 @@ import zmq
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.protocol.codec import Codec
-from wavepp_worker.runtime.protocol.commands import Command, Explain
+from wavepp_worker.runtime.protocol.commands import Command, Dump, Explain
 from wavepp_worker.runtime.protocol.inbox import Inbox
 from wavepp_worker.runtime.protocol.lane_events import (
     LaneMessage,
@@ -63,7 +63,7 @@ class LeaderWaveThread:
             self._watched.idle()
             poller.poll(0 if self._later else max(0, math.ceil(1000 * (self._wave.due(now) - now))))
             self._watched.busy("its turn", self._turn_seconds)
-            commands = [*self._later, *self._arrived()]
+            commands = [*self._later, *self._passed_on()]
             self._later.clear()
             effects = self._wave.turn([*commands, *self._from_loop.take()], time.monotonic())
             self._send(effects)
@@ -86,18 +86,25 @@ class LeaderWaveThread:
         self._watched.busy(f"the outcome of round {plan.round_id}", self._turn_seconds)
         self._send(self._wave.close(time.monotonic()))
 
-    def _arrived(self) -> Iterator[Command]:
+    def _passed_on(self) -> Iterator[Command]:
+        """What the engine sent; dumps are with the other ranks then, whether or not a round is open."""
         while self._commands.poll(0):
-            yield Codec.command.decode(self._commands.recv())
+            command = Codec.command.decode(self._commands.recv())
+            if isinstance(command, Dump):
+                self._rounds.broadcast(command)
+            yield command
 
     def _answer(self) -> None:
         """Answer what is asked while a round is open; all other commands wait until it is over."""
-        for command in self._arrived():
-            if isinstance(command, Explain):
-                self._to_loop.put(command)
-                self._events.send(self._wave.explain(command, time.monotonic()))
-            else:
-                self._later.append(command)
+        for command in self._passed_on():
+            match command:
+                case Explain():
+                    self._to_loop.put(command)
+                    self._events.send(self._wave.explain(command, time.monotonic()))
+                case Dump():
+                    self._wave.dump(command)
+                case _:
+                    self._later.append(command)
 
     def _send(self, effects: LeaderWaveEffects) -> None:
         for message in effects.to_loop:

@@ -103,10 +103,12 @@ class LeaderWave:
                     self._planner.submit(Arrival.of(request, keys), now)
                 case Abort(request_id=request_id):
                     self._planner.abort(request_id)
-                case Audit() | Clear() | Dump() | StartProfile() | StopProfile():
+                case Audit() | Clear() | StartProfile() | StopProfile():
                     self._planner.task(message)
                 case Explain():
                     questions.append(message)
+                case Dump():
+                    self.dump(message)
                 case Stop():
                     self._planner.stop()
                 case _:
@@ -133,6 +135,10 @@ class LeaderWave:
             round_id=None if ballot is None else ballot.plan.round_id,
             missing=() if ballot is None else ballot.missing,
         )
+
+    def dump(self, dump: Dump) -> None:
+        """Have this rank say what it holds; at any time, as ``explain``. The others have to be asked as well."""
+        self._actions.dump(dump)
 
     def vote(self) -> Tally | None:
         """Act on the open round's plan and cast this rank's vote; see ``cast``."""
@@ -248,7 +254,7 @@ class FollowerWave:
         """Take what rank 0 sent, if it sent something.
 
         Raises:
-            PositionMismatch: it is not the plan or the tally that comes next.
+            PositionMismatch: it is neither a dump nor the plan or tally that comes next.
             EngineDead: the tally is overdue.
         """
         events: tuple[Event, ...] = ()
@@ -265,6 +271,9 @@ class FollowerWave:
                     raise EngineDead(
                         f"the tally of round {self._next_round} did not arrive within {self._timeout:.0f} s"
                     )
+                return FollowerWaveEffects(events=events)
+            case Dump():
+                self._actions.dump(message)
                 return FollowerWaveEffects(events=events)
             case Plan() if plan is None and message.round_id == self._next_round:
                 self._plan = message
