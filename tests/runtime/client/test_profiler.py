@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from wavepp_worker.errors import InvalidRequest, RequestFailed, RequestTimeout
+from wavepp_worker.errors import EngineDead, InvalidRequest, RequestFailed, RequestTimeout
 from wavepp_worker.runtime.client.profiler import Profiler
 from wavepp_worker.runtime.protocol.commands import Command, StartProfile
 from wavepp_worker.runtime.protocol.events import ProfileChanged
@@ -23,8 +23,11 @@ class Ranks:
         self.recorders = [Recorder(), Recorder()]
         self.hung: set[int] = set()
         self.full: set[int] = set()
+        self.dead = False
 
     def gather(self, question: Callable[[int], Command], seconds: float) -> list[ProfileChanged]:
+        if self.dead:
+            raise EngineDead("rank 0 is gone")
         command, replies = question(5), []
         for rank, recorder in enumerate(self.recorders):
             if rank in self.full:
@@ -96,8 +99,20 @@ def test_a_file_that_is_there_is_not_written_over_and_what_cannot_be_done_leaves
     ranks.full.clear()
     # Nor does the rank that could go on with it.
     profiler.start(tmp_path / "p", 60)
-    profiler.close()
+    ranks.dead = True
+    with pytest.raises(EngineDead, match="rank 0 is gone"):
+        profiler.stop()
+    assert [each.name for each in tmp_path.iterdir()] == ["there"]
     assert there.read_text() == "mine"
+
+
+def test_an_engine_that_is_closed_meanwhile_leaves_no_file_and_begins_none(tmp_path: Path) -> None:
+    profiler, _ = made()
+    profiler.start(tmp_path / "p", 60)
+    profiler.close()
+    with pytest.raises(EngineDead, match="the engine was closed"):
+        profiler.start(tmp_path / "q", 60)
+    assert not any(tmp_path.iterdir())
 
 
 def test_ranks_that_record_all_the_time_are_left_alone() -> None:

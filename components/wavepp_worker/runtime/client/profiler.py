@@ -36,6 +36,7 @@ class Profiler:
         self._path: Path | None = None
         self._parts: Path | None = None
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     def start(self, path: Path | None, seconds: float) -> Path:
         """Have all ranks record from now on, for ``seconds`` at most; returns where the profile will be.
@@ -54,13 +55,15 @@ class Profiler:
                 "the ranks record all the time, as timeline is set; the file is written at the end"
             )
         with self._lock:
+            if self._closed:
+                raise EngineDead("the engine was closed; make a new one")
             if self._parts is not None:
                 raise InvalidRequest(
                     f"a profile is under way, to {self._path}; stop it first, or wait for its end"
                 )
             self._path = _new_file(path)
-            self._parts = parts = Path(tempfile.mkdtemp(prefix="wavepp-profile-"))
             try:
+                self._parts = parts = Path(tempfile.mkdtemp(prefix="wavepp-profile-"))
                 begun = self._replies.gather_all(
                     lambda number: StartProfile(profile_id=number, directory=str(parts), seconds=seconds),
                     REPLY_SECONDS,
@@ -68,12 +71,13 @@ class Profiler:
                 failed = [f"rank {each.rank}: {each.error}" for each in begun if each.error]
                 if failed:
                     raise RequestFailed("; ".join(failed))
-            except BaseException:
+            except BaseException as error:
                 with contextlib.suppress(EngineDead):
                     # Those that record would refuse to begin again; what they reply is of no use.
                     self._replies.gather(lambda number: StopProfile(profile_id=number), 0.0)
-                self._path.unlink(missing_ok=True)
-                self._forget()
+                self._drop()
+                if isinstance(error, OSError):
+                    raise RequestFailed(f"a profile has no room to be recorded: {error}") from error
                 raise
             self._timer = threading.Timer(seconds, self._over, (parts,))
             self._timer.daemon = True
@@ -96,9 +100,10 @@ class Profiler:
             return self._end()
 
     def close(self) -> None:
-        """No more is recorded, and what was is dropped; idempotent."""
+        """No more is recorded, and what was is dropped with its file; idempotent."""
         with self._lock:
-            self._forget()
+            self._closed = True
+            self._drop()
 
     def _over(self, parts: Path) -> None:
         with self._lock:
@@ -120,15 +125,24 @@ class Profiler:
             write_timeline(parts / "whole", timelines)
             # Its owner's alone, as the file was made.
             shutil.copyfile(parts / "whole", path)
-        except OSError as error:
-            raise RequestFailed(f"the profile cannot be written to {path}: {error}") from error
-        finally:
-            self._forget()
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, OSError):
+                raise RequestFailed(f"the profile cannot be written to {path}: {error}") from error
+            raise
+        self._forget()
         return {
             "path": str(path),
             "slices": sum(len(each.slices) for each in timelines),
             "silent_ranks": [rank for rank in range(self._ranks) if rank not in heard],
         }
+
+    def _drop(self) -> None:
+        """What is under way is over, and leaves no file."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._forget()
 
     def _forget(self) -> None:
         parts, self._parts, self._path = self._parts, None, None
