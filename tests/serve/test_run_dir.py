@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.serve.run_dir import check_run_dir
+from wavepp_worker.serve.run_dir import RunDir, check_run_dir
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def test_one_that_can_be_made_is_fine_and_not_made(short: Path) -> None:
 def test_what_cannot_be_is_refused(short: Path) -> None:
     (short / "file").touch()
     for path, why in (
-        (Path("/tmp") / ("x" * 60), "is longer than 60 characters"),
+        (Path("/tmp") / ("x" * 60), "is longer than 60 bytes"),
+        (Path("/tmp") / ("ä" * 30), "is longer than 60 bytes"),
         (short / "file", "is a file; give a directory"),
         (short / "file/new", "cannot be made, as .*/file is no directory"),
         (short, "is not empty, and would be removed at the end"),
@@ -42,3 +43,14 @@ def test_what_cannot_be_is_refused(short: Path) -> None:
     (short / "state.json").write_text(json.dumps({"graph": "mine", "pid": 2**22 + 1}))
     with pytest.raises(ConfigError, match="is not empty"):
         check_run_dir(short)
+
+
+def test_a_temporary_directory_too_long_for_sockets_is_named(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(short / ("l" * 30)))
+    with pytest.raises(
+        ConfigError, match=r"^TMPDIR: .*set TMPDIR to a shorter directory, such as /tmp, or give --run-dir"
+    ):
+        RunDir()

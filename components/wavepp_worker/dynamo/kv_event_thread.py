@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import zmq
 from wavepp_worker.dynamo.kv_event_wire import message
 from wavepp_worker.dynamo.kv_events import KvEvent, PendingEvents
 from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.socket_directory import make_socket_directory
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,11 @@ class KvEventThread:
         """Publish what is pending and all that follows, to whoever reads; once.
 
         Raises:
+            ConfigError: the temporary directory's path is too long for a socket.
             OSError: there can be no socket.
         """
         # Readable by this user alone: events have the tokens of prompts.
-        self._directory = Path(tempfile.mkdtemp(prefix="wavepp-"))
+        self._directory = make_socket_directory()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = context.socket(zmq.XPUB)
         # Without, what does not fit is dropped in silence.

@@ -16,8 +16,10 @@ from wavepp_worker.serve import guard
 from wavepp_worker.serve.orphans import adopt, collect
 
 STATE_FILE = "state.json"
-# Socket paths below it are limited to 107 characters, of which workers need about 40.
+# In bytes: the temporary directories of processes are in it, and have to be short enough for sockets in them.
 _LONGEST = 60
+_PREFIX = "wavepp-serve-"
+_LONGEST_BASE = _LONGEST - len(f"/{_PREFIX}12345678")
 
 
 def check_run_dir(path: Path) -> None:
@@ -27,9 +29,9 @@ def check_run_dir(path: Path) -> None:
         ConfigError: it exists with something in it, is a file, cannot be made, or its path is too long.
     """
     path = path.absolute()
-    if len(str(path)) > _LONGEST:
+    if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(
-            f"--run-dir: {path} is longer than {_LONGEST} characters, too long for the sockets in it"
+            f"--run-dir: {path} is longer than {_LONGEST} bytes, too long for the sockets in it"
         )
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--run-dir: {path} is a file; give a directory that is new or empty")
@@ -132,9 +134,7 @@ class RunDir:
     def _make(path: Path | None) -> Path:
         try:
             if path is None:
-                base = os.environ.get("XDG_RUNTIME_DIR")
-                usable = bool(base) and os.access(base or "", os.W_OK) and len(base or "") < _LONGEST - 20
-                return Path(tempfile.mkdtemp(prefix="wavepp-serve-", dir=base if usable else None))
+                return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
             path = path.absolute()
             check_run_dir(path)
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,3 +142,17 @@ class RunDir:
             return path
         except OSError as error:
             raise ConfigError(f"--run-dir: {error}") from error
+
+
+def _base() -> str:
+    """Where directories are made that nobody has chosen."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base and os.access(base, os.W_OK) and len(os.fsencode(base)) <= _LONGEST_BASE:
+        return base
+    base = tempfile.gettempdir()
+    if len(os.fsencode(base)) > _LONGEST_BASE:
+        raise ConfigError(
+            f"TMPDIR: {base} is longer than {_LONGEST_BASE} bytes, too long for the sockets of a run; set TMPDIR to "
+            f"a shorter directory, such as /tmp, or give --run-dir one of at most {_LONGEST} bytes"
+        )
+    return base

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ from wavepp_worker.runtime.protocol.events import Event
 from wavepp_worker.runtime.protocol.outbox import Outbox
 from wavepp_worker.runtime.trace.perfetto import write_timeline
 from wavepp_worker.runtime.trace.recording import read_recording
+from wavepp_worker.socket_directory import make_socket_directory
 
 CLOSE_SECONDS = 10.0
 TICK_SECONDS = 0.1
@@ -64,7 +64,7 @@ class RankLink:
         """Spawn the ranks.
 
         Raises:
-            ConfigError: the partition, the hand-off or the disk tier cannot work.
+            ConfigError: the partition, the hand-off, the disk tier or the temporary directory cannot work.
         """
         self.keys = BlockKeyMaker(key_secret(config), info.model_id, config.block_size)
         self._listener = listener
@@ -72,7 +72,7 @@ class RankLink:
         self._timeline = config.timeline
         self._event_seconds = config.wave_timeout
         self._watchdog = Watchdog(listener.on_hang)
-        self._run_dir = Path(tempfile.mkdtemp(prefix="wavepp-"))
+        self._run_dir = make_socket_directory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._configs = configs = rank_configs(config, info, self._run_dir, self.keys.secret_id)
