@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from wavepp_worker.runtime.client import rank_processes
 
 from tests.support import tiny_models
 from tests.support.reference import Reference
+from tests.support.warm_processes import WarmPopen, WarmSubprocess
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -28,6 +30,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "graphs" if file.startswith("tests/e2e/") else file
 
     return Files(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_ranks() -> Iterator[None]:
+    """Ranks of this process's engines begin with torch imported; those of other programs do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_processes, "subprocess", WarmSubprocess)
+        yield
+    WarmPopen.nursery.close()
 
 
 @pytest.fixture(scope="session")
