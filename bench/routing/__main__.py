@@ -21,7 +21,7 @@ from bench.common.served_graph import ServedGraph, serve
 from bench.routing.measure import at_rest, load
 from bench.routing.replica import serve_words, write_replica_model
 from bench.routing.report import AT_REST, print_rows
-from bench.routing.rows import Row
+from bench.routing.rows import Answer, Row
 from bench.routing.traffic import Workload, probes, replayed, shared
 
 MODES = ("kv", "round-robin")
@@ -37,37 +37,29 @@ def measure(
     served: ServedGraph, workloads: list[Workload], rest: int, mode: str, options: str, replicas: int
 ) -> list[Row]:
     """A row of every workload, and one of ``rest`` requests to the idle graph."""
+
+    def row(workload: str, seconds: float, busy: float, answers: list[Answer]) -> Row:
+        return Row(
+            workload=workload,
+            mode=mode,
+            options=options,
+            replicas=replicas,
+            seconds=seconds,
+            busy=busy,
+            answers=answers,
+        )
+
     rows = []
     # The first answers of a frontend take longer.
     at_rest(served, probes(workloads[:1], 2 * replicas), 0.0, 0.0)
     for workload in workloads:
         console.print(f"{replicas} replicas, {mode}: {workload.name}, {len(workload.prompts)} requests")
         answers, seconds, busy = load(served, workload)
-        rows.append(
-            Row(
-                workload=workload.name,
-                mode=mode,
-                options=options,
-                replicas=replicas,
-                seconds=seconds,
-                busy=busy,
-                answers=answers,
-            )
-        )
+        rows.append(row(workload.name, seconds, busy, answers))
     if mode == "kv" and rest:
         answers = at_rest(served, probes(workloads, rest, seed=1), SETTLE_SECONDS, PAUSE_SECONDS)
         seconds = sum(each.seconds for each in answers)
-        rows.append(
-            Row(
-                workload=AT_REST,
-                mode=mode,
-                options=options,
-                replicas=replicas,
-                seconds=seconds,
-                busy=0.0,
-                answers=answers,
-            )
-        )
+        rows.append(row(AT_REST, seconds, 0.0, answers))
     return rows
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def start_dummies(tmp_path: Path) -> Starter:
         return start_graph("dummies.py", *words, env={"PYTHONPATH": path, **(env or {})}, cwd=tmp_path, to=to)
 
     return start
+
+
+@pytest.fixture
+def etcd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """At ``ETCD_ENDPOINTS`` somebody takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        monkeypatch.setenv("ETCD_ENDPOINTS", f"http://127.0.0.1:{there.getsockname()[1]}")
+        yield
 
 
 @pytest.fixture

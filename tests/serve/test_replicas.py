@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
 
-pytestmark = pytest.mark.usefixtures("in_the_repository")
-
-
-@pytest.fixture(autouse=True)
-def etcd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Somebody takes connections."""
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        monkeypatch.setenv("ETCD_ENDPOINTS", f"http://127.0.0.1:{there.getsockname()[1]}")
-        yield
+pytestmark = pytest.mark.usefixtures("in_the_repository", "etcd")
 
 
 def plan(config: dict[str, object]) -> LaunchPlan:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from wavepp_worker import PrefillResult
 from wavepp_worker.model.sampling import SamplingParams, sample
 
 Tokens = Sequence[int] | np.ndarray | torch.Tensor
@@ -66,6 +67,16 @@ class Reference:
     @cached_property
     def _tokenizer(self) -> Any:
         return AutoTokenizer.from_pretrained(self._directory)
+
+
+def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
+    """A float32 engine's first token, and the logprobs it gives, are those of a plain forward."""
+    expected = reference.next_logprobs(prompt)
+    assert result.first_token == int(expected.argmax())
+    for token, logprob in result.top_logprobs:
+        assert abs(logprob - float(expected[token])) < 1e-3
+    assert result.prompt_tokens == len(prompt)
+    assert result.reused_tokens < len(prompt)
 
 
 def _batch(tokens: Tokens) -> torch.Tensor:

@@ -14,11 +14,10 @@ from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
-from tests.runtime.client.test_recurrent_engine import assert_right
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of
 from tests.support.prompts import PromptMaker
-from tests.support.reference import Reference
+from tests.support.reference import Reference, assert_right
 
 
 def test_windows_let_go_and_come_back_from_host_and_disk(

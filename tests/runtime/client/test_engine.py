@@ -36,17 +36,8 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.tiers.disk_format import PAGE_BYTES, record_bytes
 
 from tests.support.prompts import PromptMaker
-from tests.support.reference import Reference
+from tests.support.reference import Reference, assert_right
 from tests.support.waiting import wait_until
-
-
-def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
-    expected = reference.next_logprobs(prompt)
-    assert result.first_token == int(expected.argmax())
-    for token, logprob in result.top_logprobs:
-        assert abs(logprob - float(expected[token])) < 1e-3
-    assert result.prompt_tokens == len(prompt)
-    assert result.reused_tokens < len(prompt)
 
 
 def submit(engine: PrefillEngine, name: str, prompt: list[int]) -> Future[PrefillResult]:

@@ -21,14 +21,7 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of
 from tests.support.prompts import PromptMaker
-from tests.support.reference import Reference
-
-
-def assert_right(reference: Reference, prompt: list[int], result: PrefillResult) -> None:
-    expected = reference.next_logprobs(prompt)
-    assert result.first_token == int(expected.argmax())
-    for token, logprob in result.top_logprobs:
-        assert abs(logprob - float(expected[token])) < 1e-3
+from tests.support.reference import Reference, assert_right
 
 
 def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
