@@ -12,7 +12,17 @@ import pytest
 from wavepp_worker.dynamo import upstream as module
 from wavepp_worker.liveness.deaths import VARIABLE, Death, DeathNotes
 
-from tests.support.proxied_frontend import BROKEN, DONE, FAILED, NOT_READY, ONE, WRONG, proxied
+from tests.support.proxied_frontend import (
+    BROKEN,
+    DONE,
+    FAILED,
+    GONE,
+    NOT_READY,
+    ONE,
+    UNAVAILABLE,
+    WRONG,
+    proxied,
+)
 
 KILLED = "PrefillWorker:1 was ended by SIGKILL"
 
@@ -173,6 +183,28 @@ def test_what_no_worker_has_begun_is_asked_for_once_more(
             assert (await client.ask())[0] == 503
             status, text = await client.ask()
             assert (status, json.loads(text)["message"]) == (503, f"{FAILED['message']}; ask again")
+            assert frontend.asked == 6
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["paused", "died"])
+def test_who_is_only_told_that_it_is_unavailable_is_asked_for_once_more(
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """As Dynamo 1.6 says where 1.4 says more, with 500: of a worker that died, and of one that was paused."""
+    monkeypatch.setattr(module, "UNTOLD_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            if told:
+                die()
+            frontend.script = [UNAVAILABLE, 200, [GONE, DONE], 200, UNAVAILABLE, UNAVAILABLE]
+            assert await client.ask() == (200, '{"text": "right"}')
+            assert await client.ask() == (200, '{"text": "right"}')
+            status, text = await client.ask()
+            why = KILLED if told else "Service temporarily unavailable"
+            assert (status, json.loads(text)["message"]) == (503, f"{why}; ask again")
             assert frontend.asked == 6
 
     asyncio.run(scenario())

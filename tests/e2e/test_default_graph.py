@@ -321,6 +321,7 @@ def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None
 
 def test_a_dead_worker_is_unhealthy(graph: ServedGraph) -> None:
     """S53: health is not 200 while the engine is dead."""
+    graph.running.wait_for(lambda: all(worker["ready"] for worker in graph.workers("PrefillWorker")), 90)
     victim = graph.workers("PrefillWorker")[0]
     url = f"http://127.0.0.1:{victim['port']}/health"
     assert httpx.get(url, timeout=5).status_code == 200

@@ -14,6 +14,9 @@ from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 FAILED = {"message": "Failed to fold completions stream for 7", "type": "Internal Server Error", "code": 500}
 NOT_READY = "Model m is not ready to serve requests yet. The deployment may still be starting up. Please retry shortly."
 BROKEN = b'data: {"error":{"message":"Internal server error","type":"internal_server_error","code":500}}\n\n'
+GONE = b'data: {"error":{"message":"Service temporarily unavailable","type":"service_unavailable","code":503}}\n\n'
+UNAVAILABLE = 1503
+"""A step: 503 as Dynamo 1.6 says it of a worker that failed under a request."""
 WRONG = b'data: {"error":{"message":"no such tool","type":"invalid_request_error","code":400}}\n\n'
 ONE, TWO, DONE = b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"
 
@@ -34,6 +37,8 @@ class Frontend:
                 return web.json_response({"text": "right"})
             if step == 404:
                 return web.Response(status=404)
+            if step == UNAVAILABLE:
+                return web.json_response({"message": "Service temporarily unavailable"}, status=503)
             return web.json_response(FAILED if step == 500 else {"message": NOT_READY}, status=step)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

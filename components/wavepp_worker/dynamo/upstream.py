@@ -32,6 +32,10 @@ PANICKED = "Failed to await"
 """In what Dynamo says of an answer that a panic of its own cut off, such as at half a character."""
 PAUSED = "WorkerPaused: "
 """In what a worker says that takes no requests for now; others may."""
+UNAVAILABLE = "Service temporarily unavailable"
+"""All that Dynamo 1.6 says, with 503, of a request whose worker died, was paused or left discovery."""
+UNTOLD_SECONDS = 1.0
+"""That the news of a death is waited for where there may be none: most of what Dynamo says so little of is a death."""
 UNBEGUN = "Failed to generate"
 """In what Dynamo says of a request that no worker has begun, as whoever it was sent to left discovery."""
 HOP_BY_HOP = frozenset(
@@ -142,13 +146,15 @@ class Upstream:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
                 harmless = any(each in str(error) for each in (PANICKED, UNBEGUN, PAUSED))
-                if not harmless and not await self._deaths(began):
+                if UNAVAILABLE in str(error):
+                    await self._deaths(began, UNTOLD_SECONDS)
+                elif not harmless and not await self._deaths(began, NEWS_SECONDS):
                     raise Unanswered(str(error), 500, "Internal Server Error") from error
             await asyncio.sleep(AGAIN_SECONDS)
             try:
                 return await self._ask(request, body, from_workers, complaint)
             except _Died as error:
-                deaths = await self._deaths(began)
+                deaths = await self._deaths(began, NEWS_SECONDS)
                 if PANICKED in str(error) and not deaths:
                     raise Unanswered(str(error), 500, "Internal Server Error") from error
                 raise Unanswered(f"{_told(deaths) or error}; ask again") from error
@@ -199,9 +205,13 @@ class Upstream:
                     if missed
                     else "the frontend has not found a worker yet; try again shortly"
                 )
-            if answer.status == 503 and missed:
-                text = _message(first + await answer.content.read())
-                raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
+            if answer.status == 503:
+                first += await answer.content.read()
+                text = _message(first)
+                if UNAVAILABLE in text:
+                    raise _Died(text)
+                if missed:
+                    raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
             failure = _failure(first)
             if failure is not None and failure.start() == 0:
                 raise _Died(_message(failure[1]))
@@ -220,7 +230,7 @@ class Upstream:
         try:
             while piece or not answer.content.at_eof():
                 failure = _failure(piece) if events else None
-                if failure is not None and (told := _told(await self._deaths(began))):
+                if failure is not None and (told := _told(await self._deaths(began, NEWS_SECONDS))):
                     piece = piece[: failure.start(1)] + _event(told) + piece[failure.end(1) :]
                 await response.write(piece)
                 piece = await answer.content.readany()
@@ -236,11 +246,11 @@ class Upstream:
         await response.write_eof()
         return response
 
-    async def _deaths(self, began: float) -> list[Death]:
-        """Whose death a request may have failed of that began then; waits for the news, if a launcher brings any."""
+    async def _deaths(self, began: float, seconds: float) -> list[Death]:
+        """Whose death a request may have failed of that began then; waits so long, if a launcher brings news."""
         if VARIABLE not in os.environ:
             return []
-        deadline = time.monotonic() + NEWS_SECONDS
+        deadline = time.monotonic() + seconds
         while not (deaths := deaths_since(os.environ, began - LEASE_SECONDS)):
             if time.monotonic() > deadline:
                 break
