@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,11 +13,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
+from wavepp_worker.serve import control as module
 
 ANSWERS = {
     "pause": (200, {"status": "ok", "quiet": True}),
     "clear": (200, {"status": "error", "message": "no"}),
 }
+
+
+class Server(ThreadingHTTPServer):
+    """Takes connections of all who ask at once."""
+
+    request_queue_size = 64
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
         def log_message(self, *_: object) -> None: ...
 
-    servers = [ThreadingHTTPServer(("127.0.0.1", 0), Control) for _ in range(2)]
+    servers = [Server(("127.0.0.1", 0), Control) for _ in range(2)]
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     urls = [f"http://127.0.0.1:{server.server_port}" for server in servers]
@@ -51,7 +59,8 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
 
 def control(run_dir: Path, *words: str) -> tuple[int, list[dict[str, Any]], str]:
     result = CliRunner().invoke(app, ["control", *words, "--run-dir", str(run_dir)])
-    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+    answers = sorted(map(json.loads, result.stdout.splitlines()), key=lambda answer: answer["worker"])
+    return result.exit_code, answers, result.stderr
 
 
 def test_every_worker_of_a_service_or_one_replica_is_asked(run_dir: Path) -> None:
@@ -74,10 +83,34 @@ def test_who_could_not_says_why_and_the_command_fails(run_dir: Path) -> None:
     code, answers, _ = control(run_dir, "nothing")
     assert code == 1
     assert [answer["message"] for answer in answers] == [
+        "DecodeWorker:0 does not answer; see wavepp status",
         "PrefillWorker:0 has no control nothing",
         "PrefillWorker:1 has no control nothing",
-        "DecodeWorker:0 does not answer; see wavepp status",
     ]
+
+
+def test_of_many_replicas_each_is_named_with_what_it_answers_also_beside_one_that_hangs(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two of them nobody hears in time, or ever."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
+    state = json.loads((run_dir / "state.json").read_text())
+    well = state["processes"][1]["url"]
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        urls = dict.fromkeys(range(12), well) | {
+            3: f"http://127.0.0.1:{deaf.getsockname()[1]}",
+            7: "http://127.0.0.1:9",
+        }
+        state["processes"] = [
+            {"service": "PrefillWorker", "replica": at, "kind": "worker", "url": url}
+            for at, url in urls.items()
+        ]
+        (run_dir / "state.json").write_text(json.dumps(state))
+        code, answers, _ = control(run_dir, "pause")
+    assert code == 1
+    assert {answer["worker"]: answer["status"] for answer in answers} == {
+        f"PrefillWorker:{at}": "error" if at in (3, 7) else "ok" for at in urls
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated, Any
 
 import typer
 
-from wavepp_worker.serve.health import control as ask_worker
+from wavepp_worker.serve.health import answered_control
 from wavepp_worker.serve.runs import found_runs
 
-ANSWER_SECONDS = 660.0
-"""How long a worker may take to answer: one that is paused waits for its requests, ten minutes at most."""
+ANSWER_SECONDS = 60.0
+"""How long a worker may take to answer, beyond the time that the control is told to wait (``timeout_s``)."""
 
 
 def chosen_workers(state: dict[str, Any], label: str | None) -> list[tuple[str, str]]:
@@ -26,10 +28,22 @@ def chosen_workers(state: dict[str, Any], label: str | None) -> list[tuple[str, 
     return [(name, each["url"]) for name, each in named if label in (None, name, each["service"])]
 
 
-async def ask_all(workers: list[tuple[str, str]], name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each worker answers, in their order."""
-    answers = await asyncio.gather(*(ask_worker(url, name, body, ANSWER_SECONDS) for _, url in workers))
-    return [_checked(answer, name, label) for answer, (label, _) in zip(answers, workers, strict=True)]
+def ask_all(
+    workers: list[tuple[str, str]], name: str, body: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each worker answers, as they do: one that hangs keeps nobody from hearing of the others."""
+    answers: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
+    wait = body.get("timeout_s", 0.0)
+    seconds = ANSWER_SECONDS + (wait if isinstance(wait, int | float) and wait > 0 else 0.0)
+
+    def ask(label: str, url: str) -> None:
+        answers.put((label, _checked(answered_control(url, name, body, seconds), name, label)))
+
+    for worker in workers:
+        # Whoever gives the command up does not wait for them.
+        threading.Thread(target=ask, args=worker, daemon=True).start()
+    for _ in workers:
+        yield answers.get()
 
 
 def _checked(answer: Any, name: str, label: str) -> dict[str, Any]:
@@ -57,7 +71,7 @@ def control(
         typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
     ] = None,
 ) -> None:
-    """Have workers do what one of their controls says, and print each answer as a line of JSON.
+    """Have workers do what one of their controls says, and print each answer as a line of JSON, as it comes.
 
     Leaves with 1 if no graph runs, or some worker could not do it; with 2 if the words are wrong.
     """
@@ -70,8 +84,9 @@ def control(
     workers = [each for _, state in found_runs(run_dir) for each in chosen_workers(state, worker)]
     if not workers:
         raise typer.BadParameter(f"no worker is called {worker}; wavepp status lists them")
-    answers = asyncio.run(ask_all(workers, name, parsed))
-    for (label, _), answer in zip(workers, answers, strict=True):
+    failed = False
+    for label, answer in ask_all(workers, name, parsed):
         typer.echo(json.dumps({"worker": label, **answer}))
-    if any(answer["status"] != "ok" for answer in answers):
+        failed |= answer["status"] != "ok"
+    if failed:
         raise typer.Exit(1)

@@ -59,10 +59,14 @@ async def describe(url: str) -> WorkerDescription | None:
         return None
 
 
-async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
+def answered_control(url: str, name: str, body: dict[str, Any], timeout: float) -> Any:
     """What the worker at ``url`` answers to an engine control; None if it does not within ``timeout`` seconds."""
-    data = json.dumps(body).encode()
-    return (await asyncio.to_thread(_get, f"{url}/engine/control/{name}", timeout, data))[1]
+    return _get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode())[1]
+
+
+async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
+    """As ``answered_control``, for asyncio."""
+    return await asyncio.to_thread(answered_control, url, name, body, timeout)
 
 
 async def metrics(url: str) -> str:
