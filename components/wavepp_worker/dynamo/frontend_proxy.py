@@ -198,17 +198,17 @@ class FrontendProxy:
     async def _judge(self, request: web.BaseRequest, body: bytes) -> Any:
         """``_check`` a body; raises and returns as that.
 
-        Large ones, which take up to half a second, are judged one at a time, with pauses as long: whoever else asks,
-        such as the launcher for a sign of life, comes in between.
+        Large ones, which take up to half a second, are judged one at a time, with pauses as long before the next one:
+        whoever else asks, such as the launcher for a sign of life, comes in between.
         """
         if len(body) < LARGE_BODY_BYTES:
             return self._check(request, body)
-        async with self._judging:
-            begun = time.monotonic()
-            try:
-                return self._check(request, body)
-            finally:
-                await asyncio.sleep(time.monotonic() - begun)
+        await self._judging.acquire()
+        begun = time.monotonic()
+        try:
+            return self._check(request, body)
+        finally:
+            asyncio.get_running_loop().call_later(time.monotonic() - begun, self._judging.release)
 
     def _check(self, request: web.BaseRequest, body: bytes) -> Any:
         """The decoded body, where workers answer it, else None.

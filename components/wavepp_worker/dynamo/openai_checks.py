@@ -74,8 +74,7 @@ def _choices(body: Mapping[str, Any]) -> str | None:
     if best not in (None, 1, count):
         return f"best_of={best} is not supported; ask for as many as n, and choose among them"
     prompt = body.get("prompt")
-    several = isinstance(prompt, list) and any(isinstance(part, list | str) for part in prompt)
-    prompts = len(prompt) if isinstance(prompt, list) and several else 1
+    prompts = len(prompt) if count > 1 and isinstance(prompt, list) and _several(prompt) else 1
     if count > 1 and count * prompts > MOST_CHOICES:
         return f"{count * prompts} choices in one request; ask for at most {MOST_CHOICES}"
     return None
@@ -95,17 +94,24 @@ def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]
         prompt = body.get("prompt")
         if not isinstance(prompt, list):
             return None
-        if len(prompt) > MOST_PROMPTS and any(isinstance(part, list | str) for part in prompt):
+        several = _several(prompt)
+        if len(prompt) > MOST_PROMPTS and several:
             return f"{len(prompt)} prompts in one request; send at most {MOST_PROMPTS} at a time"
         if vocab_size is None:
             return None
-        for ids in (prompt, *(part for part in prompt if isinstance(part, list))):
+        for ids in (prompt, *(part for part in prompt if isinstance(part, list))) if several else (prompt,):
             bad = first_outside(ids, vocab_size)
             if bad is not None:
                 return outside_vocabulary(bad, vocab_size)
         return None
 
     return check
+
+
+def _several(prompt: list[Any]) -> bool:
+    """Whether these are prompts, and not the token ids of one."""
+    # By their types, as of JSON: to look at a million of ids one by one would hold up everybody else.
+    return not {list, str}.isdisjoint(map(type, prompt))
 
 
 def _messages(body: Mapping[str, Any]) -> str | None:
