@@ -1,0 +1,57 @@
+"""What ``bench.profile`` counts as what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.profile.kinds import ELEMENTWISE, kind_of
+from bench.profile.ranks import times_of
+from bench.vllm.cells import Traffic
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::mm", "matmul"),
+        ("wavepp_thin_linear", "matmul"),
+        ("wavepp_paged_attention", "attention"),
+        ("aten::index_copy_", "gather, KV write"),
+        ("aten::silu", ELEMENTWISE),
+        ("aten::view", None),
+        ("cudaLaunchKernel", None),
+    ],
+)
+def test_every_operation_is_of_one_kind(name: str, kind: str | None) -> None:
+    assert kind_of(name) == kind
+
+
+def _slice(rank: int, name: str, milliseconds: float, **arguments: Any) -> dict[str, Any]:
+    place = {"ph": "X", "cat": "loop", "pid": rank + 1, "ts": 0.0, "dur": 1000 * milliseconds}
+    return {**place, "name": name, "args": arguments}
+
+
+def test_a_ranks_time_is_divided_and_its_median_wave_found() -> None:
+    def forward(milliseconds: float, tokens: int, *spans: str) -> dict[str, Any]:
+        requests = [f"timed-{number}-77" for number in range(len(spans))]
+        shown = {"spans": list(spans), "requests": requests, "tokens": tokens}
+        return _slice(0, "forward timed-0-77 abc", milliseconds, **shown)
+
+    events = [
+        forward(1, 99, "0 to 99"),
+        forward(3, 10, "0 to 8", "4 to 6"),
+        forward(9, 9, "0 to 9"),
+        {**_slice(0, "wait", 800), "ts": -800_000.0},
+        _slice(0, "wait", 5),
+        _slice(1, "receive", 7),
+        {"ph": "M"},
+    ]
+    traffic = Traffic(2, [], [[0] * 10, [0] * 6])
+    first, second = times_of(events, 2, 0.02, traffic)
+    assert first.waves == 3
+    assert first.loop["forward"] == pytest.approx(0.013)
+    assert first.loop["waits for work"] == pytest.approx(0.005)
+    assert first.loop["messages, turns"] == pytest.approx(0.002)
+    assert second.loop["waits for the neighbour"] == pytest.approx(0.007)
+    assert first.spans == [(0, 8, False), (4, 2, True)]
