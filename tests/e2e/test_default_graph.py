@@ -293,8 +293,9 @@ def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None
     # A second request may meet the dead replica again, before the frontend has heard of its death.
     assert all(code == 503 and "rank 0 was ended by SIGKILL" in text for code, text in failed), failed
     assert len(failed) <= 1
-    failures = "Failed to fold completions stream"
-    assert failures in graph.running.log()[log_before:], "no request was in flight on the killed rank"
+    # Dynamo's own frontend had no answer: 500 on version 1.4, 503 on 1.6.
+    failures = re.search(r"status=(error|50[03])", graph.running.log()[log_before:])
+    assert failures, "no request was in flight on the killed rank"
     deadline = time.monotonic() + 15
     served = 0
     while served < 10:
