@@ -10,7 +10,7 @@ from wavepp_worker.errors import ConfigError
 
 LONGEST_PATH = 107
 """Bytes of a socket's path that the kernel takes."""
-LONGEST_NAME = 20
+LONGEST_NAME = 10
 """Bytes of the name that a socket has in its directory."""
 _PREFIX = "wavepp-"
 _DRAWN = 8

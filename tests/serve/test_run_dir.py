@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.run_dir import RunDir, check_run_dir
+from wavepp_worker.socket_directory import make_socket_directory
 
 
 @pytest.fixture
@@ -29,8 +30,8 @@ def test_one_that_can_be_made_is_fine_and_not_made(short: Path) -> None:
 def test_what_cannot_be_is_refused(short: Path) -> None:
     (short / "file").touch()
     for path, why in (
-        (Path("/tmp") / ("x" * 60), "is longer than 60 bytes"),
-        (Path("/tmp") / ("ä" * 30), "is longer than 60 bytes"),
+        (Path("/tmp") / ("x" * 70), "is longer than 70 bytes"),
+        (Path("/tmp") / ("ä" * 35), "is longer than 70 bytes"),
         (short / "file", "is a file; give a directory"),
         (short / "file/new", "cannot be made, as .*/file is no directory"),
         (short, "is not empty, and would be removed at the end"),
@@ -49,8 +50,21 @@ def test_a_temporary_directory_too_long_for_sockets_is_named(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(short / ("l" * 30)))
+    monkeypatch.setattr(tempfile, "tempdir", str(short / ("l" * 40)))
     with pytest.raises(
         ConfigError, match=r"^TMPDIR: .*set TMPDIR to a shorter directory, such as /tmp, or give --run-dir"
     ):
         RunDir()
+
+
+def test_in_the_longest_directory_of_a_run_a_process_finds_room_for_its_sockets(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDir(short / ("r" * (69 - len(str(short)))))
+    try:
+        scratch = directory.scratch(32767)
+        scratch.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+        assert make_socket_directory().parent == scratch
+    finally:
+        directory.close()

@@ -17,7 +17,7 @@ from wavepp_worker.serve.orphans import adopt, collect
 
 STATE_FILE = "state.json"
 # In bytes: the temporary directories of processes are in it, and have to be short enough for sockets in them.
-_LONGEST = 60
+_LONGEST = 70
 _PREFIX = "wavepp-serve-"
 _LONGEST_BASE = _LONGEST - len(f"/{_PREFIX}12345678")
 
