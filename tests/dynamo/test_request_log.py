@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from wavepp_worker.dynamo.live_requests import LiveRequests
-from wavepp_worker.dynamo.request_log import TraceIds, log_requests
+from wavepp_worker.dynamo.request_log import TraceIds, _about_no_request, log_requests
 from wavepp_worker.log_form import JSON_VARIABLE, of_request
 from wavepp_worker.serve.log import Log
 
@@ -34,6 +34,9 @@ def dynamos() -> Iterator[Kept]:
     before = root.handlers[:]
     root.handlers[:] = [kept := Kept()]
     yield kept
+    # pytest's handlers came meanwhile; they are the same in all tests.
+    for handler in (*before, *root.handlers):
+        handler.filters[:] = [each for each in handler.filters if each is not _about_no_request]
     root.handlers[:] = before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from wavepp_worker.intake.prefill_queue import PrefillQueue
 from tests.intake.test_intake import empty, wait_for
 from tests.support.nats_servers import NatsServer
 from tests.support.queue_worker import QueueWorker
+from tests.support.rank_pids import ranks_of
 from tests.support.reference import Reference
 
 
@@ -22,9 +25,11 @@ def test_a_killed_worker_costs_time_and_no_answer(
     try:
         for worker in workers:
             worker.wait_ready()
+        # What it takes from now on it does not end.
+        os.kill(ranks_of(workers[0].process.pid)[0], signal.SIGSTOP)
         prompts = [[number, *range(100)] for number in range(60)]
         futures: list[Future[JobResult]] = [queue.submit(prompt, id=f"{prompt[0]}") for prompt in prompts]
-        wait_for(lambda: sum(future.done() for future in futures) >= 5, 30)
+        wait_for(lambda: sum(future.done() for future in futures) >= 30, 30)
         workers[0].kill()
         answers = [future.result(60) for future in futures]
         assert {answer.attempt for answer in answers} >= {1, 2}

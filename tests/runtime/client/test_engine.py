@@ -625,9 +625,9 @@ def test_an_engine_that_is_closed_while_it_starts_says_so_and_leaves_no_rank(tin
 
 
 def test_an_engine_that_is_started_again_keeps_its_ranks_and_leaves_nothing(
-    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_llama: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     engine = PrefillEngine(EngineConfig(model=tiny_llama, pp=2, kv_tokens=512, max_model_len=256))
     engine.start()
     ranks = engine.rank_pids
@@ -636,7 +636,7 @@ def test_an_engine_that_is_started_again_keeps_its_ranks_and_leaves_nothing(
     assert engine.prefill([1, 2]).prompt_tokens == 2
     engine.close()
     assert not any(map(running, ranks))
-    assert not list(tmp_path.iterdir())
+    assert not list(scratch.iterdir())
 
 
 def test_a_closed_engine_does_not_start(tiny_llama: Path) -> None:

@@ -81,12 +81,11 @@ def processes_of(session: int) -> list[Path]:
 
 
 def test_between_pipes_results_come_as_they_are_ready_and_an_interrupt_leaves_nothing_behind(
-    tiny_llama: Path, tmp_path: Path
+    tiny_llama: Path, tmp_path: Path, scratch: Path
 ) -> None:
     """Prompts of token ids need no tokenizer, and what they have in common is computed once."""
-    model, scratch = tmp_path / "model", tmp_path / "scratch"
+    model = tmp_path / "model"
     shutil.copytree(tiny_llama, model, ignore=shutil.ignore_patterns("tokenizer*"))
-    scratch.mkdir()
     code = "import sys; from wavepp_worker.cli import app; sys.argv[0] = 'wavepp'; app()"
     command = [sys.executable, "-c", code, "prefill", "--model", str(model), "--prompts", "-", "--out", "-"]
     running = subprocess.Popen(
