@@ -36,8 +36,10 @@ class Prompt:
 class Plans:
     """Draws snapshot plans for one model, and checks the logits of every chunk against one plain forward."""
 
-    def __init__(self, seed: int, stages: Callable, plain: Callable, model: Path) -> None:
-        self._draw = random.Random(seed)
+    def __init__(
+        self, seed: int, stages: Callable, plain: Callable, model: Path, tolerance: float = TOLERANCE
+    ) -> None:
+        self._draw, self._tolerance = random.Random(seed), tolerance
         self._plain, self._model = plain, model
         cuts = self._draw.sample(range(1, LAYERS), self._draw.randrange(4))
         self._block = self._draw.choice((1, 2, 4))
@@ -97,7 +99,7 @@ class Plans:
                 parts.append((number, each.at, each.tokens[each.at : each.at + length], True))
             for row, (number, start, tokens, _) in zip(self._pipe.run(parts), parts, strict=True):
                 prompts[number].at = start + len(tokens)
-                assert (row - wanted[number][prompts[number].at - 1]).abs().max() < TOLERANCE
+                assert (row - wanted[number][prompts[number].at - 1]).abs().max() < self._tolerance
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,7 +116,10 @@ def test_hundreds_of_snapshot_plans(
     family: str, tiny_model: Callable, stages: Callable, plain: Callable
 ) -> None:
     model = tiny_model(family)
-    assert sum(Plans(seed, stages, plain, model).run() for seed in range(100, 500)) > 1000
+    # Of thousands of prompts some have inputs to a norm near 0: there plain float32 is off by 3e-4 already, against
+    # float64, for one in a hundred. A state that is another's is off by a hundred times as much.
+    tolerance = 4 * TOLERANCE
+    assert sum(Plans(seed, stages, plain, model, tolerance).run() for seed in range(100, 500)) > 1000
 
 
 def test_a_mixer_that_would_take_much_memory_for_long_chunks_gets_short_ones(
