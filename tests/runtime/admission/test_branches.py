@@ -36,7 +36,7 @@ def waiting(text: str) -> Waiting:
 def test_where_most_of_them_leave_comes_first_and_of_two_the_further_and_the_prompts_end_last(
     start: int, others: list[str], expected: tuple[int, ...]
 ) -> None:
-    assert branches(blocks("abcdef"), start, [waiting(text) for text in others]) == expected
+    assert branches(blocks("abcdef"), start, [waiting(text) for text in others], 6) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,15 @@ def test_where_most_of_them_leave_comes_first_and_of_two_the_further_and_the_pro
 def test_where_an_earlier_prompt_parted_counts_as_one_that_waits(
     start: int, seen: int, expected: tuple[int, ...]
 ) -> None:
-    assert branches(blocks("abcdef"), start, [waiting("abcx")], seen) == expected
+    assert branches(blocks("abcdef"), start, [waiting("abcx")], 6, seen) == expected
 
 
 def test_a_prompt_without_a_full_block_has_no_branches() -> None:
-    assert branches(BlockKeys(), 0, [waiting("abc")]) == ()
+    assert branches(BlockKeys(), 0, [waiting("abc")], 0) == ()
+
+
+def test_who_asks_the_same_again_can_resume_before_its_last_token() -> None:
+    """Of a prompt of whole blocks that is one block before its end."""
+    assert branches(blocks("abcdef"), 0, [], 5) == (5,)
+    assert branches(blocks("abcdef"), 5, [], 5) == ()
+    assert branches(blocks("abcdef"), 0, [waiting("abcdefgh")], 5) == (6, 5)

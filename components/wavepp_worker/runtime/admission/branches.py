@@ -10,13 +10,16 @@ from wavepp_worker.runtime.admission.demand import Prompt
 from wavepp_worker.runtime.admission.in_the_making import common_blocks
 
 
-def branches(keys: BlockKeys, start: int, others: Iterable[Prompt], seen: int = 0) -> tuple[int, ...]:
+def branches(
+    keys: BlockKeys, start: int, others: Iterable[Prompt], reusable: int, seen: int = 0
+) -> tuple[int, ...]:
     """The endpoints (blocks) at which others would resume, if a request with these keys computes from ``start`` on.
 
-    Those that most of them want come first, the further one before the nearer; last comes where the prompt ends: a
-    conversation's next turn begins with it.
+    Those that most of them want come first, the further one before the nearer; last comes the furthest that the same
+    prompt could resume at itself: a conversation's next turn begins with it, and so does who asks the same again.
 
     Args:
+        reusable: most blocks of the prompt that the same prompt could reuse: its last token is always computed.
         seen: blocks that an earlier prompt began with as well. Who computes them again, because there is no snapshot
             where the two part, is the second to come by, and not the last.
     """
@@ -30,6 +33,6 @@ def branches(keys: BlockKeys, start: int, others: Iterable[Prompt], seen: int = 
             wanted[common_blocks(keys, other.keys, start + 1, limit)] += 1
     if start < seen:
         wanted[seen] += 1
-    if start < len(keys):
-        wanted[len(keys)] += 0
+    if start < reusable:
+        wanted[reusable] += 0
     return tuple(sorted(wanted, key=lambda end: (-wanted[end], -end)))

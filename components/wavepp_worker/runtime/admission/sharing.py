@@ -72,7 +72,7 @@ class Sharing:
         if not self._block_size:
             return ()
         size, others = self._block_size, islice(waiting, MAX_BRANCHES_FROM)
-        blocks = branches(entry.keys, endpoint // size, others, seen // size)
+        blocks = branches(entry.keys, endpoint // size, others, entry.reusable, seen // size)
         return tuple(end * self._block_size for end in blocks)
 
     def asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
