@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.setting_names import keys_as_flags
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNKNOWN = "?"
+_DEFAULTS = {"block_size": 16, "requests": 64, "wave_tokens": 512}
+"""Of an engine."""
 
 
 def inspect(
@@ -107,7 +110,7 @@ def stages_table(found: Inspection) -> Table:
     for heading in ("weights", "cache/token", "cache of 32,768 tokens", "state/prompt"):
         table.add_column(heading, justify="right")
     for stage in found.stages:
-        pool = None if stage.cache_bytes is None else 32768 * stage.cache_bytes
+        pool = stage.pool_bytes(DEFAULT_POOL_TOKENS, **_DEFAULTS)
         table.add_row(
             str(stage.rank),
             spans(range(*stage.layers)),

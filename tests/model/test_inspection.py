@@ -11,6 +11,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.timed_model import write_timed_model
+from wavepp_worker.model.window_pool import window_pool
 
 from tests.support.model_files import edit_json
 from tests.support.timed_models import timed_model
@@ -42,6 +43,11 @@ def test_stages_hold_what_was_said(family: str, bare: Callable, tiny_model: Call
         assert said.cache_bytes == kv.bytes_per_token
         assert said.state_bytes == (kv.states.block_bytes if kv.states is not None else 0)
         assert sum(taken for _, taken in kv.regions()) == 2 * 4 * said.cache_bytes + 3 * said.state_bytes
+        # As an engine has it: layers with windows have smaller pools.
+        kv = stage.make_kv(90, 4, 3, lambda span: window_pool(90, 4, span, 2, 16)[0])
+        held = sum(taken for _, taken in kv.regions()) - 3 * said.state_bytes
+        assert held == said.pool_bytes(361, 4, 2, 16)
+        assert (held < 90 * 4 * said.cache_bytes) == bool(said.windows) == (family == "gpt_oss")
     whole = load_stage(tiny_model(family), range(6), torch.float32, "cpu")
     assert found.parameters == sum(weight.numel() for weight in whole._model.parameters())  # type: ignore[attr-defined]
     assert not found.unsupported

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 
 import pytest
@@ -110,3 +111,25 @@ def test_wrong_imports_are_refused() -> None:
         kv.export_tokens(blocks, 0, 9)
     with pytest.raises(WaveppError, match="block 40 does not exist"):
         kv.block_regions(40)
+
+
+def test_of_what_a_window_has_passed_nothing_is_sent() -> None:
+    """By layers with a window, whose pools may be smaller, beside one that keeps everything."""
+    caches = [SHAPES[0], dataclasses.replace(SHAPES[3], policy="sliding", span=5)]
+    given = (caches, 20, 4, torch.float32, torch.device("cpu"), 0)
+    source = TorchPagedKV(range(2), *given, lambda span: 2 * span)
+    target = TorchPagedKV(range(2), *given, None)
+    fill(source)
+    assert [len(source.pools(layer)[0]) for layer in range(2)] == [4 * 20, 4 * 10]
+    here = torch.tensor([[7, 3, 19, 0], [-1, -1, 9, 4]])
+    there = torch.tensor([5, 1, 2, 8])
+    for start, end in ((0, 6), (6, 10), (10, 15)):
+        payload = source.export_tokens(here, start, end)
+        windowed = max(0, end - max(start, 8))
+        assert len(payload) == 4 * 16 * (end - start + windowed)
+        target.import_tokens(there, start, end, range(2), payload, {5: 8})
+    for layer, first in ((0, 0), (1, 8)):
+        ours = rows(source, layer, here[layer], first, 15)
+        assert all(map(torch.equal, ours, rows(target, layer, there, first, 15)))
+    with pytest.raises(HandoffError, match="take 256 bytes but the payload has 192"):
+        target.import_tokens(there, 9, 11, range(2), torch.empty(192, dtype=torch.uint8), {5: 8})

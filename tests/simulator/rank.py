@@ -159,7 +159,14 @@ class SimulatedRank:
         cache = self.parts.cache
         if cache.prepare(name, [], tokens, 0) is None:
             return False
-        claimed, begun = cache.materialise(name), cache.begin(name, tokens)
+        claimed = cache.materialise(name)
+        # Where a request reserves less than its prompt, it takes what it has reserved.
+        own = [
+            cache.block_size * window.ledger.get(name).blocks
+            for window in cache._windows
+            if window.spec.wave is not None
+        ]
+        begun = cache.begin(name, min(tokens, *own)) if own else cache.begin(name, tokens)
         self.parts.reports.cache_changed(None)
         self.contents.run((*claimed.moves, *begun.moves))
         for number, table in enumerate(claimed.tables):

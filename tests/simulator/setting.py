@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from dataclasses import dataclass
@@ -63,12 +64,14 @@ def draw_setting(
     block_size = block_size or draw.choice((1, 2, 4))
     longest = draw.choice((6, 12, 20))
     hybrids = hybrids or (HYBRIDS if draw.random() < 0.5 else ("f",))
+    windows = [draw_windows(draw, draw.choice(hybrids), block_size, longest, spare) for _ in range(count)]
+    chunk, limit = draw.choice((2, 3, 8, 16)), draw.choice((1, 2, 4, 8))
     return Setting(
-        windows=[draw_windows(draw, draw.choice(hybrids), block_size, longest, spare) for _ in range(count)],
+        windows=[[_set_aside(draw, spec, block_size, chunk, limit) for spec in specs] for specs in windows],
         block_size=block_size,
-        chunk=draw.choice((2, 3, 8, 16)),
+        chunk=chunk,
         longest=longest,
-        limit=draw.choice((1, 2, 4, 8)),
+        limit=limit,
         headroom=draw.choice((1 / 4, 1 / 32)),
         delay=draw.choice((0.0001, 0.001, 0.02)),
         compute=draw.choice((0.0001, 0.002, 0.01)),
@@ -144,6 +147,15 @@ def draw_windows(
         span = draw.choice((1, block_size + 1, longest // 2)) if kind == "s" else 0
         specs.append(WindowSpec("attention", "sliding" if span else "full", blocks, host, disk, span))
     return specs
+
+
+def _set_aside(draw: random.Random, spec: WindowSpec, block_size: int, chunk: int, limit: int) -> WindowSpec:
+    """A window that slides may set blocks aside for a wave, and have hardly enough of them for one request."""
+    window, wave = -(-spec.span // block_size), chunk // block_size + limit
+    alone = 2 * window + 1 + wave
+    if spec.kind != "sliding" or draw.random() < 0.3:
+        return spec
+    return dataclasses.replace(spec, wave=wave, blocks=alone + draw.choice((0, 1, window, 3 * window + wave)))
 
 
 def _crowded_window(draw: random.Random, kind: str, tight: bool, longest: int) -> WindowSpec:

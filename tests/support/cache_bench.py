@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import KEY_BYTES, SECRET_BYTES, BlockKeyMaker, BlockKeys
 from wavepp_worker.cache.moves import Move, Tier
+from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.rank_cache import RankCache
 from wavepp_worker.cache.reservations import Reservation
 from wavepp_worker.cache.results import Begun, Materialised, Prepared
@@ -142,13 +144,22 @@ class CacheBench:
     def compute(self, name: str, end: int | None = None) -> None:
         """Compute up to ``end``, reading what attention reads, writing what it writes; publish it.
 
-        If a chunk has begun already, then no further than that.
+        If a chunk has begun already, then no further than that. In several chunks, if one cannot have as many blocks;
+        less, if none can, as others that have begun have them.
         """
+        prompt = self.prompts[name]
+        end = len(prompt.tokens) if end is None else end
+        if prompt.chunk is not None:
+            return self._compute(name)
+        while prompt.position < end and (reach := self.reach(name)) > prompt.position:
+            self.begin(name, min(end, reach))
+            self._compute(name)
+        return None
+
+    def _compute(self, name: str) -> None:
         prompt = self.prompts[name]
         claimed, start = prompt.claimed, prompt.position
         assert claimed is not None
-        if prompt.chunk is None:
-            self.begin(name, len(prompt.tokens) if end is None else end)
         assert prompt.chunk is not None
         (end, begun), prompt.chunk = prompt.chunk, None
         for window, spec in enumerate(self.specs):
@@ -221,8 +232,30 @@ class CacheBench:
                 assert self.bytes.get((window, Tier.DEVICE, table[full])) == (name, full)
 
     def available(self, window: int) -> int:
-        """Device blocks nobody holds, counted from who holds what."""
-        return self.specs[window].blocks - len(self._held(window))
+        """Device blocks nobody holds, or counts on as room, or sets aside; counted from who holds what."""
+        return self.specs[window].blocks - len(self._held(window)) - self._not_room(window)
+
+    def _not_room(self, window: int, but: str = "", held: Collection[Node] = ()) -> int:
+        """Blocks that others hold beside who counts on them as room, and those that are set aside for a wave.
+
+        If ``but`` held just ``held``.
+        """
+        holders = Counter(held)
+        for name, share in self.cache._reservations.shares(window).items():
+            if name != but:
+                holders.update(share.pinned)
+        lent = sum(node.owner is not None and count > 1 for node, count in holders.items())
+        return lent + self.cache._windows[window].set_aside
+
+    def reach(self, name: str) -> int:
+        """The token up to which a chunk can begin: sliding windows may want their blocks from what is set aside."""
+        tokens = len(self.prompts[name].tokens)
+        for window, share in enumerate(self.reservation(name).shares):
+            if self.specs[window].wave is not None:
+                own = self.ledger(window).get(name).blocks
+                blocks = share.taken + own + self.cache._windows[window].set_aside
+                tokens = min(tokens, BLOCK * blocks)
+        return tokens
 
     def _held(self, window: int, but: str = "") -> set[int]:
         held: set[int] = set()
@@ -238,6 +271,7 @@ class CacheBench:
             nodes = [self.tree(window).nodes[self.prompts[name].keys[at]] for at in self._needed(window, end)]
             on_device = {node.slot for node in nodes if node.tier == Tier.DEVICE}
             room = self.specs[window].blocks - len(self._held(window, but=name) | on_device)
+            room -= self._not_room(window, name, nodes)
             room -= self.escrowed(window, but=name, committed_only=True)
             if len(nodes) - len(on_device) + self._own(window, name, end) > room:
                 return False
@@ -259,7 +293,8 @@ class CacheBench:
     def _own(self, window: int, name: str, end: int) -> int:
         tokens, spec = len(self.prompts[name].tokens), self.specs[window]
         if spec.kind != "recurrent":
-            return sum(at * BLOCK < tokens for at in range(end, tokens))
+            blocks = sum(at * BLOCK < tokens for at in range(end, tokens))
+            return blocks if spec.wave is None else min(blocks, len(self._needed(window, 10**4)) + 1)
         marks = [
             at for at in range(1, tokens) if spec.interval and at % spec.interval == 0 and at > end * BLOCK
         ]
@@ -308,7 +343,11 @@ class CacheBench:
         nodes, needed = self.tree(window).nodes, self._needed(window, end)
         if any(keys[at] not in nodes for at in needed):
             return False
-        claims = sum(nodes[keys[at]].pins == 0 and nodes[keys[at]].tier == Tier.DEVICE for at in needed)
+        found = [nodes[keys[at]] for at in needed]
+        claims = sum(
+            node.tier == Tier.DEVICE and (node.pins == 0 or (node.pins == 1 and node.owner is not None))
+            for node in found
+        )
         return claims <= self.available(window) - self.escrowed(window, committed_only=True)
 
     def _needed(self, window: int, end: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.stage import NOTHING_PASSED
 
 os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
 os.environ.setdefault("UCX_LOG_LEVEL", "error")
@@ -60,7 +61,13 @@ class FakeKV:
             self.exporting -= 1
 
     def import_tokens(
-        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+        self,
+        block_table: torch.Tensor,
+        start: int,
+        end: int,
+        layers: range,
+        payload: torch.Tensor,
+        firsts: Mapping[int, int] = NOTHING_PASSED,
     ) -> None:
         self.before_import(start, end)
         values, at = payload.view(torch.float32), 0

@@ -129,7 +129,9 @@ class NotedSource:
         self.calls.append(("offer", request_id, ready))
         self.tables[request_id] = block_table.tolist()
 
-    def advance(self, request_id: str, ready: int) -> None:
+    def advance(self, request_id: str, ready: int, block_table: torch.Tensor | None = None) -> None:
+        if block_table is not None:
+            self.tables[request_id] = block_table.tolist()
         self.calls.append(("advance", request_id, ready))
 
     def withdraw(self, request_id: str) -> None:

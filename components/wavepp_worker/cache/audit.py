@@ -23,6 +23,7 @@ def check_books(windows: Sequence[Window], index: HintIndex, reservations: Reser
         try:
             _check_slots(window, shares)
             _check_pins(window, shares)
+            _check_owners(window, shares)
             for node in window.tree.nodes.values():
                 _check_node(window, node)
             _check_counts(window)
@@ -82,6 +83,18 @@ def _check_pins(window: Window, shares: Iterable[Share]) -> None:
             raise AuditError(f"block {node.key.hex()} is in the tree but says it is not")
 
 
+def _check_owners(window: Window, shares: Iterable[Share]) -> None:
+    held = {node for share in shares for node in share.pinned}
+    lent = sum(node.owner is not None and node.pins > 1 for node in held)
+    if lent != window.tree.lent:
+        raise AuditError(f"{window.tree.lent} blocks counted as lent, {lent} found")
+    owned = Counter(id(node.owner) for node in held if node.owner is not None)
+    if sum(owned[id(share)] for share in shares) != owned.total():
+        raise AuditError("a block is counted on as room by a request that is gone")
+    if any(node.owner is not None for node in window.tree.nodes.values() if not node.pins):
+        raise AuditError("a block that nobody holds is counted on as room")
+
+
 def _check_node(window: Window, node: Node) -> None:
     nodes, parent = window.tree.nodes, node.parent
     if nodes.get(node.key) is not node or not node.attached:
@@ -119,9 +132,9 @@ def _check_counts(window: Window) -> None:
 
 
 def _check_escrows(window: Window) -> None:
-    ledger, tree = window.ledger, window.tree
+    ledger = window.ledger
     ledger.check()
-    room, destinations = tree.room(Tier.DEVICE), window.allocator.destinations
+    room, destinations = window.room, window.allocator.destinations
     if ledger.promised > room:
         raise AuditError(f"{ledger.promised} blocks are committed, there is room for {room}")
     if ledger.destinations > destinations:

@@ -20,6 +20,9 @@ class Node:
         pins: how many leases and sequences hold it.
         last_used: clock of the tree when it was last let go of.
         attached: whether it is in the tree.
+        owner: the share of the request that counts on the block as room, once its window has passed it; None if none
+            does.
+        passed: whether a window has passed it, and nobody is known to come back to it.
         reused: whether a request reused it since it is in the tree.
         origin: the last block before it that was reused when it was attached, where a request went on by itself; None
             if there was none.
@@ -36,7 +39,9 @@ class Node:
         "key",
         "last_used",
         "origin",
+        "owner",
         "parent",
+        "passed",
         "peers",
         "pins",
         "reused",
@@ -57,6 +62,8 @@ class Node:
         self.pins = 0
         self.last_used = 0
         self.attached = True
+        self.owner: object | None = None
+        self.passed = False
         self.reused = False
         self.origin: Node | None = None
         self.revisits = 0

@@ -35,6 +35,7 @@ from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.cache.windows.attention import AttentionWindow
 from wavepp_worker.cache.windows.full import FullWindow
 from wavepp_worker.cache.windows.kinds import make_window
+from wavepp_worker.cache.windows.sliding import SlidingWindow
 from wavepp_worker.cache.windows.window import Window
 from wavepp_worker.errors import ConfigError
 
@@ -52,7 +53,9 @@ class RankCache:
         block_size: tokens per block.
 
     Attributes:
-        leaves_snapshots: whether ``begin`` has to be called before each chunk of a sequence.
+        begins: whether ``begin`` has to be called before each chunk of a sequence.
+        leaves_snapshots: whether requests can resume only where an earlier one left a snapshot.
+        slides: whether requests let go of blocks while they run.
 
     Raises:
         ConfigError: a window cannot work.
@@ -68,6 +71,8 @@ class RankCache:
             make_window(number, spec, block_size, self._index) for number, spec in enumerate(windows)
         ]
         self._reservations = Reservations(self._windows, block_size)
+        self.begins = any(window.begins for window in self._windows)
+        self.slides = any(isinstance(window, SlidingWindow) for window in self._windows)
         self.leaves_snapshots = any(window.leaves_snapshots for window in self._windows)
 
     def hint(self, keys: Sequence[bytes], prompt_tokens: int) -> int:
@@ -232,7 +237,7 @@ class RankCache:
             self._reservations.ask(request_id, endpoint // self.block_size)
 
     def begin(self, request_id: str, end: int) -> Begun:
-        """A sequence's tokens up to ``end`` are about to be computed: which snapshots to take on the way.
+        """A sequence's tokens up to ``end`` are about to be computed: its blocks for them, and which snapshots to take.
 
         Before each of its chunks, as from then on nobody can ask for a snapshot within it.
         """

@@ -42,7 +42,8 @@ class Readers:
         if reservation.keys[limit - 1] != keys[limit - 1]:
             return 0
         ahead = [partial(self._ahead, writer, at) for at in range(len(self._windows))]
-        return common_endpoint(ahead, limit)
+        end = common_endpoint(ahead, limit)
+        return end if all(window.can_lend(writer, end) for window in self._windows) else 0
 
     def ask(self, writer: str, end: int) -> bool:
         """Have a request leave behind what resuming after ``end`` of its blocks needs, if it does not anyway.
@@ -60,11 +61,13 @@ class Readers:
     def follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
         """Let a request wait for ``writer``'s blocks up to its endpoint, or for nobody's."""
         before = self._reservations.get(reservation.writer) if reservation.writer is not None else None
-        if before is not None:
+        if before is not None and reservation.writer is not None:
             before.readers.remove(request_id)
+            self._lend(reservation.writer)
         reservation.writer = writer
         if writer is not None:
             self._reservations[writer].readers.append(request_id)
+            self._lend(writer)
             self.computed(self._reservations[writer])
 
     def computed(self, writer: Reservation) -> None:
@@ -99,6 +102,11 @@ class Readers:
                 )
             if any(share.pinned for share in reader.shares):
                 raise AuditError(f"{request_id} holds blocks of a prefix for which it waits")
+
+    def _lend(self, writer: str) -> None:
+        ends = [self._reservations[name].end for name in self._reservations[writer].readers]
+        for window in self._windows:
+            window.lend(writer, ends)
 
     def _left(self, writer: str, window: int, limit: int) -> int:
         """The largest endpoint up to ``limit`` at which a window can resume from what a request will leave behind."""

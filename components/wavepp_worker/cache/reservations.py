@@ -193,18 +193,24 @@ class Reservations:
         """Have a committed request leave behind what resuming after ``end`` blocks needs, where there is room."""
         reservation = self._in_state(request_id, "committed")
         if reservation.end < end <= len(reservation.keys):
+            for window, share in zip(self._windows, reservation.shares, strict=True):
+                window.want(share, end)
             self._readers.ask(request_id, end)
 
     def begin(self, request_id: str, end: int) -> Begun:
         """A sequence's tokens up to ``end`` are about to be computed."""
         reservation = self._in_state(request_id, "sequence")
         moves: list[Move] = []
-        snapshots = tuple(
+        taken = tuple(
             window.begin(request_id, share, end, moves)
             for window, share in zip(self._windows, reservation.shares, strict=True)
         )
         reservation.begun = end
-        return Begun(snapshots, tuple(moves))
+        return Begun(
+            snapshots=tuple(each.snapshots for each in taken),
+            moves=tuple(moves),
+            taken=tuple((each.first, each.blocks) for each in taken),
+        )
 
     def publish(self, request_id: str, computed: int) -> None:
         """Make what is complete among a sequence's first ``computed`` tokens reusable."""
@@ -214,7 +220,7 @@ class Reservations:
         reservation.computed = computed
         self._readers.computed(reservation)
         for window, share in zip(self._windows, reservation.shares, strict=True):
-            window.pass_by(share, computed)
+            window.pass_by(request_id, share, computed)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds; False if that is nothing."""

@@ -148,7 +148,8 @@ class Materialised:
     """The blocks of a request, per window.
 
     Attributes:
-        tables: device block of each logical block, -1 left of a sliding window; empty for recurrent windows.
+        tables: device block of each logical block; empty for recurrent windows. Of a sliding one -1 left of it, and
+            for what is yet to be computed: see ``Begun``.
         moves: copies to make, in order, before anything else touches the blocks.
         resume: recurrent windows: device block of the snapshot to resume from, None to start from nothing.
         states: recurrent windows: device block of the working state; None for others.
@@ -166,8 +167,10 @@ class Begun:
 
     Attributes:
         snapshots: recurrent windows: device block to copy the state to at each token position.
+        taken: sliding windows: the block from which on the request has new places, and these.
         moves: copies to make, in order, before anything else touches the blocks.
     """
 
     snapshots: tuple[dict[int, int], ...]
     moves: tuple[Move, ...]
+    taken: tuple[tuple[int, list[int]], ...] = ()

@@ -36,6 +36,7 @@ class BlockTree:
     Attributes:
         nodes: every attached block by key.
         pools: the slots of each tier.
+        lent: blocks that are held by whoever counts on them as room, and by others as well: room less for as long.
         unpinned: how many attached blocks of each tier nobody holds; all of them can be reclaimed.
         copies: blocks above the disk with a copy there as well, oldest copy first.
         victims: the order in which each tier gives its blocks up.
@@ -49,6 +50,7 @@ class BlockTree:
         self.nodes: dict[bytes, Node] = {}
         self.pools = tuple(BlockPool(capacity) for capacity in blocks)
         self.unpinned = [0, 0, 0]
+        self.lent = 0
         self.copies: dict[Node, None] = {}
         self.revisits = Revisits()
         self.victims = tuple(
@@ -89,6 +91,8 @@ class BlockTree:
         for node in nodes:
             if not node.pins:
                 unpinned[node.tier] -= 1
+            elif node.pins == 1 and node.owner is not None:
+                self.lent += 1
             node.pins += 1
         self.revisits.reused(nodes)
 
@@ -99,6 +103,8 @@ class BlockTree:
         for node in reversed(nodes):
             node.pins -= 1
             node.last_used = clock
+            if node.pins == 1 and node.owner is not None:
+                self.lent -= 1
             if not node.pins:
                 if not node.attached:
                     self.pools[node.tier].drop_owner(node.slot)
@@ -126,6 +132,16 @@ class BlockTree:
         self._index.add(self.window, key)
         self._note_change(key, None)
         return node
+
+    def own(self, node: Node, owner: object) -> None:
+        """Whoever holds a block alone counts on it as room once it lets go of it."""
+        node.owner = owner
+
+    def disown(self, node: Node) -> None:
+        """Its owner is about to let go of a block."""
+        if node.pins > 1:
+            self.lent -= 1
+        node.owner = None
 
     def set_apart(self, key: bytes, depth: int, slot: int) -> Node:
         """A block in device block ``slot`` for those who hold it, and nobody else; held by the caller."""

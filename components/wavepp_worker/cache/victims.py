@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from wavepp_worker.cache.node import Node
 from wavepp_worker.cache.revisits import Revisits
 
+_AGES = 1 << 62
+"""What a window has passed, and nobody is known to come back to, goes before all else."""
 _FEWEST_BEFORE_SWEEP = 64
 """Offers a queue takes before it first sweeps out those that no longer count."""
 
@@ -31,6 +33,8 @@ class VictimQueue:
     def offer(self, node: Node) -> None:
         self._offers += 1
         age = node.last_used - self._handicap * self._revisits.seldom(node)
+        if node.passed and not node.reused:
+            age -= _AGES
         heapq.heappush(self._heap, (age, -node.depth, self._offers, node.last_used, node))
         if len(self._heap) > self._sweep_at:
             self._heap = [entry for entry in self._heap if self._current(*entry[3:])]

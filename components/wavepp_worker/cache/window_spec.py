@@ -20,6 +20,9 @@ class WindowSpec:
         interval: recurrent windows: tokens between snapshots, a multiple of the block size; None for no
             snapshots.
         max_snapshots: recurrent windows: most snapshots one request takes, the latest ones; None for all.
+        wave: sliding windows: blocks that all chunks of one wave touch at most. A request then reserves what it holds
+            between two waves, its window, and so many blocks are set aside for the wave that runs; None to reserve
+            all blocks of a prompt.
     """
 
     name: str
@@ -30,3 +33,4 @@ class WindowSpec:
     span: int = 0
     interval: int | None = None
     max_snapshots: int | None = None
+    wave: int | None = None

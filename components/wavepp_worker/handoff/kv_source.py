@@ -36,8 +36,11 @@ class KVSource(Protocol):
         ``block_table``: as a ``Chunk`` has it; -1 for blocks that are not read, as no token after the prompt sees them.
         """
 
-    def advance(self, request_id: str, ready: int) -> None:
-        """Tokens ``[0, ready)`` can be read now."""
+    def advance(self, request_id: str, ready: int, block_table: torch.Tensor | None = None) -> None:
+        """Tokens ``[0, ready)`` can be read now.
+
+        ``block_table``: as of ``offer``, where blocks have come since.
+        """
 
     def withdraw(self, request_id: str) -> None:
         """Stop offering or expecting (aborted or failed).

@@ -41,6 +41,8 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens per physical block on that rank.
         dtype: name of the KV dtype, e.g. ``bfloat16``.
         bytes_per_token: over all of the rank's layers.
+        windows: of windows that slide ``(span, bytes per token)``, which ``bytes_per_token`` counts as well: of these
+            only what decoding sees is handed over.
         state_bytes: of the state after a prompt, over all of the rank's recurrent layers.
         patience: seconds of silence after which the rank takes a receiver for gone.
     """
@@ -55,10 +57,25 @@ class RankAddress(msgspec.Struct, frozen=True, kw_only=True):
     transport: Transport
     patience: float = 60.0
     state_bytes: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
 
     def size(self, tokens: int) -> int:
-        """Bytes that the rank has of a prompt of so many tokens."""
-        return self.bytes_per_token * tokens + self.state_bytes
+        """Bytes that the rank hands over of a prompt of so many tokens."""
+        return self.piece_size(0, tokens, tokens) + self.state_bytes
+
+    def piece_size(self, start: int, end: int, prompt_tokens: int) -> int:
+        """Bytes that the rank hands over of tokens ``[start, end)`` of a prompt."""
+        firsts = self.firsts(prompt_tokens)
+        passed = sum(size * max(0, min(end, firsts[span]) - start) for span, size in self.windows)
+        return self.bytes_per_token * (end - start) - passed
+
+    def firsts(self, prompt_tokens: int) -> dict[int, int]:
+        """By span, the first token of a prompt that is handed over of the windows that slide."""
+        whole = prompt_tokens // self.block_size
+        return {
+            span: max(0, (whole * self.block_size - span) // self.block_size) * self.block_size
+            for span, _ in self.windows
+        }
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

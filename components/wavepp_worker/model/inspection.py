@@ -12,10 +12,11 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import Outline, known_config, model_caches, outline, shortcomings
 from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES
-from wavepp_worker.model.layer_cache import LayerCache, in_fp8
+from wavepp_worker.model.layer_cache import LayerCache, in_fp8, window_bytes
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.timed_model import is_timed
+from wavepp_worker.model.window_pool import window_pool
 
 _Kept = tuple[int | None, int | None]
 """Bytes of a token, and of a state."""
@@ -53,6 +54,8 @@ class StageShare(msgspec.Struct, frozen=True, kw_only=True):
         layers: number of the first, and of the one after the last.
         weight_bytes: of these, and of embedding, norm and head where it has them.
         cache_bytes: that one token takes in its cache; None if that cannot be told.
+        windows: of layers that see the last tokens only ``(window, bytes)``: of ``cache_bytes`` what a token takes in
+            those with such a window, whose pools are smaller.
         state_bytes: of its state of one prompt, running or as a snapshot; 0 where no layer is recurrent.
     """
 
@@ -60,7 +63,19 @@ class StageShare(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, int]
     weight_bytes: int
     cache_bytes: int | None
+    windows: tuple[tuple[int, int], ...]
     state_bytes: int | None
+
+    def pool_bytes(self, tokens: int, block_size: int, requests: int, wave_tokens: int) -> int | None:
+        """Bytes of the pools of an engine with ``kv_tokens`` and these settings, without states."""
+        if self.cache_bytes is None:
+            return None
+        blocks, amount = tokens // block_size, self.cache_bytes
+        total = 0
+        for span, size in self.windows:
+            total += window_pool(blocks, block_size, span, requests, wave_tokens)[0] * size
+            amount -= size
+        return block_size * (total + blocks * amount)
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +164,7 @@ def inspect_model(
         experts_per_token=values.get("num_experts_per_tok") or 0,
         quantisation=quantisation.get("quant_method"),
         kinds=tuple(_kinds(_attention(config, caches), parts, cache)),
-        stages=tuple(_stages(config, parts, cache, pp, partition, DTYPE_BYTES[name])),
+        stages=tuple(_stages(config, parts, caches, cache, pp, partition, name)),
         unsupported=tuple(f"{why[0].upper()}{why[1:]}." for why in whys),
     )
 
@@ -209,11 +224,13 @@ def _kinds(attention: Sequence[str], parts: Outline, cache: Sequence[_Kept]) -> 
 def _stages(
     config: Any,
     parts: Outline,
+    caches: Sequence[LayerCache | None],
     cache: Sequence[_Kept],
     pp: int,
     partition: tuple[int, ...] | None,
-    each: int,
+    dtype: str,
 ) -> Iterator[StageShare]:
+    each = DTYPE_BYTES[dtype]
     for rank, layers in enumerate(partition_layers(parts, pp, partition)):
         numbers = sum(parts.parameters[layer] for layer in layers)
         numbers += parts.embedding if rank == 0 else 0
@@ -226,6 +243,7 @@ def _stages(
             layers=(layers.start, layers.stop),
             weight_bytes=numbers * each,
             cache_bytes=None if None in tokens else sum(tokens),
+            windows=tuple(sorted(window_bytes([caches[layer] for layer in layers], dtype).items())),
             state_bytes=None if None in states else sum(states),
         )
 

@@ -281,3 +281,12 @@ def token_bytes(caches: Sequence[LayerCache], dtype: str) -> int:
 def state_bytes(caches: Sequence[LayerCache], dtype: str) -> int:
     """Bytes of one state over those of these layers that are recurrent."""
     return sum(cache.bytes(dtype) for cache in caches if not cache.per_token)
+
+
+def window_bytes(caches: Sequence[LayerCache | None], dtype: str) -> dict[int, int]:
+    """Bytes of one token over those of these layers that have a window, by its span."""
+    sizes: dict[int, int] = {}
+    for cache in caches:
+        if cache is not None and cache.span:
+            sizes[cache.span] = sizes.get(cache.span, 0) + cache.bytes(dtype)
+    return sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from wavepp_worker.errors import HandoffError, WaveppError
 from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
+from wavepp_worker.model.stage import NOTHING_PASSED
 from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
 
 
 class TorchPagedKV:
-    """Implements ``PagedKV``. Each layer has a pool ``[num_blocks * block, heads, dim]`` for each tensor it keeps.
+    """Implements ``PagedKV``. Each layer has a pool ``[blocks * block, heads, dim]`` for each tensor it keeps.
 
     In FP8 its rows are bytes: see ``fp8_rows``.
 
@@ -35,27 +36,36 @@ class TorchPagedKV:
         dtype: torch.dtype,
         device: torch.device,
         num_states: int = 0,
+        window_blocks: Callable[[int], int] | None = None,
     ) -> None:
+        """``window_blocks``: see ``StageModel.make_kv``."""
         self.layers = layers
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        rows = num_blocks * block_size
+        self.spans = tuple(sorted({cache.span for cache in caches if cache.per_token}))
+        self._blocks = [
+            num_blocks if not span or window_blocks is None else window_blocks(span) for span in self.spans
+        ]
+        self._window_of = [self.spans.index(cache.span) if cache.per_token else 0 for cache in caches]
         # Zeros, as a padded row of a never written block must be finite.
         self._pools = [
             tuple(
-                torch.zeros(rows, *tensor.shape, dtype=_torch(tensor.dtype, dtype), device=device)
+                torch.zeros(
+                    self._blocks[window] * block_size,
+                    *tensor.shape,
+                    dtype=_torch(tensor.dtype, dtype),
+                    device=device,
+                )
                 for tensor in cache.tensors
             )
             if cache.per_token
             else ()
-            for cache in caches
+            for cache, window in zip(caches, self._window_of, strict=True)
         ]
         recurrent = {n: cache for n, cache in zip(layers, caches, strict=True) if not cache.per_token}
         self.states = StateMemory(recurrent, num_states, dtype, device) if recurrent else None
-        self.spans = tuple(sorted({cache.span for cache in caches if cache.per_token}))
-        self._window_of = [self.spans.index(cache.span) if cache.per_token else 0 for cache in caches]
         self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
 
     def window(self, layer: int) -> int:
@@ -72,22 +82,26 @@ class TorchPagedKV:
     def memory(self, window: int) -> WindowMemory:
         """The blocks of one window: of all layers that keep the same tokens."""
         pools = [pool for layer in self.layers if self.window(layer) == window for pool in self.pools(layer)]
-        return WindowMemory(pools, self.num_blocks, self.device)
+        return WindowMemory(pools, self._blocks[window], self.device)
 
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
-        payload = torch.empty(self.bytes_per_token * (end - start), dtype=torch.uint8)
         if not self.bytes_per_token:
-            return payload
-        slots = self._slots(block_table, start, end)
-        for layer, pool, part in self._split(self.layers, payload, end - start):
-            rows = slots[self.window(layer)]
-            gone = int((rows < 0).sum())
-            part[:gone] = 0
-            part[gone:].copy_(pool.index_select(0, rows[gone:]))
+            return torch.empty(0, dtype=torch.uint8)
+        slots = [rows[rows >= 0] for rows in self._slots(block_table, start, end)]
+        counts = [len(rows) for rows in slots]
+        payload = torch.empty(self._bytes(self.layers, counts), dtype=torch.uint8)
+        for layer, pool, part in self._split(self.layers, payload, counts):
+            part.copy_(pool.index_select(0, slots[self.window(layer)]))
         return payload
 
     def import_tokens(
-        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+        self,
+        block_table: torch.Tensor,
+        start: int,
+        end: int,
+        layers: range,
+        payload: torch.Tensor,
+        firsts: Mapping[int, int] = NOTHING_PASSED,
     ) -> None:
         """See ``PagedKV``; ``layers`` may be any contiguous part of this rank's.
 
@@ -99,7 +113,9 @@ class TorchPagedKV:
                 f"the payload is of layers {layers.start} to {layers.stop - 1} but this rank holds "
                 f"{self.layers.start} to {self.layers.stop - 1}"
             )
-        wanted = sum(_row_bytes(pool) for pool in self._flat(layers)) * (end - start)
+        passed = [min(end, max(start, firsts.get(span, 0))) - start for span in self.spans]
+        counts = [end - start - each for each in passed]
+        wanted = self._bytes(layers, counts)
         if payload.dtype != torch.uint8 or payload.numel() != wanted:
             given = payload.numel() * payload.element_size()
             raise HandoffError(
@@ -107,8 +123,9 @@ class TorchPagedKV:
                 f"the payload has {given}; both sides must have the same model and dtype"
             )
         slots = self._slots(block_table, start, end)
-        for layer, pool, part in self._split(layers, payload, end - start):
-            pool.index_copy_(0, slots[self.window(layer)], part.to(self.device))
+        for layer, pool, part in self._split(layers, payload, counts):
+            window = self.window(layer)
+            pool.index_copy_(0, slots[window][passed[window] :], part.to(self.device))
 
     @property
     def block_bytes(self) -> int:
@@ -143,12 +160,22 @@ class TorchPagedKV:
         rows = block_table if block_table.ndim == 2 else block_table.expand(len(self.spans), -1)
         return [token_slots(row, start, end, self.block_size).to(self.device) for row in rows]
 
+    def _bytes(self, layers: range, counts: Sequence[int]) -> int:
+        """Of so many tokens in the windows of ``layers``."""
+        return sum(
+            counts[self.window(layer)] * _row_bytes(pool) for layer in layers for pool in self.pools(layer)
+        )
+
     def _split(
-        self, layers: range, payload: torch.Tensor, tokens: int
+        self, layers: range, payload: torch.Tensor, counts: Sequence[int]
     ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Each pool of ``layers``, with its layer and its part of ``payload`` seen as ``[tokens, heads, dim]``."""
+        """Each pool of ``layers``, with its layer and its part of ``payload`` seen as ``[tokens, heads, dim]``.
+
+        ``counts``: tokens by window.
+        """
         at = 0
         for layer in layers:
+            tokens = counts[self.window(layer)] if self.pools(layer) else 0
             for pool in self.pools(layer):
                 size = tokens * _row_bytes(pool)
                 yield layer, pool, payload[at : at + size].view(pool.dtype).view(tokens, *pool.shape[1:])

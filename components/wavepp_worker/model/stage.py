@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -102,6 +103,9 @@ class StateBlocks(BlockMemory, Protocol):
         """Write what ``export_blocks`` of a rank that holds ``layers`` returned for one block: uint8 ``[bytes]``."""
 
 
+NOTHING_PASSED: Mapping[int, int] = MappingProxyType({})
+
+
 class PagedKV(BlockMemory, Protocol):
     """One rank's paged KV memory for its layers."""
 
@@ -123,14 +127,23 @@ class PagedKV(BlockMemory, Protocol):
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         """Copy tokens ``[start, end)`` out: a uint8 CPU tensor ``[bytes_per_token * (end - start)]``.
 
-        Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values. Zeros where the table
-        says -1.
+        Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values. Nothing of the first
+        tokens of a window, as far as the table says -1.
         """
 
     def import_tokens(
-        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+        self,
+        block_table: torch.Tensor,
+        start: int,
+        end: int,
+        layers: range,
+        payload: torch.Tensor,
+        firsts: Mapping[int, int] = NOTHING_PASSED,
     ) -> None:
-        """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens."""
+        """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens.
+
+        ``firsts``: by the span of a window, before which token the payload has nothing.
+        """
 
     def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
         """``(address, bytes)`` of one physical block of ``layers``, or all: layer by layer, keys then values.
@@ -156,10 +169,18 @@ class StageModel(Protocol):
     recurrent: bool
     """Whether some of the layers have a state, so that chunks have to come with one."""
 
-    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> PagedKV:
+    def make_kv(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_states: int = 0,
+        window_blocks: Callable[[int], int] | None = None,
+    ) -> PagedKV:
         """Allocate paged KV memory for ``num_blocks`` blocks of ``block_size`` tokens.
 
-        ``num_states``: blocks of the state memory, where layers are recurrent.
+        Args:
+            num_states: blocks of the state memory, where layers are recurrent.
+            window_blocks: blocks of the layers that have a window of so many tokens; as many as of others if None.
         """
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:

@@ -8,14 +8,14 @@ is right only if every rank reused, copied and wrote the right blocks.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
-from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput, StateBlocks
+from wavepp_worker.model.stage import NOTHING_PASSED, Activations, Chunk, PagedKV, StageOutput, StateBlocks
 from wavepp_worker.model.timed_model import TimedModel
 from wavepp_worker.model.virtual_device import Clock, Ending, Queue
 
@@ -109,7 +109,13 @@ class TimedKV:
         return torch.from_numpy(payload)
 
     def import_tokens(
-        self, block_table: torch.Tensor, start: int, end: int, layers: range, payload: torch.Tensor
+        self,
+        block_table: torch.Tensor,
+        start: int,
+        end: int,
+        layers: range,
+        payload: torch.Tensor,
+        firsts: Mapping[int, int] = NOTHING_PASSED,
     ) -> None:
         """See ``PagedKV``; ``layers`` may be any of a model's, as all hold the same.
 
@@ -169,7 +175,13 @@ class TimedStage:
         self._clock = clock
         self._compute, self._link = Queue(clock), Queue(clock)
 
-    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> TimedKV:
+    def make_kv(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_states: int = 0,
+        window_blocks: Callable[[int], int] | None = None,
+    ) -> TimedKV:
         del num_states
         return TimedKV(self._model, self.layers, num_blocks, block_size, self._clock)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,9 +86,22 @@ class TorchStage:
         self._takes_picked = kinds[layers.start] == SHARED_INDEX
         self._hands_picked = layers.stop < len(kinds) and kinds[layers.stop] == SHARED_INDEX
 
-    def make_kv(self, num_blocks: int, block_size: int, num_states: int = 0) -> TorchPagedKV:
+    def make_kv(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_states: int = 0,
+        window_blocks: Callable[[int], int] | None = None,
+    ) -> TorchPagedKV:
         return TorchPagedKV(
-            self.layers, self._caches, num_blocks, block_size, self.dtype, self.device, num_states
+            self.layers,
+            self._caches,
+            num_blocks,
+            block_size,
+            self.dtype,
+            self.device,
+            num_states,
+            window_blocks,
         )
 
     def forward(self, inputs: torch.Tensor | Activations, chunks: list[Chunk], kv: PagedKV) -> StageOutput:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
-from tests.support.cache_bench import CacheBench, keys_of, prompt
+from tests.support.cache_bench import CacheBench, Prompt, keys_of, prompt
 
 
 @pytest.mark.parametrize(("span", "kept"), [(1, 1), (2, 1), (3, 2), (4, 2), (7, 4)])
@@ -52,7 +53,9 @@ def test_blocks_that_the_window_has_passed_are_let_go_of(span: int) -> None:
         bench.compute("a", computed)
         first = max(0, computed - span) // 2
         use = bench.cache.use()
-        assert (use.held, use.reusable) == (10 - first, first)
+        assert (use.held, use.reusable) == (computed // 2 - first, first)
+        # What is yet to be computed is reserved.
+        assert use.escrowed == use.free == (20 - computed) // 2
         assert bench.reservation("a").shares[0].table[:first] == [-1] * first
     # What is left is what a token after the prompt sees, for whoever the KV is handed to.
     bench.release("a")
@@ -86,3 +89,106 @@ def test_a_writer_that_has_passed_a_prefix_is_not_waited_for() -> None:
     with bench.cache.windows() as (window,):
         assert window.ahead("writer", share, 0, 16, 5) == 0
         assert window.ahead("writer", share, 0, 16, 6) == 6
+
+
+# A window of two blocks, and of a third, as a chunk may end within one; chunks of up to two blocks.
+ROLLING = WindowSpec("sliding", "sliding", 9, span=4, wave=2)
+
+
+def test_a_request_reserves_a_window_and_the_blocks_of_its_chunk_are_set_aside_for_all() -> None:
+    bench = CacheBench(ROLLING)
+    assert bench.prepare("a", prompt(1, 40)).committed
+    assert bench.prepare("b", prompt(2, 39)).committed
+    # Seven of nine: each three, and two for the wave, whichever of them it is.
+    assert bench.prepare("c", prompt(3, 40)) is None
+    for name in "ab":
+        bench.materialise(name)
+        assert bench.cache.use().escrowed + bench.cache.use().held <= 6
+    for computed in range(4, 41, 4):
+        for name, length in (("a", 40), ("b", 39)):
+            bench.compute(name, min(length, computed))
+            assert bench.cache.use().held <= 6
+    with bench.cache.windows() as (window,):
+        assert window.set_aside == 2
+    for name in "ab":
+        bench.release(name)
+    # What they passed last, and what they hold at their ends, can be reused.
+    assert bench.lease("d", [*prompt(1, 40), 9]) == 40
+
+
+def test_a_chunk_of_more_than_is_set_aside_is_an_error() -> None:
+    bench = CacheBench(ROLLING)
+    bench.prepare("a", prompt(1, 40))
+    bench.materialise("a")
+    with pytest.raises(
+        ValueError, match="up to token 12 in one wave, which takes 6 blocks, where 3 are its own and 2"
+    ):
+        bench.cache.begin("a", 12)
+
+
+def test_who_holds_what_a_running_request_will_pass_takes_room() -> None:
+    """Else the request had nothing to go on with: what it passes would not come back."""
+    bench = CacheBench(ROLLING)
+    bench.prepare("a", prompt(1, 40))
+    bench.materialise("a")
+    bench.compute("a", 8)
+    # Nine, of which a has three, two of them in blocks, and two are set aside: four are left, and two of these.
+    assert bench.cache.use().free == 5
+    assert bench.lease("reader", [*prompt(1, 8), 7]) == 8
+    with bench.cache.windows() as (window,):
+        assert (window.tree.lent, window.unreserved) == (2, 9 - 2 - 1 - 2 - 2)
+    assert bench.cache.reserve("reader")
+    assert bench.prepare("b", prompt(2, 5)) is None
+    bench.compute("a")
+    bench.materialise("reader")
+    bench.compute("reader")
+    bench.release("a")
+    bench.release("reader")
+    with bench.cache.windows() as (window,):
+        assert (window.tree.lent, window.unreserved) == (0, 7)
+
+
+def test_what_a_window_has_passed_goes_before_the_ends_of_older_prompts() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 12, span=4, wave=2))
+    bench.run("old", prompt(1, 8))
+    bench.run("new", prompt(2, 60))
+    assert bench.lease("again", [*prompt(1, 8), 9]) == 8
+
+
+def test_where_others_are_expected_to_part_is_not_passed_for_good() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 12, span=4, wave=2))
+    bench.prepare("a", prompt(1, 20))
+    bench.cache.ask("a", 8)
+    bench.materialise("a")
+    bench.compute("a")
+    bench.release("a")
+    bench.run("new", prompt(2, 60))
+    assert bench.lease("other", [*prompt(1, 8), 9, 9, 9]) == 8
+
+
+def test_who_waits_for_what_a_request_will_pass_takes_room_for_it_before() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 10, span=4, wave=2))
+    bench.prepare("writer", prompt(1, 40))
+
+    def behind(name: str, end: int) -> Prepared | None:
+        tokens = [*prompt(1, end), 5]
+        prepared = bench.cache.prepare(name, keys_of(tokens), len(tokens), end, writer="writer")
+        bench.prompts[name] = Prompt(tokens, keys_of(tokens))
+        return prepared
+
+    # Of the eight that are not set aside the writer has three, those who wait one each, and the two blocks they share.
+    assert behind("a", 8) == behind("b", 8) == Prepared(8, True)
+    assert bench.ledger().promised == 3 + 2 + 1 + 1
+    # Two blocks more would be too many, and so is a request that computes all of it.
+    assert behind("c", 12) is None
+    bench.materialise("writer")
+    bench.compute("writer", 8)
+    with bench.cache.windows() as (window,):
+        assert (window.tree.lent, window.ledger.promised) == (2, 1 + 1 + 1)
+    bench.compute("writer")
+    for name in "ab":
+        bench.materialise(name)
+        bench.compute(name)
+    for name in ("a", "b", "writer"):
+        bench.release(name)
+    bench.cache.audit()

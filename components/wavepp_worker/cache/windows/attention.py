@@ -33,9 +33,13 @@ class AttentionWindow(Window):
                 node = self.tree.set_apart(keys[at], at, block)
                 writer.private.remove(block)
                 writer.pinned.append(node)
+                self._own(writer, node)
             pinned.append(node)
         self.tree.pin(pinned)
         return Share(needed.start, pinned)
+
+    def _own(self, share: Share, node: Node) -> None:
+        """A request holds a block that it has computed."""
 
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         del end, prompt_tokens
@@ -53,10 +57,12 @@ class AttentionWindow(Window):
         """
         block = share.table[at]
         if node is None:
-            share.pinned.append(self.tree.attach(key, parent, at, Tier.DEVICE, block, held=True))
+            node = self.tree.attach(key, parent, at, Tier.DEVICE, block, held=True)
+            share.pinned.append(node)
         else:
             self.tree.adopt(node, block)
             self._hold(share, node)
+        self._own(share, node)
         share.private.discard(block)
 
     def _hold(self, share: Share, node: Node) -> None:

@@ -10,7 +10,7 @@ from wavepp_worker.cache.escrow import Asked
 from wavepp_worker.cache.hint_index import HintIndex
 from wavepp_worker.cache.moves import Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.cache.windows.share import Allocation, Share
+from wavepp_worker.cache.windows.share import Allocation, Share, Taken
 from wavepp_worker.cache.windows.window import Window, pin_cost
 from wavepp_worker.errors import ConfigError
 
@@ -23,6 +23,7 @@ class RecurrentWindow(Window):
     """
 
     leaves_snapshots: ClassVar[bool] = True
+    begins: ClassVar[bool] = True
     outlives_process: ClassVar[bool] = True
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
@@ -90,7 +91,7 @@ class RecurrentWindow(Window):
         asked.add(end * self.block_size)
         self.reserve(Asked(request_id), len(asked), committed=True)
 
-    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> dict[int, int]:
+    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> Taken:
         asked = self._asked.get(request_id, set())
         due = sorted(at for at in asked if at <= end)
         if due:
@@ -99,7 +100,7 @@ class RecurrentWindow(Window):
             share.private.update(blocks)
             asked.difference_update(due)
             self.reserve(Asked(request_id), len(asked), committed=True)
-        return {at: block for at, block in share.snapshots.items() if at <= end}
+        return Taken({at: block for at, block in share.snapshots.items() if at <= end})
 
     def release(self, request_id: str, share: Share) -> None:
         self._asked.pop(request_id, None)

@@ -17,6 +17,11 @@ class Share:
         table: device block of each logical block, -1 left of a sliding window; empty in recurrent windows.
         private: device blocks that only this request has.
         published: blocks of the prefix that have been offered to the tree.
+        end: blocks after which the request resumed.
+        total: blocks of its whole prompt.
+        taken: blocks of the prompt that have a place on the device, or had one.
+        borrowed: of those that it took, blocks set aside for the wave that runs.
+        wanted: blocks of a sliding window that others are known to come back to.
         passed: blocks of the prefix that a sliding window has left behind and let go of.
         snapshots: device block of each snapshot not published yet, by token position.
     """
@@ -27,6 +32,11 @@ class Share:
     private: set[int] = field(default_factory=set)
     published: int = 0
     passed: int = 0
+    end: int = 0
+    total: int = 0
+    taken: int = 0
+    borrowed: int = 0
+    wanted: set[int] = field(default_factory=set)
     snapshots: dict[int, int] = field(default_factory=dict)
 
 
@@ -37,3 +47,12 @@ class Allocation:
     table: list[int] = field(default_factory=list)
     resume: int | None = None
     state: int | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a chunk that is about to be computed takes in one window; see ``Begun``."""
+
+    snapshots: dict[int, int] = field(default_factory=dict)
+    first: int = 0
+    blocks: list[int] = field(default_factory=list)

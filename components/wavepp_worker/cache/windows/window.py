@@ -7,7 +7,7 @@ reusable; the rest is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from wavepp_worker.cache.escrow import Escrow, EscrowLedger, Holder
@@ -18,7 +18,7 @@ from wavepp_worker.cache.results import CacheUse, TierFigures
 from wavepp_worker.cache.tier_allocator import TierAllocator
 from wavepp_worker.cache.tree import BlockTree
 from wavepp_worker.cache.window_spec import WindowSpec
-from wavepp_worker.cache.windows.share import Allocation, Share
+from wavepp_worker.cache.windows.share import Allocation, Share, Taken
 from wavepp_worker.errors import ConfigError
 
 
@@ -38,6 +38,8 @@ class Window(ABC):
         prefix_tree: whether its blocks have parents, so that what is present is monotone along a prefix.
         leaves_snapshots: whether requests can resume only where an earlier one was made to leave something.
         outlives_process: whether what is on disk can be found again after a restart.
+        begins: whether requests take blocks while they run, so that ``begin`` has to come before each chunk.
+        set_aside: room that is nobody's: for what a wave takes for as long as it runs.
 
     Raises:
         ConfigError: a window of this kind cannot work like that.
@@ -46,6 +48,7 @@ class Window(ABC):
     prefix_tree: ClassVar[bool] = False
     leaves_snapshots: ClassVar[bool] = False
     outlives_process: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
 
     def __init__(self, number: int, spec: WindowSpec, block_size: int, index: HintIndex) -> None:
         if spec.blocks < 1 or spec.host_blocks < 0 or spec.disk_blocks < 0:
@@ -58,6 +61,7 @@ class Window(ABC):
         self.tree = BlockTree(number, (spec.blocks, spec.host_blocks, spec.disk_blocks), index)
         self.allocator = TierAllocator(self.tree)
         self.ledger = EscrowLedger()
+        self.set_aside = 0
         self._number = number
         self._index = index
 
@@ -89,12 +93,25 @@ class Window(ABC):
         or ours takes its place.
         """
 
-    def pass_by(self, share: Share, computed: int) -> None:
+    def pass_by(self, request_id: str, share: Share, computed: int) -> None:
         """Let go of what no token after the first ``computed`` ones sees. What was published stays reusable.
 
         After everybody who waited for these blocks has got theirs.
         """
-        del share, computed
+        del request_id, share, computed
+
+    def want(self, share: Share, end: int) -> None:
+        """Others are expected to resume after ``end`` blocks of a request that is yet to compute them."""
+        del share, end
+
+    def can_lend(self, writer: str, end: int) -> bool:
+        """Whether one more request may wait for ``writer``'s blocks, to resume after ``end``."""
+        del writer, end
+        return True
+
+    def lend(self, writer: str, ends: Iterable[int]) -> None:
+        """These are now the endpoints, in blocks, of all who wait for ``writer``'s blocks."""
+        del writer, ends
 
     @abstractmethod
     def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
@@ -128,14 +145,15 @@ class Window(ABC):
         """Have a request leave behind what resuming after ``end`` blocks needs; ``can_ask`` said it may."""
         raise NotImplementedError
 
-    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> dict[int, int]:
-        """A sequence's tokens up to ``end`` are about to be computed.
-
-        Returns:
-            The device block to copy the state to at each token position up to there, but for those published.
-        """
+    def begin(self, request_id: str, share: Share, end: int, moves: list[Move]) -> Taken:
+        """A sequence's tokens up to ``end`` are about to be computed: what it takes for them."""
         del request_id, share, end, moves
-        return {}
+        return Taken()
+
+    @property
+    def room(self) -> int:
+        """Device blocks that can be had, and that are not for the wave that runs."""
+        return self.tree.room(Tier.DEVICE) - self.tree.lent - self.set_aside
 
     @property
     def free(self) -> int:
@@ -145,7 +163,7 @@ class Window(ABC):
     @property
     def unreserved(self) -> int:
         """Room beside all escrows, in blocks."""
-        return self.tree.room(Tier.DEVICE) - self.ledger.reserved
+        return self.room - self.ledger.reserved
 
     def lease(self, keys: Sequence[bytes], end: int) -> Share:
         """Pin what resuming after ``end`` blocks needs; ``usable`` said it is there."""
@@ -162,7 +180,7 @@ class Window(ABC):
     def pinnable(self, request_id: str) -> int:
         """Device blocks held by nobody that the request may pin without touching what is committed to others."""
         escrow = self.ledger.get(request_id)
-        return self.tree.room(Tier.DEVICE) - self.ledger.promised + escrow.blocks * escrow.committed
+        return self.room - self.ledger.promised + escrow.blocks * escrow.committed
 
     def freed_by_lowering(self, share: Share, end: int) -> int:
         """Device blocks that become room for certain when a lease goes down to ``end`` or below."""
@@ -189,7 +207,7 @@ class Window(ABC):
         escrow = self.ledger.get(request_id)
         others = self.ledger.promised - escrow.blocks * escrow.committed
         gained = _room_without(giving_up.pinned) if giving_up is not None else 0
-        return self.tree.room(Tier.DEVICE) + gained - others >= blocks
+        return self.room + gained - others >= blocks
 
     def shrink_destinations(self) -> None:
         """After pinning: destinations for victims that the pinned blocks have taken are gone."""
@@ -262,9 +280,16 @@ def pin_cost(node: Node | None) -> int | None:
     """Device blocks of room that pinning an attached block takes; None if there is no block."""
     if node is None:
         return None
-    return int(not node.pins and node.tier == Tier.DEVICE)
+    return int(node.tier == Tier.DEVICE and (not node.pins or _would_be_lent(node)))
 
 
 def _room_without(pinned: Sequence[Node]) -> int:
-    """How many of these blocks on the device have no other holder."""
-    return sum(node.pins == 1 and node.tier == Tier.DEVICE for node in pinned)
+    """How many of these blocks on the device have no other holder, or none but who counts on them as room."""
+    return sum(
+        node.tier == Tier.DEVICE and (node.pins == 1 or (node.pins == 2 and node.owner is not None))
+        for node in pinned
+    )
+
+
+def _would_be_lent(node: Node) -> bool:
+    return node.pins == 1 and node.owner is not None

@@ -159,7 +159,7 @@ class Puller:
         """Take tokens in order, as they become ready, and the state, until the rank says that it has sent all."""
         request_id = offer.request_id
         agent: NixlAgent | None = None
-        position = states = 0
+        position = states = came_bytes = 0
         try:
             while not isinstance(message := await self._next(channel, request_id), AllSent):
                 if isinstance(message, PullFailed):
@@ -180,15 +180,16 @@ class Puller:
                         f"at token {position} of {offer.prompt_tokens}"
                     )
                 if isinstance(message, KvPiece):
-                    await self._take_piece(channel, message, rank, table)
+                    await self._take_piece(channel, message, rank, table, offer.prompt_tokens)
                 else:
                     await self._take_regions(channel, message, agent, rank, table)
+                came_bytes += rank.piece_size(position, message.end, offer.prompt_tokens)
                 position = message.end
         except PeerLost:
             if agent is not None and self._nixl is not None:
                 await self._in_thread(functools.partial(self._nixl.forget, agent), None)
             raise
-        size, due = rank.bytes_per_token * position + states, rank.size(offer.prompt_tokens)
+        size, due = came_bytes + states, rank.size(offer.prompt_tokens)
         came = (position, size)
         if came != (offer.prompt_tokens, due) or (message.tokens, message.size) != came:
             raise HandoffError(
@@ -223,22 +224,22 @@ class Puller:
         return message
 
     async def _take_piece(
-        self, channel: Channel, piece: KvPiece, rank: RankAddress, table: torch.Tensor
+        self, channel: Channel, piece: KvPiece, rank: RankAddress, table: torch.Tensor, prompt_tokens: int
     ) -> None:
-        expected = rank.bytes_per_token * (piece.end - piece.start)
+        expected = rank.piece_size(piece.start, piece.end, prompt_tokens)
         if piece.size != expected or expected > max(PIECE_BYTES, rank.bytes_per_token):
             raise HandoffError(
                 f"request {piece.request_id}: rank {rank.rank} sends tokens {piece.start} to {piece.end} in "
                 f"{piece.size} bytes; they take {expected}, and at most {PIECE_BYTES} may come at once"
             )
         if not piece.size:
-            # All layers of the rank are recurrent.
+            # All layers of the rank are recurrent, or have windows that have passed these tokens.
             return
         payload = torch.empty(piece.size, dtype=torch.uint8)
         await channel.receive_into(payload.numpy().data)
-        layers = range(*rank.layers)
+        layers, firsts = range(*rank.layers), rank.firsts(prompt_tokens)
         await self._in_thread(
-            lambda: self._kv.import_tokens(table, piece.start, piece.end, layers, payload), None
+            lambda: self._kv.import_tokens(table, piece.start, piece.end, layers, payload, firsts), None
         )
 
     async def _take_state(

@@ -18,8 +18,8 @@ class HeldKv:
     """A request between its offer and its settlement.
 
     Attributes:
-        table: int64, physical block of each logical block, -1 where a window has let go of it by the prompt's end;
-            a row for each window if there are several.
+        table: int64, physical block of each logical block, -1 where a window will have let go of it by the prompt's
+            end, or where it is not computed yet; a row for each window if there are several.
         ready: tokens ``[0, ready)`` are computed.
         sent: tokens ``[0, sent)`` are with the present receiver.
         pulling: whether a receiver is connected.
@@ -54,14 +54,15 @@ class HeldKv:
         in_order = 0 <= self.sent <= self.ready <= self.prompt_tokens
         return in_order and self.readers >= 0 and not self.free
 
-    def computed(self, ready: int, now: float) -> None:
-        """Tokens ``[0, ready)`` are computed.
+    def computed(self, ready: int, now: float, table: torch.Tensor | None = None) -> None:
+        """Tokens ``[0, ready)`` are computed, in the blocks of ``table`` if that is given.
 
         While a receiver is connected, only its own steps count: else one that is silent could hide behind a
         prefill that goes on.
         """
         if ready <= self.ready:
             return
+        self.table = self.table if table is None else table
         if not self.pulling:
             self.heard = now
         self.ready = min(ready, self.prompt_tokens)

@@ -93,11 +93,14 @@ class Holdings:
         )
         self.changed.fire()
 
-    def computed(self, request_id: str, ready: int) -> None:
-        """Tokens ``[0, ready)`` are computed. Requests that are not held any more are ignored."""
+    def computed(self, request_id: str, ready: int, table: torch.Tensor | None = None) -> None:
+        """Tokens ``[0, ready)`` are computed, in the blocks of ``table`` if that is given.
+
+        Requests that are not held any more are ignored.
+        """
         held = self._held.get(request_id)
         if held is not None:
-            held.computed(ready, time.monotonic())
+            held.computed(ready, time.monotonic(), table)
             self.changed.fire()
 
     async def more(self, held: HeldKv) -> bool:

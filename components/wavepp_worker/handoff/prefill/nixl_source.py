@@ -34,6 +34,7 @@ class NixlSource(RankSource):
     """
 
     transport = "nixl"
+    whole = True
 
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import torch
 
@@ -47,6 +48,8 @@ class RankSource:
     """
 
     transport: Transport
+    whole: ClassVar[bool] = False
+    """Whether all of a prompt is handed over, and of windows more than decoding sees."""
 
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
@@ -71,6 +74,7 @@ class RankSource:
             block_size=kv.block_size,
             dtype=str(dtype).removeprefix("torch."),
             bytes_per_token=kv.bytes_per_token,
+            windows=() if self.whole else _windows(kv),
             transport=self.transport,
             patience=timeout,
             state_bytes=kv.states.block_bytes if kv.states is not None else 0,
@@ -125,7 +129,7 @@ class RankSource:
             table = block_table.clone()
             self._listener.call(self._holdings.hold, request_id, table, prompt_tokens, ready, state)
 
-    def advance(self, request_id: str, ready: int) -> None:
+    def advance(self, request_id: str, ready: int, block_table: torch.Tensor | None = None) -> None:
         """See ``KVSource``; ignored for a request that has settled.
 
         Raises:
@@ -135,7 +139,7 @@ class RankSource:
             prompt_tokens = self._live.get(request_id)
         if prompt_tokens is not None and ready > prompt_tokens:
             raise HandoffError(f"request {request_id} has {prompt_tokens} tokens but advances to {ready}")
-        self._listener.call(self._holdings.computed, request_id, ready)
+        self._listener.call(self._holdings.computed, request_id, ready, block_table)
 
     def withdraw(self, request_id: str) -> None:
         """See ``KVSource``; ignored for a request that has settled."""
@@ -204,3 +208,10 @@ class RankSource:
             )
         with self._changed:
             self._changed.notify_all()
+
+
+def _windows(kv: PagedKV) -> tuple[tuple[int, int], ...]:
+    """Span and bytes per token of each window that slides."""
+    return tuple(
+        (span, kv.memory(number).block_bytes // kv.block_size) for number, span in enumerate(kv.spans) if span
+    )

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.kv_share import Share, activation_room, check_pool, share_out
-from wavepp_worker.model.layer_cache import LayerCache, state_bytes, token_bytes
+from wavepp_worker.model.layer_cache import LayerCache, state_bytes, token_bytes, window_bytes
 from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
+from wavepp_worker.model.window_pool import REUSABLE_SHARE, most_held, window_pool
+from wavepp_worker.runtime.client.config_checks import transport_of
 from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
-def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
+def engine_shares(config: EngineConfig, shape: ModelShape, small_windows: bool = False) -> list[Share]:
     """What each rank takes of its device; nothing of a model that does not say how large its parts are.
 
     Where layers are balanced by cost, each rank with a GPU is taken to have one more than its even part.
+
+    Args:
+        small_windows: where a fraction is asked for, take layers with windows to have a pool of as much as requests
+            hold at once and a share of the others'; otherwise one like the others'. Both are enough.
 
     Raises:
         ConfigError: as for ``check_partition``, ``per_rank``, ``snapshot_interval``, ``dtype_name`` and ``in_fp8``.
@@ -48,12 +56,18 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
     adapters = adapter_numbers(config.lora_modules)
     own_states = config.state_blocks is not None
     states = per_rank(config, "state_blocks") if own_states else [config.max_num_seqs] * config.pp
+    sizes_known = fraction is None or small_windows
+    slide = sizes_known and transport_of(config) != "nixl"
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
         a_token, a_state = _most_kept(caches, layers[rank], firsts[rank], dtype)
         # A tier has a state for each interval of its tokens, and so has the device, unless it is told how many.
         below = a_token + -(-a_state // interval)
+        tokens = per_rank(config, "kv_tokens")[rank] if fraction is None else None
+        spared, held = _windows(config, _most_in_windows(caches, layers[rank], firsts[rank], dtype), tokens)
+        if not slide:
+            spared = held = 0
         shares.append(
             Share(
                 device=_device(config.device, rank),
@@ -61,10 +75,10 @@ def engine_shares(config: EngineConfig, shape: ModelShape) -> list[Share]:
                 room=activation_room(
                     config.device, config.max_num_batched_tokens, sizes.width, longest, shape.kv_numbers
                 ),
-                token_bytes=a_token if own_states else below,
-                tokens=per_rank(config, "kv_tokens")[rank] if fraction is None else None,
+                token_bytes=(a_token if own_states else below) - spared,
+                tokens=tokens,
                 fraction=fraction or 0.0,
-                beside=states[rank] * a_state + (tiers[rank] * below if config.device == "cpu" else 0),
+                beside=states[rank] * a_state + held + (tiers[rank] * below if config.device == "cpu" else 0),
             )
         )
     return shares
@@ -90,6 +104,10 @@ def with_pools(
         # Nothing can be told: what a library's engine has by default.
         return config.model_copy(update={"kv_memory_fraction": None})
     tokens = share_out([*shares, *others], free)[: config.pp]
+    smaller = engine_shares(config, shape, small_windows=True)
+    if smaller != shares:
+        with contextlib.suppress(ConfigError):
+            tokens = max(tokens, share_out([*smaller, *others], free)[: config.pp], key=min)
     if config.kv_memory_fraction is None:
         return config
     longest = within_context(config.max_model_len, shape.context_length or 0)
@@ -110,6 +128,34 @@ def _most_kept(caches: Sequence[LayerCache], layers: int, first: int | None, dty
         max(token_bytes(part, dtype) for part in parts),
         max(state_bytes(part, dtype) for part in parts),
     )
+
+
+def _most_in_windows(
+    caches: Sequence[LayerCache], layers: int, first: int | None, dtype: str
+) -> dict[int, int]:
+    """By span, bytes of a token in those of so many layers from ``first`` on that have such a window; at most."""
+    starts = range(len(caches) - layers + 1) if first is None else (first,)
+    parts = [window_bytes(caches[start : start + layers], dtype) for start in starts]
+    return {span: max(part.get(span, 0) for part in parts) for part in parts for span in part}
+
+
+def _windows(config: EngineConfig, sizes: Mapping[int, int], tokens: int | None) -> tuple[int, int]:
+    """What pools of windows spare of each token, and the bytes that they have besides.
+
+    Args:
+        sizes: see ``_most_in_windows``.
+        tokens: of the other pools; None if that is to be found out.
+    """
+    block, requests, wave = config.block_size, config.max_num_seqs, config.max_num_batched_tokens
+    spared = held = 0
+    for span, size in sizes.items():
+        if tokens is None:
+            spared += size - -(-size // REUSABLE_SHARE)
+            held += block * size * most_held(block, span, requests, wave)
+        else:
+            spared += size
+            held += block * size * window_pool(tokens // block, block, span, requests, wave)[0]
+    return spared, held
 
 
 def _divided(layers: int, ranks: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from wavepp_worker.liveness.watchdog import Watchdog, Watched
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.stage import BlockMemory, PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.model.window_pool import window_pool
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
@@ -96,7 +97,14 @@ def load_device(config: RankConfig) -> StageDevice:
         adapters,
         config.kv_dtype,
     )
-    kv = stage.make_kv(config.blocks, config.block_size, config.state_blocks)
+    # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
+    whole = config.handoff == "nixl"
+    kv = stage.make_kv(
+        config.blocks,
+        config.block_size,
+        config.state_blocks,
+        None if whole else lambda span: _window_pool(config, span)[0],
+    )
     return StageDevice(stage, kv, open_tiers(config, window_memories(config, stage, kv)))
 
 
@@ -105,19 +113,20 @@ def window_memories(
 ) -> list[tuple[WindowSpec, BlockMemory]]:
     """What the rank's layers keep, one window for each way in which a cache is kept, and where its blocks are."""
     windows: list[tuple[WindowSpec, BlockMemory]] = []
-    # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
     whole = config.handoff == "nixl" and any(kv.spans)
     for number, span in enumerate(kv.spans[:1] if whole else kv.spans):
         sliding = span and not whole
+        blocks, wave = _window_pool(config, span) if sliding else (config.blocks, None)
         attention = WindowSpec(
             f"last {span} tokens" if sliding else "attention",
             "sliding" if sliding else "full",
-            config.blocks,
+            blocks,
             host_blocks=config.host_blocks,
             disk_blocks=config.disk_blocks,
             span=span if sliding else 0,
+            wave=wave,
         )
-        windows.append((attention, kv if whole or len(kv.spans) == 1 else kv.memory(number)))
+        windows.append((attention, kv if whole or kv.spans == (0,) else kv.memory(number)))
     if kv.states is not None:
         recurrent = WindowSpec(
             "states",
@@ -129,6 +138,12 @@ def window_memories(
         )
         windows.append((recurrent, kv.states))
     return windows
+
+
+def _window_pool(config: RankConfig, span: int) -> tuple[int, int | None]:
+    return window_pool(
+        config.blocks, config.block_size, span, config.max_num_seqs, config.max_num_batched_tokens
+    )
 
 
 def make_rank(

@@ -133,7 +133,7 @@ class RequestLifecycle:
         if request.handoff and self.source is not None:
             try:
                 state = next((state for state in local.materialised.states if state is not None), None)
-                table = _kept_at_end(local.table, self._cache.first_kept(request.prompt_tokens))
+                table = self._offered(local)
                 self.source.offer(request.request_id, table, request.prompt_tokens, endpoint, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)
@@ -161,11 +161,11 @@ class RequestLifecycle:
             return True
 
     def chunk_begins(self, local: LocalRequest, end: int) -> None:
-        """Make sure of the blocks for the snapshots to take before token ``end``, which the next chunk reaches.
+        """Take the blocks that the next chunk writes, up to token ``end``, and those of snapshots before it.
 
-        Called by the LOOP thread. Whoever asks for one from now on within that chunk is too late.
+        Called by the LOOP thread. Whoever asks for a snapshot from now on within that chunk is too late.
         """
-        if not self._cache.leaves_snapshots:
+        if not self._cache.begins:
             return
         with self._moving:
             with self._cache_changes:
@@ -175,6 +175,14 @@ class RequestLifecycle:
             if lost:
                 self._lose(lost)
         local.snapshots = begun.snapshots
+        assert local.table is not None
+        assert local.materialised is not None
+        # Recurrent windows have no row.
+        attention = [
+            taken for taken, table in zip(begun.taken, local.materialised.tables, strict=True) if table
+        ]
+        for row, (first, blocks) in zip(torch.atleast_2d(local.table), attention, strict=False):
+            row[first : first + len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
 
     def chunk_executed(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
         """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one.
@@ -191,7 +199,7 @@ class RequestLifecycle:
             self._reports.cache_changed(local)
         if local.request.handoff and self.source is not None:
             try:
-                self.source.advance(request_id, end)
+                self.source.advance(request_id, end, self._offered(local) if self._cache.slides else None)
             except Exception as error:
                 self._reports.failed(request_id, error)
         with self._ending:
@@ -248,6 +256,16 @@ class RequestLifecycle:
                     self._forget(request_id)
         self._report_settled(request_id, outcome)
 
+    def _offered(self, local: LocalRequest) -> torch.Tensor:
+        """A request's block table, of a sliding window without what it will have passed by the prompt's end."""
+        assert local.table is not None
+        kept = local.table.clone()
+        for row, first in zip(
+            torch.atleast_2d(kept), self._cache.first_kept(local.request.prompt_tokens), strict=False
+        ):
+            row[:first] = -1
+        return kept
+
     def _report_settled(self, request_id: str, outcome: Settled) -> None:
         self._reports.send(HandoffSettled(rank=self._reports.rank, request_id=request_id, outcome=outcome))
 
@@ -263,11 +281,3 @@ class RequestLifecycle:
     def _forget(self, request_id: str) -> None:
         self.release(request_id)
         self._requests.forget(request_id)
-
-
-def _kept_at_end(table: torch.Tensor, firsts: Sequence[int]) -> torch.Tensor:
-    """A request's block table as it is once all of its prompt is computed; ``firsts``: block kept first, by row."""
-    kept = table.clone()
-    for row, first in zip(torch.atleast_2d(kept), firsts, strict=False):
-        row[:first] = -1
-    return kept
