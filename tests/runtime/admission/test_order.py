@@ -213,6 +213,18 @@ def test_one_of_two_popular_prefixes_comes_back_at_a_time() -> None:
     assert served.asked() == ["12345678m"]
 
 
+def test_the_prefix_that_comes_back_is_the_one_that_most_wait_for_also_of_those_who_just_came() -> None:
+    served = Served(Cache(present=["abcdefgh", "12345678"], held=["ABCDEFGH"]), room=200, stages=2)
+    popular(served, "abcdefgh", "12345678")
+    served.arrive("ABCDEFGHx", "ABCDEFGHy")
+    assert served.admit() == ["ABCDEFGHx", "ABCDEFGHy"]
+    served.arrive("abcdefghm", "abcdefghn", "12345678m")
+    assert served.asked() == [], "two run, on two stages"
+    served.arrive("12345678n", "12345678o")
+    served.queue.ended("ABCDEFGHx")
+    assert served.asked() == ["12345678m"]
+
+
 def test_who_has_been_passed_by_half_the_bound_is_not_held_back() -> None:
     served = Served(Cache(present=["abcdefgh"], held=["12345678"]), 17, room=200)
     for each in ("i", "j", "k", "l"):

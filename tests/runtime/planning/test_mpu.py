@@ -256,7 +256,14 @@ def test_an_idle_pipeline_holds_a_burst_for_those_being_admitted_for_a_part_of_w
     assert [proposes(held) for held in (0.0, 0.0019, 0.002)] == [False, False, True]
     assert [proposes(held, a=8.0) for held in (0.0049, 0.005)] == [False, True], "no longer than planners may"
     assert proposes(0.0, admitting=0)
-    assert proposes(0.0, stages=1), "who comes later joins the next wave, behind nobody"
+    assert not proposes(0.0, stages=1)
+
+
+def test_a_single_stage_is_held_likewise_whatever_the_load_as_it_takes_all_there_is_in_one_wave() -> None:
+    for stages, held in ((1, True), (5, False)):
+        planner = mpu(stages, 1024, WaveCost(a=0.008, b=0.002, c=0.0))
+        assert held is not bool(planner.propose(PipelineView(lanes(1600), (), 3, held=0.0)))
+        assert planner.propose(PipelineView(lanes(1600), (), 3, held=0.002))
 
 
 @pytest.mark.parametrize(("clients", "carried"), [(8, 2), (7, 1)])

@@ -76,6 +76,8 @@ class PrefixOrder:
     wave_tokens: int
     _popular: PopularPrefixes = field(default_factory=PopularPrefixes)
     _looked_at: float = -1.0
+    _alone: bool = False
+    """Whether somebody came since then, who was looked at alone."""
 
     def admitted(self, entry: Waiting, endpoint: int) -> None:
         """A request was admitted that reuses ``endpoint`` tokens."""
@@ -100,6 +102,14 @@ class PrefixOrder:
         ]
         if sum(each.prompt_tokens for each in rivals) <= around.cache.free_tokens():
             return None
+        chosen = self._choose(rivals, now, around)
+        if chosen is not None and self._alone and any(self._missing_popular(each) for each in chosen):
+            # Who came since the others were looked at may want the same as some of them: then those may be more.
+            self._looked_at = -1.0
+            chosen = self._choose(rivals, now, around)
+        return chosen
+
+    def _choose(self, rivals: Sequence[Waiting], now: float, around: Surroundings) -> list[Waiting] | None:
         looked_at = self._look(rivals, now, around)
         held_back = [
             each for each, demand in zip(rivals, looked_at, strict=True) if self._held_back(each, demand)
@@ -113,6 +123,9 @@ class PrefixOrder:
         if around.running + len(chosen) <= max(self.stages / 2, len(held_back) / HELD_PER_RUNNING):
             chosen = without_held_back(arranged, held_back, 1)
         return self._enough(chosen, around.under_way)
+
+    def _missing_popular(self, entry: Waiting) -> bool:
+        return entry.demand is not None and self._held_back(entry, entry.demand)
 
     def _enough(self, chosen: Sequence[Waiting], under_way: int) -> list[Waiting]:
         """Of those, the first that keep every stage busy: what more take, prefixes that are wanted would lose."""
@@ -139,6 +152,8 @@ class PrefixOrder:
                 each.demand = None
         new = [each for each in rivals if each.demand is None]
         together = [new] if len(new) == len(rivals) else [[each] for each in new]
+        if new:
+            self._alone = len(new) < len(rivals)
         for prompts in together:
             found = demands(prompts, self.block_size, around.cache.standing, around.writer)
             for each, demand in zip(prompts, found, strict=True):

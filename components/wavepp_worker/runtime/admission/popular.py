@@ -8,7 +8,7 @@ from wavepp_worker.block_keys import BlockKeys
 
 LATEST = 256
 """Admissions that are remembered."""
-POPULAR = 4
+POPULAR = 2
 """Of those, how many resumed after a prefix that is popular: another one is to be expected soon."""
 
 

@@ -116,7 +116,7 @@ class Mpu(PackingPlanner):
             present = len(view.lanes) + len(view.behind)
             self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == present)
         burst = demand.steady and demand.burst
-        if burst and view.admitting and (view.slack > LAUNCH_MARGIN_SECONDS or self._holds(view)):
+        if view.admitting and (self._holds(view, burst) or (burst and view.slack > LAUNCH_MARGIN_SECONDS)):
             # How long waves should take follows from all there is, which is known in a moment.
             return ()
         if burst and (len(lanes) > 1 or view.behind):
@@ -131,13 +131,14 @@ class Mpu(PackingPlanner):
             return ()
         return spans
 
-    def _holds(self, view: PipelineView) -> bool:
+    def _holds(self, view: PipelineView, burst: bool) -> bool:
         """Whether what could be launched into the empty ring is worth holding a little longer.
 
-        One wave more than it takes costs ``a`` at every stage; where there are no others, whoever comes joins the next.
+        One wave more than it takes costs ``a`` at every stage. A single stage takes all there is in one wave, so whatever
+        is known of the load, it had better be all.
         """
         longest = min(MAX_HOLD_SHARE * self._cost.a, LONGEST_HOLD_SECONDS)
-        return self._stages > 1 and not view.in_flight and view.held < longest
+        return (burst or self._stages == 1) and not view.in_flight and view.held < longest
 
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where requests come without waiting for answers, and whether it could take more."""
