@@ -2,9 +2,10 @@
 
 Cold bursts behind common prefixes, trees (a system prompt, documents, questions) and agents (each turn extends the
 last), with and without reuse of blocks in the making. *Least* is the union of the distinct blocks; the bound is the
-time that an idle pipeline needs for it in equal waves. Devices take the time of GLM 5.2's cost model, cut into
-``--stages``, on the virtual clock (``bench.virtual.replica``); each cell meets a fresh replica whose planner has seen
-other traffic.
+time that an idle pipeline needs for it in equal waves, and *forced* what it needs at least if every block is computed
+once, is read in later waves only, and a turn begins after the last one's answer. Devices take the time of GLM 5.2's
+cost model, cut into ``--stages``, on the virtual clock (``bench.virtual.replica``); each cell meets a fresh replica
+whose planner has seen other traffic.
 
 With ``--interval``, every rank has recurrent layers beside attention, which resume only from a snapshot (Kimi K3's cost
 model). They take one every so many tokens, and where they are asked to.
@@ -48,6 +49,9 @@ def main(
         int, typer.Option(help="Tokens between snapshots of recurrent layers; 0: attention alone.")
     ] = 0,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each rank.")] = 2_000_000,
+    charge: Annotated[
+        float, typer.Option(help="What the host's CPU time counts on virtual devices; 0 repeats exactly.")
+    ] = 1.0,
     out: Annotated[Path, typer.Option(help="Measured cells, JSON; those in it are not repeated.")] = Path(
         "bursts.json"
     ),
@@ -65,7 +69,9 @@ def main(
         if only in cell.name and (cell.name, count, making, clock, interval) not in done
     ]
     measured = (
-        _real(jobs, kv_tokens) if real else (measure_virtual(*job, kv_tokens, interval) for job in jobs)
+        _real(jobs, kv_tokens)
+        if real
+        else (measure_virtual(*job, kv_tokens, interval, charge) for job in jobs)
     )
     with Progress(console=Console(stderr=True)) as progress:
         for row in progress.track(measured, total=len(jobs), description="measuring"):

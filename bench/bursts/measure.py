@@ -16,6 +16,7 @@ from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from bench.bursts.bounds import bound_seconds, least_computed
+from bench.bursts.forced import forced_seconds
 from bench.bursts.rows import BurstRow
 from bench.bursts.traffic import BurstCell, Sessions, sessions_of
 from bench.common.closed_loop import HEARTBEAT
@@ -79,6 +80,7 @@ def measure_virtual(
         waves=replica.waves,
         rounds=replica.rounds,
         bound=bound_seconds(read_system_model(model), stages, sessions, BLOCK),
+        forced=forced_seconds(read_system_model(model), stages, sessions, BLOCK),
         interval=interval,
     )
 
@@ -158,6 +160,7 @@ def _row(
     waves: int,
     rounds: int,
     bound: float = 0.0,
+    forced: float = 0.0,
     interval: int = 0,
 ) -> BurstRow:
     prompts = [prompt for asked in sessions for prompt in asked]
@@ -178,5 +181,6 @@ def _row(
         waves=waves,
         rounds=rounds,
         bound=bound,
+        forced=forced,
         interval=interval,
     )

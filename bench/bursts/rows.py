@@ -15,7 +15,8 @@ class BurstRow(Kept, frozen=True, kw_only=True):
         sessions: requests that were under way at once.
         requests: in all.
         tokens: of all prompts; ``computed`` of them were, and at least ``least`` of them had to be.
-        seconds: until the last answer; ``bound`` is what nothing can beat, 0 where it is not known.
+        seconds: until the last answer; ``bound`` is what nothing can beat, 0 where it is not known, and ``forced`` what
+            nothing can that computes every block once and reads it in later waves.
         p50: completion; ``p95`` alike.
         rounds: admission rounds.
         interval: tokens between two snapshots of recurrent layers; 0 without such layers.
@@ -36,6 +37,7 @@ class BurstRow(Kept, frozen=True, kw_only=True):
     waves: int
     rounds: int
     bound: float = 0.0
+    forced: float = 0.0
     interval: int = 0
 
     @property

@@ -37,6 +37,10 @@ def test_what_computes_too_much_or_ends_too_late_is_named() -> None:
     assert missed([row()]) == []
     assert missed([row(computed=2_120)]) == ["burst, virtual, 4 stages: computed 1.060 of the fewest tokens"]
     assert missed([row(seconds=2.8)]) == ["burst, virtual, 4 stages: 70.0% of the bound"]
+    assert missed([row(seconds=2.8, forced=2.1)]) == [
+        "burst, virtual, 4 stages: 70.0% of the bound, 75.0% of the forced"
+    ]
+    assert missed([row(seconds=2.8, forced=2.7)]) == [], "more cannot be reached"
     assert missed([row(seconds=2.8, sessions=8)]) == [], "few are answered when they are"
     assert missed([row(computed=9_000, seconds=9.0, making=False)]) == [], "only compared with"
     assert missed([row(computed=4_000, interval=512)]) == [
@@ -53,10 +57,14 @@ def test_layers_with_snapshots_have_a_table_of_their_own() -> None:
 
 def test_a_line_has_both_and_what_has_no_bound_says_so() -> None:
     out = io.StringIO()
-    rows = [row(), row(making=False, computed=16_000, seconds=4.0), row(clock="real", bound=0.0)]
+    rows = [
+        row(forced=1.94),
+        row(making=False, computed=16_000, seconds=4.0, forced=1.94),
+        row(clock="real", bound=0.0),
+    ]
     print_report(rows, Console(file=out))
     lines = [line.split() for line in out.getvalue().splitlines()]
     both = next(line for line in lines if line[:1] == ["burst"] and len(line) > 9)
-    assert both[1:7] == ["1.000", "(8.000)", "98.0%", "(49.0%)", "2.00", "(4.00)"]
-    assert ["burst", "1.000", "-", "2.00", "1.50", "1.90", "7", "3"] in lines
+    assert both[1:9] == ["1.000", "(8.000)", "98.0%", "(49.0%)", "97.0%", "(48.5%)", "2.00", "(4.00)"]
+    assert ["burst", "1.000", "-", "-", "2.00", "1.50", "1.90", "7", "3"] in lines
     assert "2 cells: computed at most 1.000" in out.getvalue()

@@ -23,6 +23,16 @@ def test_a_prefix_is_popular_while_enough_of_the_latest_admissions_resumed_after
     assert popular.end(keys("abcy")) == 0
 
 
+def test_the_second_of_the_latest_that_reuses_a_prefix_makes_it_popular() -> None:
+    """Turns of a conversation each resume after another one, so no number of them does."""
+    popular = PopularPrefixes()
+    for end in range(1, 8):
+        popular.reused(keys("abcdefgh"), end)
+    assert popular.end(keys("abcdefgh")) == 0
+    popular.reused(keys("abcx"), 3)
+    assert popular.end(keys("abcdefgh")) == 3
+
+
 def test_the_longest_of_several_counts() -> None:
     popular = PopularPrefixes()
     for _ in range(POPULAR):

@@ -134,8 +134,8 @@ class Mpu(PackingPlanner):
     def _holds(self, view: PipelineView, burst: bool) -> bool:
         """Whether what could be launched into the empty ring is worth holding a little longer.
 
-        One wave more than it takes costs ``a`` at every stage. A single stage takes all there is in one wave, so whatever
-        is known of the load, it had better be all.
+        One wave more than it takes costs ``a`` at every stage. A single stage takes all there is in one wave: that had
+        better be all, whatever is known of the load.
         """
         longest = min(MAX_HOLD_SHARE * self._cost.a, LONGEST_HOLD_SECONDS)
         return (burst or self._stages == 1) and not view.in_flight and view.held < longest
