@@ -1,7 +1,7 @@
 """Who is served first when the prefixes do not all fit: ``python -m bench.order``.
 
-Clients in a closed loop ask for one of 8 prefixes of 16,384 tokens and 512 tokens of their own. The pool holds six of
-the prefixes and little more, or all. One replica on the virtual clock (``bench.virtual.replica``) for each row.
+Clients in a closed loop ask for one of ``--prefixes`` of 16,384 tokens and 512 tokens of their own. The pool holds six
+of the prefixes and little more, or all. One replica on the virtual clock (``bench.virtual.replica``) for each row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from wavepp_worker import EngineConfig
 from bench.common.origin import origin_now
 from bench.common.percentile import p95, percentile
 from bench.common.policies import require_known
-from bench.common.systems import BLOCK, SYSTEMS, WAVE_TOKENS, write_model_dir
+from bench.common.systems import BLOCK
 from bench.common.tables import plain_table, print_table
-from bench.order.traffic import PREFIX, SUFFIX, SuffixTraffic, most_passed
+from bench.order.devices import DEVICES, write_device_dir
+from bench.order.traffic import PREFIX, PREFIXES, SUFFIX, SuffixTraffic, most_passed
 from bench.virtual.replica import Replica
 
 Order = Literal["fcfs", "prefix"]
@@ -30,15 +31,21 @@ COLUMNS = ("reused", "prompt tok/s", "p50 s", "p95 s", "waiting p99 s", "most pa
 
 
 def measure(
-    model: str, order: Order, bound: int | None, pool: int, clients: int, requests: int, charge: float
+    device: str,
+    order: Order,
+    bound: int | None,
+    pool: int,
+    clients: int,
+    requests: int,
+    charge: float,
+    traffic: SuffixTraffic,
 ) -> list[str]:
     """One row: a fresh replica, which has seen all prefixes."""
-    traffic = SuffixTraffic(seed=clients)
     with tempfile.TemporaryDirectory() as directory:
         config = EngineConfig(
-            model=write_model_dir(model, 1.0, Path(directory)),
-            pp=SYSTEMS[model].stages,
-            max_num_batched_tokens=WAVE_TOKENS,
+            model=write_device_dir(device, Path(directory)),
+            pp=DEVICES[device].stages,
+            max_num_batched_tokens=DEVICES[device].wave_tokens,
             block_size=BLOCK,
             kv_tokens=pool,
             max_model_len=PREFIX + SUFFIX,
@@ -76,29 +83,39 @@ def main(
     pool: Annotated[list[int] | None, typer.Option(help="Tokens of KV of each rank.")] = None,
     requests: Annotated[int, typer.Option(help="Requests of a row, per client.")] = 16,
     least: Annotated[int, typer.Option(help="Requests of a row at least.")] = 512,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(SYSTEMS)}.")] = "glm-5.2-pp4",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = "glm-5.2-pp4",
+    prefixes: Annotated[int, typer.Option(help="How many prefixes there are.")] = PREFIXES,
+    unequal: Annotated[
+        float,
+        typer.Option(help="The n-th prefix is asked for n to the power of this as seldom as the first."),
+    ] = 0.0,
+    seed: Annotated[list[int] | None, typer.Option(help="Of the traffic; default: the clients.")] = None,
     charge: Annotated[float, typer.Option(help="What the host's CPU time counts; 0 repeats exactly.")] = 1.0,
 ) -> None:
     """Print hit rate, throughput and times by pool, clients and order."""
-    require_known([model], SYSTEMS)
+    require_known([model], DEVICES)
     require_known(order or ORDERS, ORDERS)
     table = plain_table(
-        f"8 prefixes of {PREFIX:,} tokens and {SUFFIX} of one's own on {SYSTEMS[model].name}",
+        f"{prefixes} prefixes of {PREFIX:,} tokens and {SUFFIX} of one's own on {DEVICES[model].name}",
         f"measured at {origin_now()}",
         texts=["order"],
-        numbers=("pool", "clients", "bound", *COLUMNS),
+        numbers=("pool", "clients", "seed", "bound", *COLUMNS),
     )
     default: list[int | None] = [None]
     rows = [
-        (size, count, cast(Order, name), limit)
+        (size, count, cast(Order, name), limit, drawn)
         for size in pool or [100_000, 400_000]
         for count in clients or [8, 32, 128]
+        for drawn in seed or [count]
         for name in order or ORDERS
         for limit in (default if name == "fcfs" or not bound else bound)
     ]
-    for size, count, name, limit in track(rows, description="measuring"):
-        figures = measure(model, name, limit, size, count, max(least, requests * count), charge)
-        table.add_row(name, f"{size:,}", str(count), "default" if limit is None else f"{limit:,}", *figures)
+    for size, count, name, limit, drawn in track(rows, description="measuring"):
+        traffic = SuffixTraffic(drawn, prefixes, unequal)
+        asked = max(least, requests * count)
+        figures = measure(model, name, limit, size, count, asked, charge, traffic)
+        bound_shown = "default" if limit is None else f"{limit:,}"
+        table.add_row(name, f"{size:,}", str(count), str(drawn), bound_shown, *figures)
     print_table(Console(), table)
 
 

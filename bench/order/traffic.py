@@ -14,17 +14,27 @@ PREFIX, SUFFIX = 16_384, 512
 
 
 class SuffixTraffic:
-    """Prompts (packed token ids) that depend on the seed only."""
+    """Prompts (packed token ids) that depend on the arguments only.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        prefixes: how many there are.
+        unequal: the n-th prefix is asked for ``n ** unequal`` times as seldom as the first.
+    """
+
+    def __init__(self, seed: int, prefixes: int = PREFIXES, unequal: float = 0.0) -> None:
         self._new = Prompts(seed)
         self._draw = random.Random(seed)
-        self.prefixes = [self._new.tokens(PREFIX) for _ in range(PREFIXES)]
+        self.prefixes = [self._new.tokens(PREFIX) for _ in range(prefixes)]
+        self._weights = [at**-unequal for at in range(1, prefixes + 1)] if unequal else None
 
     def prompts(self, count: int) -> Iterator[bytes]:
         """Each of a prefix drawn at random."""
         for _ in range(count):
-            yield self._draw.choice(self.prefixes) + self._new.tokens(SUFFIX)
+            if self._weights is None:
+                prefix = self._draw.choice(self.prefixes)
+            else:
+                (prefix,) = self._draw.choices(self.prefixes, self._weights)
+            yield prefix + self._new.tokens(SUFFIX)
 
 
 def most_passed(served: Sequence[Served]) -> int:

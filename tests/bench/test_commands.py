@@ -118,8 +118,8 @@ def test_order_shows_that_prefixes_which_do_not_fit_are_reused_more_and_nobody_i
     [fcfs, prefix] = [
         line.split() for line in printed.splitlines() if line.split()[:1] in (["fcfs"], ["prefix"])
     ]
-    assert float(prefix[4].rstrip("%")) > float(fcfs[4].rstrip("%"))
-    assert 0 < int(prefix[9].replace(",", "")) <= 40_000
+    assert float(prefix[5].rstrip("%")) > float(fcfs[5].rstrip("%"))
+    assert 0 < int(prefix[10].replace(",", "")) <= 40_000
 
 
 def test_a_cell_of_the_paper_in_a_worker_process_and_its_reports(tmp_path: Path, run_here) -> None:
