@@ -19,7 +19,7 @@ from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.log_form import of_request
 from wavepp_worker.model.sampling import sample
-from wavepp_worker.model.stage import Chunk, PagedKV, StageModel
+from wavepp_worker.model.stage import Chunk, MeasuredCompletion, PagedKV, StageModel
 
 GUIDE_SECONDS = 0.005
 """That a step waits for who does not know yet what may come next; nearly all do before the model has computed."""
@@ -127,7 +127,10 @@ class StepLoop:
         parts = self._chunks(running)
         tokens = [token for decoding, chunk in parts for token in decoding.sequence.tokens_of(chunk)]
         newest = torch.tensor(tokens, dtype=torch.int64)
-        logits = self._stage.forward(newest, [chunk for _, chunk in parts], self._kv).logits
+        output = self._stage.forward(newest, [chunk for _, chunk in parts], self._kv)
+        if isinstance(output.done, MeasuredCompletion):
+            output.done.wait(self._timeout)
+        logits = output.logits
         ended = [decoding for decoding, chunk in parts if chunk.wants_logits]
         if logits is None and ended:
             raise WaveppError("the model gave no logits; a decode worker needs all of its layers")
@@ -136,7 +139,7 @@ class StepLoop:
             decoding.sequence.ran(chunk)
             self.prompt_tokens_computed += decoding.sequence.prompt_tokens_in(chunk)
         if logits is not None:
-            for decoding, row in zip(ended, logits.cpu(), strict=True):
+            for decoding, row in zip(ended, logits, strict=True):
                 decoding.logits = row
         return parts
 

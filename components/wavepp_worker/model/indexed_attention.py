@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
 
 NOT_PICKED = -1
@@ -142,4 +143,4 @@ def _tiles(wave: WaveLayout, row_bytes: int, columns: int = 0) -> Iterator[tuple
 
 
 def _slots(wave: WaveLayout, request: int, end: int, device: torch.device) -> torch.Tensor:
-    return token_slots(wave.at_hand.tables[request], 0, end, wave.block_size).to(device)
+    return to_device(token_slots(wave.at_hand.tables[request], 0, end, wave.block_size), device)

@@ -10,6 +10,7 @@ from torch import nn
 from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
@@ -197,13 +198,13 @@ class WindowMemory:
 
     def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
         payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
-        where = blocks.to(self.device)
+        where = to_device(blocks, self.device)
         for pool, part in self._parts(payload):
             torch.index_select(pool, 0, where, out=part)
         return payload
 
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
-        where = blocks.to(self.device)
+        where = to_device(blocks, self.device)
         for pool, part in self._parts(payload):
             pool.index_copy_(0, where, part)
 

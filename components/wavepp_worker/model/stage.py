@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -61,6 +61,20 @@ class Completion(Protocol):
         """
 
 
+@runtime_checkable
+class MeasuredCompletion(Completion, Protocol):
+    """That of a device which does not tell beforehand when it ends a wave, and says afterwards how long it took.
+
+    What the wave computed is in host memory, and may be read once ``wait`` has returned.
+    """
+
+    def over(self) -> bool:
+        """Whether the device has computed the wave; at once."""
+
+    def seconds(self) -> float:
+        """Device seconds of a wave that is over."""
+
+
 @dataclass(frozen=True)
 class StageOutput:
     """What a stage computed for one wave.
@@ -70,7 +84,7 @@ class StageOutput:
         logits: float32 ``[number of chunks that want logits, vocabulary]`` in chunk order on the last
             stage, else None.
         done: how to wait for the device where it still computes; None where it does not.
-        seconds: device seconds of the wave, where they are known already.
+        seconds: device seconds of the wave, where they are known already; a ``MeasuredCompletion`` tells them later.
     """
 
     activations: Activations

@@ -8,6 +8,7 @@ from math import prod
 import torch
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 
 _ALIGNED = 16
@@ -44,20 +45,20 @@ class StateMemory:
 
     def load(self, layer: int, blocks: list[int]) -> list[torch.Tensor]:
         """Copies of a layer's tensors in these blocks, each ``[n, ...]``."""
-        where = torch.tensor(blocks, device=self.device)
+        where = to_device(torch.tensor(blocks), self.device)
         return [tensor.index_select(0, where) for tensor in self._layers[layer]]
 
     def store(self, layer: int, blocks: list[int], tensors: Sequence[torch.Tensor]) -> None:
         """Write what ``load`` returned, to as many different blocks."""
-        where = torch.tensor(blocks, device=self.device)
+        where = to_device(torch.tensor(blocks), self.device)
         for pool, new in zip(self._layers[layer], tensors, strict=True):
             pool.index_copy_(0, where, new.to(pool.dtype))
 
     def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
-        return self._rows.index_select(0, blocks.to(self.device))
+        return self._rows.index_select(0, to_device(blocks, self.device))
 
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
-        self._rows.index_copy_(0, blocks.to(self.device), payload)
+        self._rows.index_copy_(0, to_device(blocks, self.device), payload)
 
     def whole(self) -> tuple[int, int]:
         """``(address, bytes)`` of the allocation."""

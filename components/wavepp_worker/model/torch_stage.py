@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.cuda_device import CudaDevice, to_device
 from wavepp_worker.model.fp8_rows import NUMBERS
 from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
@@ -17,6 +18,7 @@ from wavepp_worker.model.wave_layout import WaveLayout, current_wave, lay_out_wa
 
 HIDDEN = "hidden"
 PICKED = "picked"
+_LOGITS = "logits"
 
 
 _NONE = object()
@@ -50,6 +52,9 @@ class ElsewhereLayer(nn.Module):
 class TorchStage:
     """Implements ``StageModel`` for the layers ``[a, b)``. Not thread-safe: one wave at a time.
 
+    On a GPU waves are queued, and what they compute for others is copied to host memory (``CudaDevice``). There no
+    step of ``forward`` may need a number that is on the device.
+
     The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype; where the next
     stage's first layer reads the tokens that an indexer before it has picked, also ``"picked": [tokens, most]``, int32.
     """
@@ -77,6 +82,7 @@ class TorchStage:
             if any(each.dtype for cache in caches for each in cache.tensors if cache.per_token)
             else self.dtype
         )
+        self._gpu = CudaDevice(self.device) if self.device.type == "cuda" else None
         self._model = model
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place
@@ -118,24 +124,34 @@ class TorchStage:
             # A block table that is too short is found before anything is computed.
             _ = wave.window(number, span).write_slots
         if self._takes_picked:
-            wave.entering_picked = _picked(inputs, wave).to(self.device)
+            wave.entering_picked = self._brought(_picked(inputs, wave))
+        begun = None if self._gpu is None else self._gpu.begin()
         with torch.inference_mode(), running(wave):
             if self.layers.stop < self.num_layers:
-                run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
-                passed_on = {HIDDEN: wave.leaving}
-                if self._hands_picked:
-                    passed_on[PICKED] = wave.leaving_picked
-                activations = {name: tensor[0] for name, tensor in passed_on.items() if tensor is not None}
-                if len(activations) < len(passed_on):
-                    raise WaveppError(f"layers {self.layers} passed no activations on")
-                return StageOutput(activations, None)
-            return StageOutput({}, self._logits(data, wave, chunks, kv))
+                computed = self._activations(data, wave, kv)
+            else:
+                computed = {_LOGITS: self._logits(data, wave, chunks, kv)}
+        done = None
+        if self._gpu is not None and begun is not None:
+            computed, done = self._gpu.end(begun, computed)
+        logits = computed.pop(_LOGITS, None)
+        return StageOutput(computed, logits, done)
+
+    def _activations(self, data: torch.Tensor, wave: WaveLayout, kv: TorchPagedKV) -> Activations:
+        run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
+        passed_on = {HIDDEN: wave.leaving}
+        if self._hands_picked:
+            passed_on[PICKED] = wave.leaving_picked
+        activations = {name: tensor[0] for name, tensor in passed_on.items() if tensor is not None}
+        if len(activations) < len(passed_on):
+            raise WaveppError(f"layers {self.layers} passed no activations on")
+        return activations
 
     def _logits(
         self, data: torch.Tensor, wave: WaveLayout, chunks: list[Chunk], kv: TorchPagedKV
     ) -> torch.Tensor:
         ends = torch.tensor(wave.lengths).cumsum(0) - 1
-        wanted = ends[torch.tensor([c.wants_logits for c in chunks])].to(self.device)
+        wanted = to_device(ends[torch.tensor([c.wants_logits for c in chunks])], self.device)
         if not len(wanted):
             run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
@@ -153,7 +169,10 @@ class TorchStage:
         data = inputs if isinstance(inputs, torch.Tensor) else inputs[HIDDEN]
         if len(data) != wave.tokens:
             raise WaveppError(f"the wave's chunks add up to {wave.tokens} tokens but {len(data)} came in")
-        return data.to(self.device)
+        return self._brought(data)
+
+    def _brought(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device) if self._gpu is None else self._gpu.bring(tensor)
 
 
 def _picked(inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.native_attention import RequestSpans
 from wavepp_worker.model.stage import Chunk, ChunkState
 
@@ -68,7 +69,7 @@ class WindowLayout:
             token_slots(table, start, start + length, self._block_size)
             for table, start, length in zip(self.tables, self._starts, self._lengths, strict=True)
         ]
-        return torch.cat(slots).to(self._device)
+        return to_device(torch.cat(slots), self._device)
 
     @cached_property
     def read_slots(self) -> torch.Tensor | None:
@@ -88,7 +89,7 @@ class WindowLayout:
             # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
             longest = max(len(s) for s in slots)
             slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
-        return torch.cat(slots).to(self._device)
+        return to_device(torch.cat(slots), self._device)
 
     @cached_property
     def spans(self) -> RequestSpans:
@@ -99,13 +100,13 @@ class WindowLayout:
     def decode_mask(self, window: int | None) -> torch.Tensor | None:
         """Bool ``[chunks, 1, 1, most]``: what each decode token attends; None when that is everything."""
         if window not in self._masks:
-            ends = torch.tensor(self._starts, device=self._device)[:, None] + 1
-            firsts = torch.tensor(self.firsts, device=self._device)[:, None]
-            at = firsts + torch.arange(int((ends - firsts).max()), device=self._device)[None]
+            ends = torch.tensor(self._starts)[:, None] + 1
+            firsts = torch.tensor(self.firsts)[:, None]
+            at = firsts + torch.arange(int((ends - firsts).max()))[None]
             mask = at < ends
             if window is not None:
                 mask &= at >= ends - window
-            self._masks[window] = None if bool(mask.all()) else mask[:, None, None]
+            self._masks[window] = None if bool(mask.all()) else to_device(mask[:, None, None], self._device)
         return self._masks[window]
 
 
@@ -174,7 +175,7 @@ class WaveLayout:
     def _rows(self, spans: list[tuple[int, int]]) -> slice | torch.Tensor:
         if len(spans) == 1:
             return slice(*spans[0])
-        return torch.cat([torch.arange(*span) for span in spans]).to(self.positions.device)
+        return to_device(torch.cat([torch.arange(*span) for span in spans]), self.positions.device)
 
     @property
     def tokens(self) -> int:
@@ -210,7 +211,9 @@ def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> 
         starts=starts,
         lengths=lengths,
         decode=max(lengths) == 1 and min(starts) > 0,
-        positions=torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None].to(device),
+        positions=to_device(
+            torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None], device
+        ),
         tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
         states=[c.state for c in chunks],

@@ -14,6 +14,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch, StepTimeout
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
+from wavepp_worker.model.stage import StageOutput
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Failed, Finished
 from wavepp_worker.runtime.protocol.message import Message
@@ -21,7 +22,8 @@ from wavepp_worker.runtime.protocol.requests import Arrival, StageTiming
 from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank import answers
-from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
+from wavepp_worker.runtime.rank.answers import Answers
+from wavepp_worker.runtime.rank.wave_ends import LaunchedWave
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD
@@ -110,7 +112,7 @@ def wave(
     spans = tuple(Span(local.request.request_id, 0, 3, True) for local in ended)
     endings = [WaveEnding(SamplingParams())] * len(ended) if endings is None else endings
     header = WaveHeader(wave_id=wave_id, spans=spans, endings=tuple(endings), compute=(0.5, 0.25))
-    return LaunchedWave(header, 0, ended, logits, done, LIMIT)
+    return LaunchedWave(header, 0, ended, StageOutput({}, logits, done), LIMIT)
 
 
 def test_prompts_that_end_are_answered_before_rank_0_hears_of_the_wave(bench: Bench) -> None:
@@ -246,7 +248,7 @@ def test_a_device_that_does_not_tell_is_recorded_as_one_wave_after_the_other(ben
     devices = [Device(), Device()]
     for wave_id, device in enumerate(devices):
         header = WaveHeader(wave_id=wave_id, spans=())
-        bench.answers.take(LaunchedWave(header, launched, (), None, device, LIMIT))
+        bench.answers.take(LaunchedWave(header, launched, (), StageOutput({}, None, device), LIMIT))
         device.ended.set()
     wait_until(lambda: bench.waves() == [0, 1])
     (first, first_begun, first_ended), (second, second_begun, second_ended) = device_slices(bench)

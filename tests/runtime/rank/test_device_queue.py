@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from wavepp_worker.model.virtual_device import Ending
-from wavepp_worker.runtime.rank.device_queue import DeviceQueue
+from wavepp_worker.runtime.rank.device_queue import OVERDUE_NS, DeviceQueue
+
+from tests.support.measured_wave import MeasuredWave
 
 SECOND = 1_000_000_000
 
@@ -46,4 +48,28 @@ def test_a_rank_that_never_asks_what_is_left_keeps_no_ends() -> None:
     for wave in range(1000):
         now[0] = wave * SECOND
         queue.launched(Ending(now[0] + SECOND // 2))
-    assert len(queue._ends) == 1
+    assert len(queue._waves) == 1
+
+
+def test_when_a_measured_wave_ends_is_expected_from_what_the_one_before_took_for_its_size() -> None:
+    now, measured = [0], []
+    queue = DeviceQueue(lambda: now[0], lambda *each: measured.append(each))
+    first, second, third = MeasuredWave(4.0), MeasuredWave(1.0), MeasuredWave(1.0)
+    queue.launched(first, 2.0)
+    soon = OVERDUE_NS / 1e9
+    assert queue.left() == [soon], "nobody knows how long it takes, so it is looked at again soon"
+    now[0] = 1 * SECOND
+    queue.launched(second, 3.0)
+    queue.launched(third, 1.0)
+    now[0] = 5 * SECOND
+    assert measured == []
+    first.end()
+    assert queue.left() == [5.0, 7.0], "2 seconds for each unit of size, since the first ended at 4"
+    assert measured == [(2.0, 4.0)]
+    now[0] = 11 * SECOND
+    assert queue.left() == [soon, soon + 2.0], "it takes longer than was expected"
+    second.end()
+    assert queue.left() == [soon], "a third of a second for a unit: it should have ended long ago"
+    third.end()
+    assert queue.left() == []
+    assert measured == [(2.0, 4.0), (3.0, 1.0), (1.0, 1.0)]

@@ -22,11 +22,13 @@ from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Ending as WaveEnding
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.answers import Answers
+from wavepp_worker.runtime.rank.departures import Departures
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.state.idle_seconds import CAUSES, IdleSeconds
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
 
+from tests.support.measured_wave import MeasuredWave
 from tests.support.rank_books import RankBooks
 from tests.support.waiting import wait_until
 
@@ -59,22 +61,23 @@ class Bench:
         self.timeline = Timeline()
         plane: Any = self
         stage: Any = self
-        last = rank == ranks - 1
+        self.last = rank == ranks - 1
         reports = self.books.parts.reports
         self.watched = Watched("LOOP")
         self.bound = StepBound(least=5.0, first=50.0)
-        answering = Watched("answers")
-        self.answers = (
-            Answers(plane, reports, self.timeline, 30.0, self.failures.append, answering) if last else None
+        watched, fail = Watched("behind"), self.failures.append
+        outlet: Answers | Departures = (
+            Answers(plane, reports, self.timeline, 30.0, fail, watched)
+            if self.last
+            else Departures(plane, self.timeline, 30.0, fail, watched)
         )
         self.executor = Executor(
             stage,
             KV,
             self.books.parts.order,
-            plane,
             self.timeline,
             first=rank == 0,
-            answers=self.answers,
+            outlet=outlet,
             watched=self.watched,
             bound=self.bound,
             idle=self.idle,
@@ -85,7 +88,7 @@ class Bench:
         self.forwards.append((inputs, chunks, kv))
         self.steps.append(self.watched.step)
         self.now += 3.0
-        if self.answers is None:
+        if not self.last:
             hidden = torch.ones(sum(chunk.length for chunk in chunks), 2)
             return StageOutput({"hidden": hidden}, None, self.done, self.seconds)
         ended = sum(chunk.wants_logits for chunk in chunks) - self.lacking
@@ -267,6 +270,67 @@ def test_the_last_rank_of_a_device_behind_the_host_answers_when_it_ends(last: Be
     (finished,) = last.books.events.of(Finished)
     assert [stage.compute for stage in finished.stages] == [1.0, 0.5]
     assert last.failures == []
+
+
+def test_what_a_device_measures_is_passed_on_when_it_has_computed_and_the_host_launches_on() -> None:
+    """The activations are on their way to host memory until then."""
+    bench = Bench(rank=0)
+    local = bench.books.admit("a", range(12))
+    waves = [MeasuredWave(2.0), MeasuredWave(3.0)]
+    bench.seconds = None
+    for wave_id, wave in enumerate(waves):
+        bench.done = wave
+        bench.execute(wave_id, Span("a", 4 * wave_id, 4, False))
+    assert len(bench.executor.device.left()) == 2
+    assert bench.sent == []
+    assert bench.books.parts.reports.busy == 0.0
+    assert bench.books.cache.match(local.keys, 12) == 8, "what follows may rely on what is queued"
+    for wave in waves:
+        wave.end()
+    wait_until(lambda: len(bench.sent) == 2)
+    assert [header.compute for header, _, _ in bench.sent] == [(2.0,), (3.0,)]
+    assert bench.executor.device.left() == []
+    assert bench.books.parts.reports.busy == 5.0
+    bench.execute(2, Span("a", 8, 4, True))
+    step = bench.steps[2]
+    assert step is not None
+    assert step.seconds == pytest.approx(30.0, rel=0.01), "ten times the slowest, by the device's seconds"
+    bench.executor.close()
+
+
+def test_the_last_rank_adds_what_its_device_measured_to_its_answers(last: Bench) -> None:
+    request = msgspec.structs.replace(PrefillRequest.of("a", range(8)), traced=True)
+    last.books.admit_request(request)
+    waves = [MeasuredWave(2.0), MeasuredWave(3.0)]
+    last.seconds = None
+    for wave_id, wave in enumerate(waves):
+        last.done = wave
+        last.execute(wave_id, Span("a", 4 * wave_id, 4, wave_id == 1), compute=(0.5,))
+    assert last.sent == []
+    for wave in waves:
+        wave.end()
+    wait_until(lambda: len(last.sent) == 2)
+    assert [done.compute for done, _, _ in last.sent] == [(0.5, 2.0), (0.5, 3.0)]
+    (finished,) = last.books.events.of(Finished)
+    assert [stage.compute for stage in finished.stages] == [1.0, 5.0]
+    assert [wave.compute for wave in finished.waves] == [(0.5, 2.0), (0.5, 3.0)]
+
+
+def test_a_device_that_takes_longer_than_expected_is_not_idle_meanwhile() -> None:
+    bench = Bench(rank=0)
+    bench.books.admit("a", range(12))
+    bench.seconds = None
+    bench.done = wave = MeasuredWave(2.0)
+    bench.execute(0, Span("a", 0, 4, False))
+    for _ in range(3):
+        bench.now += 10.0
+        bench.executor.waits_for("planner")
+    assert not any(bench.idle.seconds().values())
+    wave.end()
+    bench.now += 10.0
+    bench.executor.waits_for("planner")
+    assert bench.idle.seconds()["planner"] == pytest.approx(10.0, abs=0.1)
+    bench.executor.close()
 
 
 def test_closing_waits_for_what_was_launched(last: Bench) -> None:

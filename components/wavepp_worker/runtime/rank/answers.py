@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from queue import SimpleQueue
 
 import torch
 
@@ -14,37 +11,15 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
-from wavepp_worker.model.stage import Completion
+from wavepp_worker.model.stage import MeasuredCompletion
 from wavepp_worker.runtime.protocol.events import Finished
-from wavepp_worker.runtime.protocol.requests import StageTiming
+from wavepp_worker.runtime.protocol.requests import StageTiming, WaveTrace
 from wavepp_worker.runtime.protocol.waves import Ending, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
-from wavepp_worker.runtime.rank.device_queue import KnownEnd
+from wavepp_worker.runtime.rank.wave_ends import LaunchedWave, WaveEnds
 from wavepp_worker.runtime.state.reports import RankReports
 from wavepp_worker.runtime.state.request_table import LocalRequest
-from wavepp_worker.runtime.trace.slices import FORWARD
 from wavepp_worker.runtime.trace.timeline import Timeline
-
-
-@dataclass(frozen=True)
-class LaunchedWave:
-    """A wave that the last rank has executed, or queued on its device.
-
-    Attributes:
-        header: as rank 0 gets it back.
-        launched: when, in nanoseconds of the timeline's clock.
-        ended: requests whose prompt ends in it, in the order of ``logits``.
-        logits: float32 ``[ended, vocabulary]``, None if no prompt ends.
-        done: how to wait for the device; None if it computed in step with the host.
-        limit: seconds that each rank's device may take for it.
-    """
-
-    header: WaveHeader
-    launched: int
-    ended: tuple[LocalRequest, ...]
-    logits: torch.Tensor | None
-    done: Completion | None
-    limit: float
 
 
 class Answers:
@@ -63,62 +38,34 @@ class Answers:
         fail: Callable[[BaseException], None],
         watched: Watched,
     ) -> None:
-        """Put it together.
-
-        Args:
-            timeout: seconds that launched waves may take to end when the rank stops.
-            fail: ends the rank when a launched wave cannot be completed.
-            watched: the thread that waits for the device.
-        """
+        """Arguments as of ``WaveEnds``."""
         self._plane = plane
         self._reports = reports
         self._timeline = timeline
-        self._timeout = timeout
-        self._fail = fail
-        self._watched = watched
-        self._device_free = 0
-        self._launched: SimpleQueue[LaunchedWave | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._complete_launched, name="answers", daemon=True)
-        self._thread.start()
+        self._ends = WaveEnds(timeline, timeout, fail, watched, lambda wave: self._answer(wave, "answers"))
 
     def take(self, wave: LaunchedWave) -> None:
         """Answer a wave at once, or when the device is done with it. Called by the LOOP thread."""
-        if wave.done is None:
+        if wave.output.done is None:
             self._answer(wave, "loop")
         else:
-            self._launched.put(wave)
+            self._ends.take(wave)
 
     def close(self) -> None:
         """Let the waves that were launched end."""
-        self._launched.put(None)
-        self._thread.join(self._timeout)
-
-    def _complete_launched(self) -> None:
-        timeline = self._timeline
-        try:
-            while (wave := self._launched.get()) is not None:
-                assert wave.done is not None, "only waves of a device behind the host come here"
-                # Its device may have to wait for those of all ranks before.
-                limit = wave.limit * len(wave.header.compute)
-                self._watched.busy(f"the device's end of wave {wave.header.wave_id}", limit)
-                wave.done.wait(2 * limit)
-                if timeline.on and not isinstance(wave.done, KnownEnd):
-                    start, self._device_free = max(wave.launched, self._device_free), timeline.now()
-                    header = wave.header
-                    timeline.record(
-                        "device", FORWARD, start, self._device_free, header.wave_id, spans=header.spans
-                    )
-                self._answer(wave, "answers")
-                self._watched.idle()
-        except Exception as error:
-            self._fail(error)
+        self._ends.close()
 
     def _answer(self, wave: LaunchedWave, track: str) -> None:
         header = wave.header
-        if wave.ended:
-            requests = [local.request for local in wave.ended]
+        if isinstance(wave.output.done, MeasuredCompletion):
+            for local in wave.requests:
+                local.measured += header.compute[-1]
+            note_traced(wave.requests, header, time.monotonic())
+        ended = [local for local, span in zip(wave.requests, header.spans, strict=True) if span.last]
+        if ended:
+            requests = [local.request for local in ended]
             with self._timeline.span(track, "answer", header.wave_id, requests):
-                self._sample(wave.ended, header.endings, wave.logits)
+                self._sample(ended, header.endings, wave.output.logits)
         self._plane.send_done(
             WaveDone(wave_id=header.wave_id, compute=header.compute, ended=time.monotonic())
         )
@@ -142,6 +89,22 @@ class Answers:
                 # Nobody else's fault: the other prompts of the wave are answered.
                 self._reports.failed(request_id, error)
                 continue
-            stages = tuple(StageTiming(rank, seconds) for rank, seconds in enumerate(local.compute))
+            *earlier, own = local.compute
+            seconds = (*earlier, own + local.measured)
+            stages = tuple(StageTiming(rank, each) for rank, each in enumerate(seconds))
             waves = tuple(local.waves)
             self._reports.send(Finished(request_id=request_id, first=first, stages=stages, waves=waves))
+
+
+def note_traced(requests: Sequence[LocalRequest], header: WaveHeader, ended: float) -> None:
+    """Keep of a wave that every rank has computed what its traced requests are to tell of it.
+
+    Args:
+        requests: those of its spans, in their order.
+        ended: when the last rank had computed it, monotonic seconds.
+    """
+    for local, span in zip(requests, header.spans, strict=True):
+        if local.request.traced:
+            local.waves.append(
+                WaveTrace(header.wave_id, span.start, span.length, header.begun, header.compute, ended)
+            )

@@ -33,6 +33,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.data_plane import DataPlane
+from wavepp_worker.runtime.rank.departures import Departures
 from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_thread import FollowerLoopThread, LeaderLoopThread
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
@@ -197,18 +198,19 @@ def make_threads(
     """Connect this rank to the others; ``fail`` ends the rank from any thread."""
     wave_watched, loop_watched = watchdog.watch("WAVE"), watchdog.watch("LOOP")
     plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
-    answers = None
+    outlet: Answers | Departures
     if config.last:
         watched = watchdog.watch("answers")
-        answers = Answers(plane, parts.reports, timeline, config.wait, fail, watched)
+        outlet = Answers(plane, parts.reports, timeline, config.wait, fail, watched)
+    else:
+        outlet = Departures(plane, timeline, config.wait, fail, watchdog.watch("departures"))
     executor = Executor(
         device.stage,
         device.kv,
         parts.order,
-        plane,
         timeline,
         first=config.first,
-        answers=answers,
+        outlet=outlet,
         watched=loop_watched,
         bound=StepBound(config.wave_timeout, config.first_wave_timeout),
         idle=parts.reports.idle,

@@ -58,9 +58,13 @@ class ExecutionOrder:
     def end(self, locals_: Sequence[LocalRequest], spans: Sequence[Span], compute: tuple[float, ...]) -> None:
         """Account for a wave that was executed or queued on the device: what follows may rely on its blocks.
 
-        ``compute``: seconds each rank up to this one took for it.
+        ``compute``: seconds each rank up to this one took for it; 0 for this one if they are ``measured`` later.
         """
         for local, span in zip(locals_, spans, strict=True):
             self._lifecycle.chunk_executed(local, span, compute)
         counted = any(not local.probe for local in locals_)
         self._reports.wave_executed(compute[-1] if compute else 0.0, counted=counted)
+
+    def measured(self, seconds: float) -> None:
+        """So long this rank's device took for a wave that was accounted for."""
+        self._reports.busy += seconds

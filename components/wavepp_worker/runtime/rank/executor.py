@@ -10,15 +10,23 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
-from wavepp_worker.model.stage import Activations, Chunk, ChunkState, PagedKV, StageModel, StageOutput
+from wavepp_worker.model.stage import (
+    Activations,
+    Chunk,
+    ChunkState,
+    MeasuredCompletion,
+    PagedKV,
+    StageModel,
+    StageOutput,
+)
 from wavepp_worker.runtime.planning.learned_cost import COST_GUESS
-from wavepp_worker.runtime.protocol.requests import WaveTrace
 from wavepp_worker.runtime.protocol.waves import Ending, Span, WaveHeader
-from wavepp_worker.runtime.rank.answers import Answers, LaunchedWave
-from wavepp_worker.runtime.rank.data_plane import DataPlane
+from wavepp_worker.runtime.rank.answers import Answers, note_traced
+from wavepp_worker.runtime.rank.departures import Departures
 from wavepp_worker.runtime.rank.device_queue import DeviceQueue, KnownEnd
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
-from wavepp_worker.runtime.state.idle_seconds import IdleSeconds
+from wavepp_worker.runtime.rank.wave_ends import LaunchedWave
+from wavepp_worker.runtime.state.idle_seconds import Cause, IdleSeconds
 from wavepp_worker.runtime.state.request_table import LocalRequest
 from wavepp_worker.runtime.trace.slices import FORWARD, LAUNCH
 from wavepp_worker.runtime.trace.timeline import Timeline
@@ -37,11 +45,10 @@ class Executor:
         stage: StageModel,
         kv: PagedKV,
         order: ExecutionOrder,
-        plane: DataPlane,
         timeline: Timeline,
         *,
         first: bool,
-        answers: Answers | None,
+        outlet: Answers | Departures,
         watched: Watched,
         bound: StepBound,
         idle: IdleSeconds,
@@ -50,7 +57,7 @@ class Executor:
 
         Args:
             first: this is rank 0, whose inputs are token ids.
-            answers: on the last rank alone.
+            outlet: takes each wave that was launched; ``Answers`` on the last rank.
             watched: the LOOP thread.
             bound: how long a wave may take.
             idle: what it tells when it computes.
@@ -58,13 +65,13 @@ class Executor:
         self._stage = stage
         self._kv = kv
         self._order = order
-        self._plane = plane
         self._timeline = timeline
         self._first = first
-        self._answers = answers
+        self._outlet = outlet
+        self._last = isinstance(outlet, Answers)
         self._watched = watched
         self._bound = bound
-        self.device = DeviceQueue()
+        self.device = DeviceQueue(measured=self._measured)
         self.idle = idle
 
     def execute(self, header: WaveHeader, activations: Activations) -> None:
@@ -84,40 +91,53 @@ class Executor:
         launched, begun, since = timeline.now(), time.perf_counter(), time.monotonic()
         inputs = _prompt_tokens(locals_, spans) if self._first else activations
         chunks = [_chunk(local, span) for local, span in zip(locals_, spans, strict=True)]
+        self._note_device()
         self.idle.computes()
         output = self._stage.forward(inputs, chunks, self._kv)
+        measures = isinstance(output.done, MeasuredCompletion)
         seconds = time.perf_counter() - begun if output.seconds is None else output.seconds
-        self._bound.observe(size, seconds)
-        self.device.launched(output.done)
+        # What a device measures is known only when it has computed: whoever waits for that adds it to the header.
+        own = () if measures else (seconds,)
+        if not measures:
+            self._bound.observe(size, seconds)
+        self.device.launched(output.done, size)
         self.idle.computed(max(self.device.left(), default=0.0))
         self._trace(header, output, launched)
         endings = _endings(locals_, spans) if self._first else header.endings
-        compute = (*header.compute, seconds)
         traced = any(local.request.traced for local in locals_)
         passed_on = WaveHeader(
             wave_id=header.wave_id,
             spans=spans,
             endings=endings,
-            compute=compute,
+            compute=(*header.compute, *own),
             begun=(*header.begun, since) if traced else (),
         )
         with timeline.span("loop", "publish", header.wave_id):
-            self._order.end(locals_, spans, passed_on.compute)
-        if self._answers is None:
-            with timeline.span("loop", "send", header.wave_id):
-                self._plane.send_wave(passed_on, output.activations)
-        else:
-            if traced:
-                behind = output.done is not None
-                ended = time.monotonic() + max(self.device.left(), default=0.0) if behind else since + seconds
-                _note_traced(locals_, passed_on, ended)
-            last = tuple(local for local, span in zip(locals_, spans, strict=True) if span.last)
-            self._answers.take(LaunchedWave(passed_on, launched, last, output.logits, output.done, limit))
+            self._order.end(locals_, spans, passed_on.compute if own else (*header.compute, 0.0))
+        if traced and self._last and own:
+            behind = output.done is not None
+            ended = time.monotonic() + max(self.device.left(), default=0.0) if behind else since + seconds
+            note_traced(locals_, passed_on, ended)
+        self._outlet.take(LaunchedWave(passed_on, launched, tuple(locals_), output, limit))
+
+    def waits_for(self, cause: Cause) -> None:
+        """No wave can be executed now, for this reason."""
+        self._note_device()
+        self.idle.waits_for(cause)
 
     def close(self) -> None:
         """Let the waves that were launched end."""
-        if self._answers is not None:
-            self._answers.close()
+        self._outlet.close()
+
+    def _note_device(self) -> None:
+        """It may take longer than was expected."""
+        left = self.device.left()
+        if left:
+            self.idle.still_computes(left[-1])
+
+    def _measured(self, size: float, seconds: float) -> None:
+        self._bound.observe(size, seconds)
+        self._order.measured(seconds)
 
     def _trace(self, header: WaveHeader, output: StageOutput, launched: int) -> None:
         """Record the forward of a wave; on a device behind the host, its launch and what is known of the device."""
@@ -139,15 +159,6 @@ def _size(spans: Sequence[Span]) -> float:
 def _words(header: WaveHeader) -> str:
     tokens = sum(span.length for span in header.spans)
     return f"wave {header.wave_id} ({tokens} tokens of {len(header.spans)} requests)"
-
-
-def _note_traced(locals_: Sequence[LocalRequest], header: WaveHeader, ended: float) -> None:
-    """Keep of a wave that every rank has computed what its traced requests are to tell of it."""
-    for local, span in zip(locals_, header.spans, strict=True):
-        if local.request.traced:
-            local.waves.append(
-                WaveTrace(header.wave_id, span.start, span.length, header.begun, header.compute, ended)
-            )
 
 
 def _prompt_tokens(locals_: Sequence[LocalRequest], spans: Sequence[Span]) -> torch.Tensor:

@@ -82,7 +82,7 @@ class LeaderLoopThread:
                     self._executor.execute(effects.wave, {})
                     self._loop.executed()
                 else:
-                    self._executor.idle.waits_for(effects.waits_for)
+                    self._executor.waits_for(effects.waits_for)
             busy = effects.busy
 
     def _patience_ms(self) -> int:
@@ -156,5 +156,5 @@ class FollowerLoopThread:
                 activations = {}
                 self._loop.executed()
             else:
-                self._executor.idle.waits_for(effects.waits_for)
+                self._executor.waits_for(effects.waits_for)
             busy = effects.busy

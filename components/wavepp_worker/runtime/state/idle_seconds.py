@@ -47,6 +47,10 @@ class IdleSeconds:
         self._since = self._clock() + left
         self._cause = "host"
 
+    def still_computes(self, left: float) -> None:
+        """It does now, and is expected to for so many seconds more, however long it was expected to before."""
+        self._since = max(self._since, self._clock() + left)
+
     def _account(self) -> None:
         now = self._clock()
         if now > self._since:

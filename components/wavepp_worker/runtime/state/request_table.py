@@ -21,7 +21,8 @@ class LocalRequest:
     """One request on one rank.
 
     The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``materialised`` and
-    ``table``; the LOOP thread ``position`` and ``compute``; ``executed`` and ``settled`` are under a lock of
+    ``table``; the LOOP thread ``position`` and ``compute``; the one that
+    answers ``measured``; ``executed`` and ``settled`` are under a lock of
     ``RequestLifecycle``, as the hand-off's thread settles.
 
     Attributes:
@@ -34,6 +35,7 @@ class LocalRequest:
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
+        measured: on the last rank, those that its device told afterwards; not in ``compute``.
         waves: those waves, on the last rank, if the request is traced.
         executed: no wave will touch its blocks any more.
         settled: the hand-off will not read its blocks any more.
@@ -48,6 +50,7 @@ class LocalRequest:
     position: int = 0
     snapshots: tuple[dict[int, int], ...] = ()
     compute: list[float] = field(default_factory=list)
+    measured: float = 0.0
     waves: list[WaveTrace] = field(default_factory=list)
     executed: bool = False
     settled: bool = False

@@ -11,6 +11,7 @@ import torch
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import CacheCorrupt
+from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigins, origin_bytes
@@ -253,7 +254,7 @@ class TierStore:
                 kept = [at for at, move in enumerate(batch) if move not in failed]
                 targets, rows = [targets[at] for at in kept], rows[kept]
             if targets:
-                memory.import_blocks(torch.tensor(targets), rows.to(self._device))
+                memory.import_blocks(torch.tensor(targets), to_device(rows, self._device))
             return failed
         return []
 

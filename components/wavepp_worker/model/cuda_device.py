@@ -1,0 +1,106 @@
+"""A stage's waves on a CUDA device, which computes behind the host: the host waits for nothing that is queued there.
+
+Written after torch 2.13 and driven in tests by a fake of the calls to ``torch.cuda``; not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from wavepp_worker.errors import StepTimeout
+from wavepp_worker.model.stage import Activations
+
+POLL_SECONDS = 0.0001
+"""Between two looks at an event: torch's own wait for one has no bound."""
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor on ``device``: to a GPU from page-locked memory, as the host would wait for all else before."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    # The allocator of such memory gives it to nobody else before the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class CudaWave:
+    """Implements ``MeasuredCompletion``.
+
+    Attributes:
+        begun: when its first kernel could begin.
+        ended: when its last kernel ended.
+        copied: when what it computed was in host memory.
+    """
+
+    begun: torch.cuda.Event
+    ended: torch.cuda.Event
+    copied: torch.cuda.Event
+
+    def over(self) -> bool:
+        return self.ended.query()
+
+    def seconds(self) -> float:
+        return self.begun.elapsed_time(self.ended) / 1000
+
+    def wait(self, timeout: float) -> None:
+        limit = time.monotonic() + timeout
+        while not self.copied.query():
+            if time.monotonic() > limit:
+                raise StepTimeout(
+                    f"the GPU has not ended a wave after {timeout:.0f} s, which is more than it may take; raise "
+                    "wave_timeout or lower max_num_batched_tokens"
+                )
+            time.sleep(POLL_SECONDS)
+
+
+class CudaDevice:
+    """Brings what a wave needs to a GPU, and what it computed back, beside the kernels of other waves.
+
+    Kernels are queued on the current stream, which the tiers' copies use as well; each direction has one of its own.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._arriving = torch.cuda.Stream(device)
+        self._leaving = torch.cuda.Stream(device)
+
+    def bring(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A host tensor on the device; kernels that are queued from now on find it there."""
+        computing = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._arriving):
+            there = to_device(tensor, self._device)
+        computing.wait_stream(self._arriving)
+        # Its memory belongs to the other stream, which knows nothing of the kernels that read it.
+        there.record_stream(computing)
+        return there
+
+    def begin(self) -> torch.cuda.Event:
+        """What is queued from now on is the next wave."""
+        return _moment(torch.cuda.current_stream(self._device))
+
+    def end(
+        self, begun: torch.cuda.Event, computed: Mapping[str, torch.Tensor]
+    ) -> tuple[Activations, CudaWave]:
+        """All of a wave is queued; returns what it computed in host memory, where it is once the wave is waited for."""
+        ended = _moment(torch.cuda.current_stream(self._device))
+        self._leaving.wait_event(ended)
+        copies = {}
+        with torch.cuda.stream(self._leaving):
+            for name, tensor in computed.items():
+                copies[name] = _page_locked(tensor).copy_(tensor, non_blocking=True)
+                tensor.record_stream(self._leaving)
+        return copies, CudaWave(begun, ended, _moment(self._leaving))
+
+
+def _moment(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+def _page_locked(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
