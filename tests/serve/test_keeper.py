@@ -211,7 +211,8 @@ def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) 
     asyncio.run(check())
 
 
-def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mute", [0, 1])
+def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Path, mute: int) -> None:
     entry = tmp_path / "store" / "dynamo%2Fprefill%2F2a"
     entry.parent.mkdir()
     entry.touch()
@@ -225,7 +226,8 @@ def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Pa
         return bool(lines.of("is up again"))
 
     async def check() -> None:
-        lines = await keep(tmp_path, until=until, forget=partial(remove_entries, tmp_path / "store"))
+        forget = partial(remove_entries, tmp_path / "store")
+        lines = await keep(tmp_path, f"--mute={mute}", until=until, forget=forget)
         (death,) = lines.died
         assert (death.label, death.why[:20]) == ("Worker:0", "was ended by SIGKILL")
         assert not entry.exists()

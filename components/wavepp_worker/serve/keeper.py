@@ -229,6 +229,10 @@ class Keeper:
                 self._deaths.back(self.process.label, now)
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
                 self._changed()
+            elif self.ready and kind == "worker" and self.about is None:
+                # On a busy machine it may not have said so in time, and without its id it cannot be forgotten.
+                self.about = await describe(self.process.url)
+                self._changed()
             # How long the whole graph may take for its first start, the supervisor knows.
             if verdict is not None and self._ever_ready and not self._stopping.is_set():
                 self._log.say(f"{self.process.label} {verdict} and is killed", "red")

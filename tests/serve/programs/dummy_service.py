@@ -31,6 +31,7 @@ parser.add_argument("--sick-if", help="be so from the start if this file exists"
 parser.add_argument("--stop-log", help="append the role when told to stop")
 parser.add_argument("--grandchild", action="store_true", help="start a process that leaves the session")
 parser.add_argument("--finds-nobody", help="as a frontend, while this file exists; removed at the start")
+parser.add_argument("--mute", type=int, default=0, help="how often it does not say what it is")
 parser.add_argument("--role", default="dummy")
 args = parser.parse_args()
 
@@ -70,9 +71,10 @@ class Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """It says what any worker does that describes itself."""
-        self.send_response(200)
+        args.mute -= 1
+        self.send_response(200 if args.mute < 0 else 500)
         self.end_headers()
-        self.wfile.write(json.dumps(DESCRIPTION).encode())
+        self.wfile.write(json.dumps(DESCRIPTION if args.mute < 0 else {}).encode())
 
     def log_message(self, *_: object) -> None:
         pass
