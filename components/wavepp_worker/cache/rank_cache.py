@@ -293,7 +293,9 @@ class RankCache:
         """By window of attention, the first block of a prompt that is still held once all of it is computed."""
         whole = prompt_tokens // self.block_size
         return tuple(
-            window.needed(whole).start for window in self._windows if isinstance(window, AttentionWindow)
+            window.needed(whole).start
+            for window in self._windows
+            if isinstance(window, AttentionWindow) and not window.spec.keys_only
         )
 
     def restore(self, records: Iterable[tuple[bytes, bytes | None, int]], window: int = 0) -> None:

@@ -148,8 +148,8 @@ class Materialised:
     """The blocks of a request, per window.
 
     Attributes:
-        tables: device block of each logical block; empty for recurrent windows. Of a sliding one -1 left of it, and
-            for what is yet to be computed: see ``Begun``.
+        tables: device block of each logical block; empty for recurrent windows, and for those of keys only. Of a
+            sliding one -1 left of it, and for what is yet to be computed: see ``Begun``.
         moves: copies to make, in order, before anything else touches the blocks.
         resume: recurrent windows: device block of the snapshot to resume from, None to start from nothing.
         states: recurrent windows: device block of the working state; None for others.

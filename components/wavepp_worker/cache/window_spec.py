@@ -23,6 +23,7 @@ class WindowSpec:
         wave: sliding windows: blocks that all chunks of one wave touch at most. A request then reserves what it holds
             between two waves, its window, and so many blocks are set aside for the wave that runs; None to reserve
             all blocks of a prompt.
+        keys_only: whether no layer keeps anything in it, so that requests have no table: it is there for its keys.
     """
 
     name: str
@@ -34,3 +35,4 @@ class WindowSpec:
     interval: int | None = None
     max_snapshots: int | None = None
     wave: int | None = None
+    keys_only: bool = False

@@ -290,3 +290,12 @@ def window_bytes(caches: Sequence[LayerCache | None], dtype: str) -> dict[int, i
         if cache is not None and cache.span:
             sizes[cache.span] = sizes.get(cache.span, 0) + cache.bytes(dtype)
     return sizes
+
+
+def keeping_everything(caches: Sequence[LayerCache], stages: Sequence[range]) -> frozenset[int]:
+    """The stages some layer of which keeps every token of a prompt; all, of a model that says nothing of its layers."""
+    return frozenset(
+        number
+        for number, layers in enumerate(stages)
+        if not caches or any(caches[layer].policy == "full" for layer in layers)
+    )

@@ -12,7 +12,7 @@ from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
 
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of
@@ -23,14 +23,14 @@ from tests.support.reference import Reference, assert_right
 def test_windows_let_go_and_come_back_from_host_and_disk(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Ranks with both kinds of layers, and with either alone; devices hold two prompts at most."""
+    """Ranks with both kinds of layers, and with either alone, rank 0 with windows; devices hold two prompts at most."""
     model = tiny_model("gpt_oss")
     reference, maker = Reference(model, attention="eager"), PromptMaker(seed=6)
     config = EngineConfig(
         model=model,
         dtype="float32",
         pp=4,
-        partition=(2, 1, 1, 2),
+        partition=(1, 1, 2, 2),
         max_num_batched_tokens=37,
         block_size=8,
         kv_tokens=(300, 240, 280, 260),
@@ -41,7 +41,8 @@ def test_windows_let_go_and_come_back_from_host_and_disk(
         disk_path=tmp_path / "kv",
     )
     prompts = [maker.tokens(120) for _ in range(4)]
-    with PrefillEngine(config) as engine:
+    told: list[IndexDelta] = []
+    with PrefillEngine(config, on_index=told.append) as engine:
         for again in (False, True):
             for prompt in prompts:
                 result = engine.prefill(prompt, top_logprobs=5)
@@ -53,6 +54,8 @@ def test_windows_let_go_and_come_back_from_host_and_disk(
         for prompt, future in zip(together, futures, strict=True):
             assert_right(reference, prompt, future.result(120))
         engine.audit()
+    # A window does not know what a prompt begins with: rank 0 keeps account of that without a layer that has it.
+    assert sum(len(delta.stored) for delta in told) >= 4 * 15
     assert {file.suffix for file in (tmp_path / "kv").iterdir()} >= {".blocks", ".last-24"}
     with PrefillEngine(config) as engine:
         result = engine.prefill(prompts[3], top_logprobs=5)

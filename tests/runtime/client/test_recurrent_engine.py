@@ -16,7 +16,7 @@ from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.runtime.protocol.requests import PrefillRequest
+from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
 
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of
@@ -27,14 +27,17 @@ from tests.support.reference import Reference, assert_right
 def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Rank 0 has both kinds of layers, rank 1 recurrent ones, rank 2 attention; two prompts fill their devices."""
+    """Rank 0 has recurrent layers alone, rank 1 both kinds, rank 2 attention; two prompts fill their devices.
+
+    Rank 0 finds where prompts part all the same, and the engine is told what all can reuse, also after a restart.
+    """
     model = tiny_model("qwen3_next")
     reference, maker = Reference(model), PromptMaker(seed=6)
     config = EngineConfig(
         model=model,
         dtype="float32",
         pp=3,
-        partition=(3, 2, 1),
+        partition=(2, 3, 1),
         max_num_batched_tokens=50,
         block_size=8,
         kv_tokens=400,
@@ -47,7 +50,8 @@ def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
         disk_path=tmp_path / "kv",
     )
     prompts = [maker.tokens(length) for length in (300, 304, 300)]
-    with PrefillEngine(config) as engine:
+    told: list[IndexDelta] = []
+    with PrefillEngine(config, on_index=told.append) as engine:
         for again in (False, True):
             for prompt in prompts:
                 result = engine.prefill(prompt, top_logprobs=5)
@@ -62,7 +66,12 @@ def test_snapshots_are_resumed_offloaded_and_found_again_after_a_restart(
             assert result.reused_tokens == (at // 8 * 8 if again else at // 64 * 64)
             assert_right(reference, other, result)
         engine.audit()
-    with PrefillEngine(config) as engine:
+    stored = [delta for delta in told if delta.stored]
+    assert sum(len(delta.stored) for delta in stored) >= 3 * 37
+    assert stored[0].tokens[:4] == token_ids.pack(prompts[0][:1])
+    told.clear()
+    with PrefillEngine(config, on_index=told.append) as engine:
+        assert sum(len(delta.stored) for delta in told) >= 3 * 37, "they are on disk"
         for prompt in prompts:
             result = engine.prefill(prompt, top_logprobs=5)
             assert result.reused_tokens == 296

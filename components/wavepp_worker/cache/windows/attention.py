@@ -44,7 +44,7 @@ class AttentionWindow(Window):
     def _hand_out(self, share: Share, own: list[int], end: int, prompt_tokens: int) -> Allocation:
         del end, prompt_tokens
         share.table = [-1] * share.first + [node.slot for node in share.pinned] + own
-        return Allocation(table=share.table)
+        return Allocation() if self.spec.keys_only else Allocation(table=share.table)
 
     def _publish_block(
         self, share: Share, node: Node | None, key: bytes, parent: Node | None, at: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wavepp_worker.model.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.stage_loader import resolve_dtype
@@ -50,6 +51,7 @@ def rank_configs(
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
     tiers, states = tier_blocks(config), state_blocks(config)
+    attend = keeping_everything(info.caches, layers)
     ownership = ownership_of(config)
     order = order_of(config, ownership)
     max_passed = config.order_max_passed_tokens
@@ -73,6 +75,7 @@ def rank_configs(
             threads=config.threads,
             block_size=config.block_size,
             blocks=blocks[rank],
+            keeps_keys=rank == 0 and bool(attend) and 0 not in attend,
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],
             state_blocks=states[rank][0],

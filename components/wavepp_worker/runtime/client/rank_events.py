@@ -18,6 +18,7 @@ from wavepp_worker.errors import (
 from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.liveness.process_state import process_state
 from wavepp_worker.log_form import of_request
+from wavepp_worker.model.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.runtime.client.engine_state import EngineState
@@ -213,14 +214,10 @@ class RankEvents:
 
 
 def _reporting_ranks(config: EngineConfig, info: ModelInfo) -> frozenset[int]:
-    """The ranks that keep every token of a prompt in some layer, and so know which blocks it begins with.
+    """The ranks that keep every token of a prompt in some layer, and so know which blocks it begins with; and rank 0.
 
-    None where rank 0 does not, as it is the one that says what blocks are of: a router is not told anything then.
+    It says what blocks are of, and keeps account of their keys also where no layer of it keeps every token. None where
+    no layer of the model does: a router is not told anything then.
     """
-    if all(cache.policy == "full" for cache in info.caches):
-        return frozenset(range(config.pp))
-    layers = partition_layers(info, config.pp, config.partition)
-    attend = frozenset(
-        rank for rank, those in enumerate(layers) if any(info.caches[i].policy == "full" for i in those)
-    )
-    return attend if 0 in attend else frozenset()
+    attend = keeping_everything(info.caches, partition_layers(info, config.pp, config.partition))
+    return attend | {0} if attend else frozenset()

@@ -18,6 +18,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_dtype: see ``EngineConfig``.
         layers: ``(first, end)`` of this rank's layers.
         blocks: KV blocks of this rank.
+        keeps_keys: whether it keeps account of all blocks of a prompt though no layer of it keeps every token.
         host_blocks: blocks of its host-memory tier; 0 for none.
         disk_blocks: blocks of its disk tier; 0 for none.
         state_blocks: states of recurrent layers of this rank: of requests that run, and snapshots.
@@ -57,6 +58,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     block_size: int
     blocks: int
+    keeps_keys: bool
     host_blocks: int
     disk_blocks: int
     state_blocks: int

@@ -41,6 +41,7 @@ from wavepp_worker.runtime.rank.parts import RankParts, make_parts
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave, LeaderWave
 from wavepp_worker.runtime.state.reports import EventSink
+from wavepp_worker.runtime.tiers.no_memory import NoMemory
 from wavepp_worker.runtime.tiers.tier_store import TierStore, open_tiers
 from wavepp_worker.runtime.trace.recorder import Recorder
 from wavepp_worker.runtime.trace.timeline import Timeline
@@ -128,6 +129,16 @@ def window_memories(
             wave=wave,
         )
         windows.append((attention, kv if whole or kv.spans == (0,) else kv.memory(number)))
+    if config.keeps_keys and not any(spec.kind == "full" for spec, _ in windows):
+        keys = WindowSpec(
+            "keys",
+            "full",
+            config.blocks,
+            host_blocks=config.host_blocks,
+            disk_blocks=config.disk_blocks,
+            keys_only=True,
+        )
+        windows.insert(0, (keys, NoMemory(config.blocks, kv.device)))
     if kv.states is not None:
         recurrent = WindowSpec(
             "states",
