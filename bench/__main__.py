@@ -8,6 +8,7 @@ from bench.common.tables import plain_table, print_table
 
 COMMANDS = {
     "bench.idle_latency": "where the time to first token of one request goes",
+    "bench.proxy_latency": "what the proxy before Dynamo's frontend adds to an answer",
     "bench.cold_bursts": "over how many replicas the router spreads a burst of one new prefix",
     "bench.routing": "cache-aware routing over replicas against round-robin, and what the router knows of reuse",
     "bench.routing.report FILE": "tables of a kept run of bench.routing",

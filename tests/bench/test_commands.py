@@ -76,6 +76,13 @@ def test_pages_name_commands_that_exist(page: str) -> None:
         assert named >= set(MODULES)
 
 
+def test_proxy_latency() -> None:
+    printed = run("bench.proxy_latency", "--requests", "1")
+    rows = [line.rsplit(maxsplit=4) for line in printed.splitlines() if " token ids" in line]
+    assert [name.strip() for name, *_ in rows][-1] == "32,000 token ids"
+    assert all(float(through) > 0 for _, _, through, _, _ in rows)
+
+
 def test_admission() -> None:
     small = ("--tokens", "4000", "--concurrency", "8", "--batch", "4", "--turns", "1", "--pp", "2")
     printed = run("bench.admission", *small)
