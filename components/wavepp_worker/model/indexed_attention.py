@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wavepp_worker.model.cuda_device import to_device
-from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
+from wavepp_worker.model.wave_layout import WaveLayout, current_wave
 
 NOT_PICKED = -1
 """In a row of picked positions, where a token has fewer before it than may be picked."""
@@ -72,7 +71,7 @@ class _RequestKeys:
 
     def update_indexer(self, keys: torch.Tensor, layer_idx: int) -> torch.Tensor:
         del layer_idx
-        slots = _slots(self._wave, self._request, self._start + keys.shape[1], keys.device)
+        slots = self._wave.at_hand.request_slots(self._request)[: self._start + keys.shape[1]]
         self._pool[slots[self._start :], 0] = keys[0].to(self._pool.dtype)
         return self._pool[slots, 0][None]
 
@@ -102,7 +101,7 @@ def attend_to_picked(
     width = (latents.shape[1] + rotary.shape[1]) * query.element_size()
     for rows, request, start, end in _tiles(wave, width, picked.shape[-1]):
         positions = picked[0, rows, : min(picked.shape[-1], end)].long()
-        slots = _slots(wave, request, end, query.device)[positions.clamp(min=0)]
+        slots = wave.at_hand.request_slots(request)[:end][positions.clamp(min=0)]
         values = latents[slots]
         keys = torch.cat([values, rotary[slots]], -1)
         scores = torch.bmm(queries[rows], keys.transpose(1, 2)).float() * scale
@@ -140,7 +139,3 @@ def _tiles(wave: WaveLayout, row_bytes: int, columns: int = 0) -> Iterator[tuple
             count = min(most, length - at)
             yield slice(first + at, first + at + count), request, start + at, start + at + count
         first += length
-
-
-def _slots(wave: WaveLayout, request: int, end: int, device: torch.device) -> torch.Tensor:
-    return to_device(token_slots(wave.at_hand.tables[request], 0, end, wave.block_size), device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -12,6 +13,8 @@ from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 
 _ALIGNED = 16
+_WAVES_BLOCKS = 256
+"""Lists of blocks whose tensors are kept: more than one wave has."""
 
 
 class StateMemory:
@@ -27,6 +30,8 @@ class StateMemory:
         """``caches``: by the layer's number in the model, ascending. ``dtype``: of tensors that say no other."""
         self.num_blocks = num_blocks
         self.device = device
+        # All layers of a wave ask for the same blocks.
+        self._where = lru_cache(_WAVES_BLOCKS)(lambda blocks: to_device(torch.tensor(blocks), device))
         self._starts: dict[int, int] = {}
         parts: list[tuple[int, CachedTensor, torch.dtype, slice]] = []
         at = 0
@@ -45,12 +50,12 @@ class StateMemory:
 
     def load(self, layer: int, blocks: list[int]) -> list[torch.Tensor]:
         """Copies of a layer's tensors in these blocks, each ``[n, ...]``."""
-        where = to_device(torch.tensor(blocks), self.device)
+        where = self._where(tuple(blocks))
         return [tensor.index_select(0, where) for tensor in self._layers[layer]]
 
     def store(self, layer: int, blocks: list[int], tensors: Sequence[torch.Tensor]) -> None:
         """Write what ``load`` returned, to as many different blocks."""
-        where = to_device(torch.tensor(blocks), self.device)
+        where = self._where(tuple(blocks))
         for pool, new in zip(self._layers[layer], tensors, strict=True):
             pool.index_copy_(0, where, new.to(pool.dtype))
 

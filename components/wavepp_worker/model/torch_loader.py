@@ -167,6 +167,7 @@ def _check_layers(
         positions=torch.arange(2, device=device)[None],
         tables=[],
         block_size=1,
+        device=device,
     )
     first = layers.start == 0
     hidden = model.config.hidden_size

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.cuda_device import CudaDevice, to_device
+from wavepp_worker.model.cuda_device import CudaDevice
 from wavepp_worker.model.fp8_rows import NUMBERS
 from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
@@ -118,11 +118,8 @@ class TorchStage:
         """
         if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        wave = lay_out_wave(chunks, kv.block_size, self.device)
+        wave = lay_out_wave(chunks, kv.block_size, self.device, kv.spans)
         data = self._checked(inputs, wave)
-        for number, span in enumerate(kv.spans):
-            # A block table that is too short is found before anything is computed.
-            _ = wave.window(number, span).write_slots
         if self._takes_picked:
             wave.entering_picked = self._brought(_picked(inputs, wave))
         begun = None if self._gpu is None else self._gpu.begin()
@@ -130,7 +127,7 @@ class TorchStage:
             if self.layers.stop < self.num_layers:
                 computed = self._activations(data, wave, kv)
             else:
-                computed = {_LOGITS: self._logits(data, wave, chunks, kv)}
+                computed = {_LOGITS: self._logits(data, wave, kv)}
         done = None
         if self._gpu is not None and begun is not None:
             computed, done = self._gpu.end(begun, computed)
@@ -147,16 +144,12 @@ class TorchStage:
             raise WaveppError(f"layers {self.layers} passed no activations on")
         return activations
 
-    def _logits(
-        self, data: torch.Tensor, wave: WaveLayout, chunks: list[Chunk], kv: TorchPagedKV
-    ) -> torch.Tensor:
-        ends = torch.tensor(wave.lengths).cumsum(0) - 1
-        wanted = to_device(ends[torch.tensor([c.wants_logits for c in chunks])], self.device)
-        if not len(wanted):
+    def _logits(self, data: torch.Tensor, wave: WaveLayout, kv: TorchPagedKV) -> torch.Tensor:
+        if not len(wave.wanted):
             run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
         cache = PagedCache(kv, self._in_place)
-        output = run_layers(self._model, data, wave, cache, logits_to_keep=wanted)
+        output = run_layers(self._model, data, wave, cache, logits_to_keep=wave.wanted)
         return output.logits[0].float()
 
     def _checked(self, inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +57,7 @@ class WindowLayout:
         self._block_size = block_size
         self._device = device
         self._masks: dict[int | None, torch.Tensor | None] = {}
+        self._of_request: dict[int, torch.Tensor] = {}
 
     @cached_property
     def write_slots(self) -> torch.Tensor:
@@ -65,11 +66,7 @@ class WindowLayout:
         Raises:
             WaveppError: a block table is too short.
         """
-        slots = [
-            token_slots(table, start, start + length, self._block_size)
-            for table, start, length in zip(self.tables, self._starts, self._lengths, strict=True)
-        ]
-        return to_device(torch.cat(slots), self._device)
+        return to_device(self.host_write_slots(), self._device)
 
     @cached_property
     def read_slots(self) -> torch.Tensor | None:
@@ -77,6 +74,27 @@ class WindowLayout:
 
         None when no chunk has a prefix, so that the new keys and values are all there is.
         """
+        slots = self.host_read_slots()
+        return None if slots is None else to_device(slots, self._device)
+
+    def request_slots(self, request: int) -> torch.Tensor:
+        """Int64, pool rows of all of a request's tokens up to the end of its chunk."""
+        if request not in self._of_request:
+            end = self._starts[request] + self._lengths[request]
+            slots = token_slots(self.tables[request], 0, end, self._block_size)
+            self._of_request[request] = to_device(slots, self._device)
+        return self._of_request[request]
+
+    def host_write_slots(self) -> torch.Tensor:
+        """``write_slots`` on the CPU."""
+        slots = [
+            token_slots(table, start, start + length, self._block_size)
+            for table, start, length in zip(self.tables, self._starts, self._lengths, strict=True)
+        ]
+        return torch.cat(slots)
+
+    def host_read_slots(self) -> torch.Tensor | None:
+        """``read_slots`` on the CPU."""
         if not max(self._starts):
             return None
         slots = [
@@ -89,7 +107,7 @@ class WindowLayout:
             # Padding repeats a request's own first token: finite whenever its own cache is, and masked anyway.
             longest = max(len(s) for s in slots)
             slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
-        return to_device(torch.cat(slots), self._device)
+        return torch.cat(slots)
 
     @cached_property
     def spans(self) -> RequestSpans:
@@ -124,6 +142,8 @@ class WaveLayout:
         positions: int64 ``[1, tokens]``.
         tables: each request's block table, int64 on the CPU; with a row for each window of the layers, or one for all.
         block_size: tokens per block.
+        device: where the layers compute.
+        wanted: int64, of each chunk that wants logits, which of the wave's tokens is its last.
         states: where each chunk's state is, for recurrent layers.
         adapters: name of each chunk's LoRA adapter, empty for none.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
@@ -143,6 +163,8 @@ class WaveLayout:
     positions: torch.Tensor
     tables: list[torch.Tensor]
     block_size: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    wanted: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     states: list[ChunkState | None] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)
     entering: torch.Tensor | None = None
@@ -175,7 +197,7 @@ class WaveLayout:
     def _rows(self, spans: list[tuple[int, int]]) -> slice | torch.Tensor:
         if len(spans) == 1:
             return slice(*spans[0])
-        return to_device(torch.cat([torch.arange(*span) for span in spans]), self.positions.device)
+        return to_device(torch.cat([torch.arange(*span) for span in spans]), self.device)
 
     @property
     def tokens(self) -> int:
@@ -191,34 +213,59 @@ class WaveLayout:
         if (number, span) not in self._windows:
             tables = [table if table.ndim == 1 else table[number] for table in self.tables]
             self._windows[number, span] = WindowLayout(
-                tables, self.starts, self.lengths, span, self.decode, self.block_size, self.positions.device
+                tables, self.starts, self.lengths, span, self.decode, self.block_size, self.device
             )
         return self._windows[number, span]
 
+    def bring(self, spans: Sequence[int]) -> None:
+        """Take to the device, by one copy, what its layers have to know of the wave; ``spans``: of their windows."""
+        windows = [self.window(number, span) for number, span in enumerate(spans)]
+        written = [window.host_write_slots() for window in windows]
+        read = [window.host_read_slots() for window in windows]
+        parts = [self.positions[0], self.wanted, *written, *(slots for slots in read if slots is not None)]
+        there = iter(to_device(torch.cat(parts), self.device).split([len(part) for part in parts]))
+        self.positions, self.wanted = next(there)[None], next(there)
+        for window in windows:
+            window.write_slots = next(there)
+        for window, slots in zip(windows, read, strict=True):
+            window.read_slots = None if slots is None else next(there)
 
-def lay_out_wave(chunks: list[Chunk], block_size: int, device: torch.device) -> WaveLayout:
+
+def lay_out_wave(
+    chunks: list[Chunk], block_size: int, device: torch.device, spans: Sequence[int] = ()
+) -> WaveLayout:
     """Lay out ``chunks``.
 
+    Args:
+        spans: of the windows of layers that will compute.
+
     Raises:
-        WaveppError: a chunk is empty.
+        WaveppError: a chunk is empty, or a block table too short for its windows.
     """
     starts, lengths = [c.start for c in chunks], [c.length for c in chunks]
     if not chunks or min(lengths) < 1 or min(starts) < 0:
         raise WaveppError(
             f"a wave needs chunks of at least one token, not starts {starts} and lengths {lengths}"
         )
-    return WaveLayout(
+    ends = torch.tensor(lengths).cumsum(0) - 1
+    wave = WaveLayout(
         starts=starts,
         lengths=lengths,
         decode=max(lengths) == 1 and min(starts) > 0,
-        positions=to_device(
-            torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None], device
-        ),
+        positions=torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None],
         tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
+        device=device,
+        wanted=ends[torch.tensor([c.wants_logits for c in chunks])],
         states=[c.state for c in chunks],
         adapters=[c.adapter for c in chunks],
     )
+    if device.type != "cpu":
+        wave.bring(spans)
+    for number, span in enumerate(spans):
+        # A block table that is too short is found before anything is computed.
+        _ = wave.window(number, span).write_slots
+    return wave
 
 
 _current: ContextVar[WaveLayout] = ContextVar("wavepp_wave")
