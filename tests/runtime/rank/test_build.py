@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.runtime.rank.build import window_memories
+from wavepp_worker.runtime.rank import build
+from wavepp_worker.runtime.rank.build import load_device, window_memories
 
 from tests.runtime.tiers.test_tier_store import rank_config
 
@@ -47,3 +50,23 @@ def test_rank_0_keeps_account_of_prompts_where_no_layer_of_it_keeps_every_token(
     assert windows(keeps_keys=True) == [("full", True, 1), ("sliding", False, 4 * kv.bytes_per_token)]
     # There it keeps every token after all.
     assert windows(keeps_keys=True, handoff="nixl") == [("full", False, 4 * kv.bytes_per_token)]
+
+
+def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def load(directory: Path, layers: range, dtype: torch.dtype, device: str, *rest: Any) -> Any:
+        asked.append(device)
+        return load_stage(directory, layers, dtype, "cpu", *rest)
+
+    monkeypatch.setattr(build, "load_stage", load)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    config = rank_config(tmp_path, model=str(tiny_llama), rank=3, ranks=4, layers=(1, 3), threads=1, blocks=4)
+    for device in ("cpu", "cuda"):
+        load_device(msgspec.structs.replace(config, device=device, dtype="float32"))
+    assert asked == ["cpu", "cuda:1"]
+    (line,) = caplog.messages
+    assert "layers 1 to 2 are computed on cuda:1" in line
+    assert "page-locked memory and a socket" in line

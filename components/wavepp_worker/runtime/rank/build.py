@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ from wavepp_worker.runtime.tiers.no_memory import NoMemory
 from wavepp_worker.runtime.tiers.tier_store import TierStore, open_tiers
 from wavepp_worker.runtime.trace.recorder import Recorder
 from wavepp_worker.runtime.trace.timeline import Timeline
+
+logger = logging.getLogger(__name__)
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -99,6 +102,13 @@ def load_device(config: RankConfig) -> StageDevice:
         adapters,
         config.kv_dtype,
     )
+    if name != "cpu":
+        logger.warning(
+            "layers %d to %d are computed on %s, which nobody has tried yet: attention by %s, activations to the next "
+            "rank by page-locked memory and a socket",
+            *(stage.layers.start, stage.layers.stop - 1, name),
+            "torch's scaled_dot_product_attention over gathered pages",
+        )
     # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
     whole = config.handoff == "nixl"
     kv = stage.make_kv(
