@@ -7,7 +7,10 @@ from setuptools import Extension, find_packages, setup
 # Without a compiler they are left out: torch's kernels then do their work.
 kernels = Extension(
     "wavepp_worker.model._kernels",
-    sources=[f"components/wavepp_worker/model/{name}.cpp" for name in ("paged_attention", "thin_linear")],
+    sources=[
+        f"components/wavepp_worker/model/{name}.cpp"
+        for name in ("paged_attention", "thin_linear", "elementwise")
+    ],
     extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],
     extra_link_args=["-fopenmp"],
     language="c++",

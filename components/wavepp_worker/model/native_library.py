@@ -1,4 +1,4 @@
-"""The library of this engine's own CPU kernels: ``paged_attention.cpp`` and ``thin_linear.cpp``.
+"""The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``thin_linear.cpp``, ``elementwise.cpp``.
 
 It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX512-BF16,
 torch's kernels do its work.

@@ -16,7 +16,7 @@ from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
 from wavepp_worker.model.stage import NOTHING_PASSED
 from wavepp_worker.model.state_memory import StateMemory
-from wavepp_worker.model.wave_layout import WaveLayout, current_wave, token_slots
+from wavepp_worker.model.wave_layout import WaveLayout, WindowLayout, current_wave, token_slots
 
 
 class TorchPagedKV:
@@ -238,9 +238,7 @@ class PagedCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wave = current_wave()
-        number = self._kv.window(layer_idx)
-        wave.at_hand = wave.window(number, self._kv.spans[number])
-        keys, values = self._kv.pools(layer_idx)[:2]
+        keys, values, wave.at_hand = self.place(layer_idx, wave)
         _store(keys, key_states, wave)
         _store(values, value_states, wave)
         if layer_idx in self._in_place:
@@ -248,6 +246,12 @@ class PagedCache(Cache):
             return key_states, value_states
         wave.pools = None
         return _gathered(keys, key_states, wave), _gathered(values, value_states, wave)
+
+    def place(self, layer: int, wave: WaveLayout) -> tuple[torch.Tensor, torch.Tensor, WindowLayout]:
+        """Of a layer with KV: the pools of keys and of values, and where the wave's tokens lie in them."""
+        number = self._kv.window(layer)
+        keys, values = self._kv.pools(layer)[:2]
+        return keys, values, wave.window(number, self._kv.spans[number])
 
     def mix(self, mixer: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         """What a recurrent layer's mixer makes of the current wave ``[1, tokens, hidden]``."""

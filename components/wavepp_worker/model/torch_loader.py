@@ -17,6 +17,7 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
+from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.lora import LoraAdapter
@@ -106,9 +107,14 @@ def load_torch_stage(
     branches = attach_adapters(model, layers, adapters)
     with all_called(model, branches):
         in_place = _check_layers(model, layers, parts, caches)
+    fuse_elementwise(model)
     if kv_dtype == "fp8":
         # No kernel reads such rows in place.
         return TorchStage(model, layers, in_fp8(caches))
+    for i in in_place:
+        attention = getattr(model.base_model.layers[i], "self_attn", None)
+        if attention is not None:
+            fuse_attention(attention, parts.windows[i])
     return TorchStage(model, layers, caches, in_place)
 
 

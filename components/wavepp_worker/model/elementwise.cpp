@@ -1,0 +1,145 @@
+// What lies between the matrix products of a layer: norms, activations, and rotary embeddings with the write of the KV.
+//
+// Each chain of operations is one pass: bfloat16 in and out, float32 between, rounded where transformers' modules round.
+// Needs AVX512-BF16.
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+
+namespace {
+
+constexpr int64_t LANES = 16;
+constexpr int64_t TOGETHER = 32 * 1024;  // numbers from which a team of threads, which costs microseconds, pays
+
+inline __mmask16 some_of(int64_t count) {
+  return count >= LANES ? __mmask16(0xffff) : static_cast<__mmask16>((1u << count) - 1);
+}
+
+inline __m512 load(__mmask16 some, const uint16_t *from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16));
+}
+
+inline void store(__mmask16 some, uint16_t *to, __m512 value) {
+  _mm256_mask_storeu_epi16(to, some, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+}
+
+inline __m512 rounded(__m512 value) {
+  const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// e^x, relative error below 3e-6, saturating.
+inline __m512 exp(__m512 x) {
+  const __m512 power = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // An infinite power leaves no number here, which this takes for 0.5.
+  const __m512 rest = _mm512_range_ps(_mm512_sub_ps(power, whole), _mm512_set1_ps(0.5f), 0b0010);
+  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(9.6181291e-3f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.5504109e-2f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(2.4022651e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(6.9314718e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(sum, whole);
+}
+
+void norm_row(const uint16_t *x, const uint16_t *weight, int64_t width, float eps, uint16_t *y) {
+  __m512 sums = _mm512_setzero_ps();
+  for (int64_t i = 0; i < width; i += LANES) {
+    const __m512 value = load(some_of(width - i), x + i);
+    sums = _mm512_fmadd_ps(value, value, sums);
+  }
+  const float mean = _mm512_reduce_add_ps(sums) / static_cast<float>(width);
+  const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(mean + eps));
+  for (int64_t i = 0; i < width; i += LANES) {
+    const __mmask16 some = some_of(width - i);
+    store(some, y + i, _mm512_mul_ps(load(some, weight + i), rounded(_mm512_mul_ps(load(some, x + i), scale))));
+  }
+}
+
+void silu_numbers(const uint16_t *gate, const uint16_t *up, int64_t count, uint16_t *y) {
+  const __m512 one = _mm512_set1_ps(1.0f);
+  for (int64_t i = 0; i < count; i += LANES) {
+    const __mmask16 some = some_of(count - i);
+    const __m512 value = load(some, gate + i);
+    const __m512 under = _mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), value)));
+    store(some, y + i, _mm512_mul_ps(rounded(_mm512_div_ps(value, under)), load(some, up + i)));
+  }
+}
+
+// One head, whose second half turns with its first; `to` may be `from`.
+void rotate(const uint16_t *from, const uint16_t *cos, const uint16_t *sin, int64_t dim, uint16_t *to) {
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; i += LANES) {
+    const __mmask16 some = some_of(half - i);
+    const __m512 a = load(some, from + i), b = load(some, from + half + i);
+    const __m512 a_cos = rounded(_mm512_mul_ps(a, load(some, cos + i)));
+    const __m512 b_cos = rounded(_mm512_mul_ps(b, load(some, cos + half + i)));
+    const __m512 b_sin = rounded(_mm512_mul_ps(b, load(some, sin + i)));
+    const __m512 a_sin = rounded(_mm512_mul_ps(a, load(some, sin + half + i)));
+    store(some, to + i, _mm512_sub_ps(a_cos, b_sin));
+    store(some, to + half + i, _mm512_add_ps(b_cos, a_sin));
+  }
+}
+
+// Calls `rows(first, last)` for all rows, in as many threads as pay.
+template <typename Rows>
+void for_rows(int64_t count, int64_t width, int64_t threads, const Rows &rows) {
+  const int64_t parts = count * width > TOGETHER ? std::min(threads, count) : 1;
+  if (parts <= 1) return rows(int64_t{0}, count);
+#pragma omp parallel for schedule(static) num_threads(static_cast<int>(parts))
+  for (int64_t part = 0; part < parts; ++part) rows(count * part / parts, count * (part + 1) / parts);
+}
+
+}  // namespace
+
+// y [rows, width]: rows of x over their root mean square, times weight [width]; all without gaps.
+extern "C" void wavepp_rms_norm(const uint16_t *x, const uint16_t *weight, int64_t rows, int64_t width, double eps,
+                                uint16_t *y, int64_t threads) {
+  for_rows(rows, width, threads, [=](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row)
+      norm_row(x + row * width, weight, width, static_cast<float>(eps), y + row * width);
+  });
+}
+
+// y [rows, width] = silu(gate) * up; all without gaps.
+extern "C" void wavepp_silu_times(const uint16_t *gate, const uint16_t *up, int64_t rows, int64_t width, uint16_t *y,
+                                  int64_t threads) {
+  for_rows(rows, width, threads, [=](int64_t first, int64_t last) {
+    silu_numbers(gate + first * width, up + first * width, (last - first) * width, y + first * width);
+  });
+}
+
+// Rotates query [tokens, heads, dim] where it lies; writes key [tokens, groups, dim], rotated, and value
+// [tokens, groups, value_dim] to the rows `slots` [tokens] of the pools; cos and sin [tokens, dim]; all without gaps.
+extern "C" void wavepp_rotate_store(uint16_t *query, const uint16_t *key, const uint16_t *value, const uint16_t *cos,
+                                    const uint16_t *sin, const int64_t *slots, int64_t tokens, int64_t heads,
+                                    int64_t groups, int64_t dim, int64_t value_dim, uint16_t *keys, uint16_t *values,
+                                    int64_t threads) {
+  for_rows(tokens, (heads + groups) * dim, threads, [=](int64_t first, int64_t last) {
+    for (int64_t token = first; token < last; ++token) {
+      const uint16_t *c = cos + token * dim, *s = sin + token * dim;
+      for (int64_t head = token * heads; head < (token + 1) * heads; ++head)
+        rotate(query + head * dim, c, s, dim, query + head * dim);
+      for (int64_t group = 0; group < groups; ++group)
+        rotate(key + (token * groups + group) * dim, c, s, dim, keys + (slots[token] * groups + group) * dim);
+      const int64_t row = groups * value_dim;
+      std::memcpy(values + slots[token] * row, value + token * row, row * sizeof(uint16_t));
+    }
+  });
+}
+
+#pragma GCC pop_options
+
+#endif

@@ -1,0 +1,38 @@
+"""Which of transformers' modules compute elementwise chains in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+from transformers.models.olmo.configuration_olmo import OlmoConfig
+from transformers.models.olmo.modeling_olmo import OlmoAttention
+from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
+from wavepp_worker.model.native_library import computes_on
+
+pytestmark = pytest.mark.skipif(
+    not computes_on(torch.bfloat16, torch.device("cpu")),
+    reason="no compiler at installation, or a CPU without AVX512-BF16",
+)
+
+
+def test_only_modules_whose_code_is_known_are_changed() -> None:
+    def changed(module: torch.nn.Module) -> bool:
+        module = module.bfloat16()
+        fuse_elementwise(module)
+        fuse_attention(module, None)
+        return "forward" in vars(module)
+
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 16, "num_attention_heads": 2}
+    assert changed(LlamaRMSNorm(8))
+    assert changed(LlamaMLP(LlamaConfig(**sizes)))
+    assert changed(Qwen3Attention(Qwen3Config(**sizes, num_key_value_heads=1, head_dim=16), 0))
+    assert not changed(LlamaMLP(LlamaConfig(**sizes, hidden_act="gelu")))
+    assert not changed(Gemma2RMSNorm(8)), "its weight is less by one"
+    assert not changed(OlmoAttention(OlmoConfig(**sizes), 0)), "it may clip"
