@@ -27,7 +27,7 @@ class RequestSpans:
     """Where the kernel finds the requests of a wave: int64 tensors on the CPU.
 
     Attributes:
-        tables: all block tables, one after the other.
+        tables: all block tables, one after the other; where a block is of a window and there no more, any other.
         table_at: ``[chunks]`` where each request's begins.
         starts: ``[chunks]`` tokens before the chunk.
         lengths: ``[chunks]`` tokens of the chunk.
@@ -41,7 +41,13 @@ class RequestSpans:
     @classmethod
     def of(cls, tables: Sequence[torch.Tensor], starts: list[int], lengths: list[int]) -> RequestSpans:
         at = [0, *accumulate(map(len, tables))][:-1]
-        return cls(torch.cat(list(tables)), torch.tensor(at), torch.tensor(starts), torch.tensor(lengths))
+        # The kernel masks what is left of a window, and may load it.
+        return cls(
+            torch.cat(list(tables)).clamp_(min=0),
+            torch.tensor(at),
+            torch.tensor(starts),
+            torch.tensor(lengths),
+        )
 
 
 def reads_in_place(dtype: torch.dtype, device: torch.device, key_dim: int, value_dim: int) -> bool:

@@ -110,7 +110,7 @@ def sample(
     """
     logits = logits.detach().float().cpu()
     # The largest of some numbers is not a number if one of them is not.
-    if not len(logits) or not float(logits.max()) < math.inf:
+    if not len(logits) or not float(logits[_largest(logits)]) < math.inf:
         raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
     scores = _penalised(_biased(logits, params.logit_bias), params, prompt, generated)
     if banned:
@@ -118,7 +118,7 @@ def sample(
         scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
     if allowed:
         scores = scores.masked_fill(_forbidden(allowed, len(scores)), -math.inf)
-    best = int(torch.argmax(scores))
+    best = _largest(scores)
     if float(scores[best]) == -math.inf:
         raise WaveppError(
             "no token is left to choose: every one is banned, or has no probability under the model, or does not go on "
@@ -130,6 +130,12 @@ def sample(
         return SampledToken(token)
     logprobs = torch.log_softmax(logits, -1).clamp_(min=LEAST_LOGPROB)
     return SampledToken(token, float(logprobs[token]), _best(logprobs, params.logprobs))
+
+
+def _largest(scores: torch.Tensor) -> int:
+    """Where the largest is, the first of equal ones; one that is no number counts as larger than all."""
+    # Ten times as fast as torch, whose search takes as long as an answer's part of a small model's wave.
+    return int(scores.numpy().argmax())
 
 
 def _biased(logits: torch.Tensor, biases: tuple[tuple[int, float], ...]) -> torch.Tensor:

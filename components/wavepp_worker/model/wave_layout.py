@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from wavepp_worker.errors import WaveppError
@@ -28,8 +29,9 @@ def token_slots(block_table: torch.Tensor, start: int, end: int, block_size: int
             f"tokens [{start}, {end}) need {-(-end // block_size)} blocks of {block_size} but the block table "
             f"has {len(table)}"
         )
-    positions = torch.arange(start, end)
-    return table[positions // block_size] * block_size + positions % block_size
+    # numpy's small operations take a fifth of torch's time, and a wave may have many requests.
+    blocks, offsets = np.divmod(np.arange(start, end), block_size)
+    return torch.from_numpy(table.numpy()[blocks] * block_size + offsets)
 
 
 class WindowLayout:
@@ -112,8 +114,7 @@ class WindowLayout:
     @cached_property
     def spans(self) -> RequestSpans:
         """Where the kernel finds each request."""
-        # It masks what is left of a window, and may load it: any block will do where there is none any more.
-        return RequestSpans.of([table.clamp(min=0) for table in self.tables], self._starts, self._lengths)
+        return RequestSpans.of(self.tables, self._starts, self._lengths)
 
     def decode_mask(self, window: int | None) -> torch.Tensor | None:
         """Bool ``[chunks, 1, 1, most]``: what each decode token attends; None when that is everything."""
@@ -252,7 +253,9 @@ def lay_out_wave(
         starts=starts,
         lengths=lengths,
         decode=max(lengths) == 1 and min(starts) > 0,
-        positions=torch.cat([torch.arange(c.start, c.start + c.length) for c in chunks])[None],
+        positions=torch.from_numpy(
+            np.concatenate([np.arange(c.start, c.start + c.length) for c in chunks])[None]
+        ),
         tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
         device=device,
