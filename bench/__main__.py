@@ -24,6 +24,7 @@ COMMANDS = {
     "bench.bursts": "cold bursts, trees and agents: what they compute and take, against the least possible",
     "bench.bursts.report FILE": "tables of a kept run of bench.bursts",
     "bench.order": "who is served first when the prefixes do not all fit, and what that brings",
+    "bench.host_cost": "what a short request costs the host, and whether memory grows over many of them",
     "bench.profile": "where the time of a wave goes in every stage, beside what a core of this machine can do",
     "bench.vllm": "this engine beside vLLM's CPU build, on the same cores",
     "bench.retention": "how well prefixes survive at rising arrival rates",

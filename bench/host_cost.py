@@ -1,0 +1,131 @@
+"""What a request costs the host, and whether anything grows: ``python -m bench.host_cost``.
+
+Many short requests go through one replica whose devices are virtual and take next to no time, so that all there is to
+measure is the engine, its ranks and their messages. With ``--requests 100000`` it shows whether memory grows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from wavepp_worker import EngineConfig, PrefillEngine
+from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
+
+from bench.common.closed_loop import send_all
+from bench.common.origin import origin_now
+from bench.common.tables import plain_table, print_table
+
+VOCABULARY = 49_152
+PARTS = 10
+"""In which the requests are sent, each measured alone."""
+MOST_GROWTH = 0.05
+"""Share of its memory by which a process may have grown between the third part and the last."""
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+LINK = Link(latency=0.0, bandwidth=1e15)
+
+
+def timed_model(directory: Path, layers: int) -> Path:
+    """A model whose waves take a microsecond a layer."""
+    model = TimedModel(
+        name="no time",
+        layers=layers,
+        vocabulary=VOCABULARY,
+        context_length=4096,
+        wave_seconds=1e-6,
+        token_seconds=1e-12,
+        context_seconds=0.0,
+        activation_bytes=512,
+        kv_bytes=512,
+        hop=LINK,
+        to_host=LINK,
+        from_host=LINK,
+    )
+    return write_timed_model(directory, model)
+
+
+def prompts(seed: int, count: int, tokens: int) -> Iterator[bytes]:
+    """Packed token ids that have nothing in common."""
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        yield draw.integers(10, VOCABULARY - 10, tokens, dtype=np.uint32).tobytes()
+
+
+def usage(pid: int) -> tuple[float, int]:
+    """CPU seconds and bytes of memory of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / TICKS, int(fields[21]) * PAGE
+
+
+def main(
+    requests: Annotated[int, typer.Option(help="In all.", min=PARTS)] = 10_000,
+    tokens: Annotated[int, typer.Option(help="Of each.", min=1)] = 32,
+    clients: Annotated[int, typer.Option(help="Requests at a time.", min=1)] = 128,
+    stages: Annotated[int, typer.Option(help="Of the pipeline.", min=1)] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
+) -> None:
+    """Print requests per second, CPU of a request and memory by process; exit code 1 if memory grew."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        config = EngineConfig(
+            model=timed_model(Path(directory), stages),
+            pp=stages,
+            max_num_batched_tokens=512,
+            block_size=32,
+            kv_tokens=100_000,
+            max_num_seqs=128,
+        )
+        with PrefillEngine(config) as engine:
+            names = ["client", *(f"rank {rank}" for rank in range(stages))]
+            pids = [os.getpid(), *engine.rank_pids]
+            for part in range(PARTS):
+                before, begun = [usage(pid)[0] for pid in pids], time.perf_counter()
+                send_all(engine, prompts(part, requests // PARTS, tokens), clients, f"part{part}")
+                seconds = time.perf_counter() - begun
+                after = [usage(pid) for pid in pids]
+                rows.append(
+                    {
+                        "requests_per_second": requests // PARTS / seconds,
+                        "cpu_ms": [
+                            1000 * (now - was) / (requests // PARTS)
+                            for was, (now, _) in zip(before, after, strict=True)
+                        ],
+                        "mib": [size / 2**20 for _, size in after],
+                    }
+                )
+            engine.audit()
+    _print(rows, names, f"{requests:,} requests of {tokens} tokens, {clients} at a time; {origin_now()}")
+    if out is not None:
+        out.write_text(json.dumps({**vars(origin_now()), "processes": names, "parts": rows}, indent=1))
+    grown = [f"{name} by {growth:.1%}" for name, growth in _growth(rows, names) if growth > MOST_GROWTH]
+    if grown:
+        raise SystemExit(f"error: memory grew between the third part and the last: {', '.join(grown)}")
+
+
+def _growth(rows: list[dict[str, Any]], names: list[str]) -> Iterator[tuple[str, float]]:
+    for number, name in enumerate(names):
+        yield name, rows[-1]["mib"][number] / rows[2]["mib"][number] - 1
+
+
+def _print(rows: list[dict[str, Any]], names: list[str], title: str) -> None:
+    table = plain_table(
+        title,
+        "the books of every rank balanced at the end",
+        numbers=["part", "requests/s", *(f"{name}: CPU ms, MiB" for name in names)],
+    )
+    for part, row in enumerate(rows):
+        used = (f"{cpu:.3f}, {mib:.1f}" for cpu, mib in zip(row["cpu_ms"], row["mib"], strict=True))
+        table.add_row(str(part), f"{row['requests_per_second']:,.0f}", *used)
+    print_table(Console(), table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
