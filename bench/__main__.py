@@ -28,6 +28,7 @@ COMMANDS = {
     "bench.profile": "where the time of a wave goes in every stage, beside what a core of this machine can do",
     "bench.vllm": "this engine beside vLLM's CPU build, on the same cores",
     "bench.retention": "how well prefixes survive at rising arrival rates",
+    "bench.retention.real": "the same on real ranks with recurrent layers",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
     "bench.trace FILE": "a public request trace, or a generated one, replayed on virtual devices",
     "bench.timeline_picture PICTURE": "the waves of every rank as a picture, of a timeline or of prompts that run now",

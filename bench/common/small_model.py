@@ -34,3 +34,31 @@ def small_model(directory: Path) -> Path:
         intermediate_size=256,
         max_position_embeddings=8192,
     )
+
+
+def random_hybrid(directory: Path) -> Path:
+    """A random Qwen3-Next of 8 layers, of which every fourth attends and the others are recurrent."""
+    import torch
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3NextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=8,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        shared_expert_intermediate_size=48,
+        max_position_embeddings=1024,
+    )
+    Qwen3NextForCausalLM(config).save_pretrained(directory)
+    return directory

@@ -14,6 +14,7 @@ from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
 
+from tests.model.test_packing import FAMILIES
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of
 from tests.support.prompts import PromptMaker
@@ -65,7 +66,17 @@ def test_windows_let_go_and_come_back_from_host_and_disk(
 
 
 @pytest.mark.parametrize(
-    ("family", "partition"), [("glm_moe_dsa", (2, 2, 2)), ("gpt_oss", (1, 1, 4)), ("deepseek_v3", (4, 2))]
+    ("family", "partition"),
+    [
+        ("glm_moe_dsa", (2, 2, 2)),
+        ("gpt_oss", (1, 1, 4)),
+        ("deepseek_v3", (4, 2)),
+        *(
+            pytest.param(family, (2, 4), marks=pytest.mark.soak)
+            for family in FAMILIES
+            if family not in ("glm_moe_dsa", "gpt_oss", "deepseek_v3", "qwen3_next", "kimi_linear")
+        ),
+    ],
 )
 def test_text_that_a_decode_worker_goes_on_with_is_that_of_generate(
     family: str, partition: tuple[int, ...], tiny_model: Callable[[str], Path]
