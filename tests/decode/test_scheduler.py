@@ -147,14 +147,13 @@ def test_rest_is_when_nobody_is_live() -> None:
     s.check_at_rest(0)
 
 
-def test_who_does_not_run_yet_is_counted_with_the_tokens_of_its_prompt() -> None:
+def test_who_waits_for_blocks_is_counted_with_the_tokens_of_its_prompt() -> None:
+    """Not who waits for its prefill: a planner would add decode workers where those that prefill are missing."""
     s = scheduler(blocks=8)
-    (runs, _), (waits, _) = decoding("a"), decoding("b")
-    for each in (runs, waits):
-        asking(s, each, 6)
-    both = runs.request.prompt_tokens + waits.request.prompt_tokens
-    assert s.queued() == (2, both)
-    s.start(runs)
+    (receives, _), (waits, _) = decoding("a"), decoding("b")
+    asking(s, receives, 6)
+    assert s.queued() == (0, 0)
+    asking(s, waits, 6)
     assert s.queued() == (1, waits.request.prompt_tokens)
-    s.finish(waits, "stop")
+    s.finish(receives, "stop")
     assert s.queued() == (0, 0)

@@ -117,10 +117,12 @@ class Scheduler:
             decoding.emit((), "error", error)
 
     def queued(self) -> tuple[int, int]:
-        """Requests that do not run yet, and the tokens of their prompts."""
+        """Requests that wait for blocks, which more decode workers would have, and the tokens of their prompts.
+
+        Those that wait for their prefill are none: more decode workers would not help them.
+        """
         with self._lock:
-            running = set(self._batch.running)
-            prompts = [each.request.prompt_tokens for name, each in self._live.items() if name not in running]
+            prompts = [self._live[name].request.prompt_tokens for name in self._batch.waiting]
         return len(prompts), sum(prompts)
 
     def counts(self) -> dict[str, int]:
