@@ -2,6 +2,9 @@
 //
 // With few rows of x, all that counts is how fast the weights are read. They are read once, as they lie in the
 // checkpoint, where general matrix products first bring them into another order. Needs AVX512-BF16.
+//
+// Of up to 6 tokens each is multiplied with four weight rows by itself; of more, 16 lie side by side in a vector, and
+// each pair of a weight row's numbers is multiplied with all of them.
 
 #include <cstdint>
 
@@ -11,6 +14,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "transpose.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
@@ -89,6 +96,53 @@ void outputs(const Layer &layer, int64_t tokens, int64_t output) {
   if (token < tokens) block<1>(layer, token, output);
 }
 
+constexpr int64_t SIDE = 16;  // tokens of a vector, and weight rows at a time
+
+// x [tokens, in] as [tokens / 16][in / 2 pairs][16 tokens]; what lacks of the last 16 tokens are zeros.
+std::vector<uint32_t> side_by_side(const uint16_t *x, int64_t tokens, int64_t in) {
+  const int64_t pairs = in / 2;
+  std::vector<uint32_t> packed((tokens + SIDE - 1) / SIDE * SIDE * pairs);
+  for (int64_t token = 0; token < tokens; ++token) {
+    uint32_t *to = packed.data() + token / SIDE * SIDE * pairs + token % SIDE;
+    for (int64_t pair = 0; pair < pairs; ++pair) std::memcpy(to + pair * SIDE, x + token * in + 2 * pair, 4);
+  }
+  return packed;
+}
+
+// 16 outputs from `output` on of all tokens.
+void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t tokens, int64_t output) {
+  const int64_t pairs = layer.in / 2;
+  const uint16_t *weight = layer.weight + output * layer.in;
+  const auto *bytes = reinterpret_cast<const char *>(weight);
+  for (int64_t token = 0; token < tokens; token += SIDE, packed += SIDE * pairs) {
+    __m512 sum[SIDE];
+    for (int n = 0; n < SIDE; ++n) sum[n] = _mm512_setzero_ps();
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      // A cache line of the next rows for each pair makes all of them.
+      if (!token) _mm_prefetch(bytes + 2 * SIDE * layer.in + 64 * pair, _MM_HINT_T0);
+      const auto x = reinterpret_cast<__m512bh>(_mm512_loadu_si512(packed + pair * SIDE));
+      for (int n = 0; n < SIDE; ++n) {
+        uint32_t word;
+        std::memcpy(&word, weight + n * layer.in + 2 * pair, 4);
+        sum[n] = _mm512_dpbf16_ps(sum[n], x, reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(word))));
+      }
+    }
+    __m512i rows[SIDE];
+    for (int n = 0; n < SIDE; ++n) rows[n] = _mm512_castps_si512(sum[n]);
+    transpose(rows);
+    __m512 bias = _mm512_setzero_ps();
+    if (layer.bias) {
+      const auto halves = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(layer.bias + output));
+      bias = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
+    for (int64_t i = 0; i < std::min(SIDE, tokens - token); ++i) {
+      const __m256bh halves = _mm512_cvtneps_pbh(_mm512_add_ps(_mm512_castsi512_ps(rows[i]), bias));
+      _mm256_storeu_si256(reinterpret_cast<__m256i *>(layer.y + (token + i) * layer.out + output),
+                          reinterpret_cast<__m256i>(halves));
+    }
+  }
+}
+
 }  // namespace
 
 // x [tokens, in], weight [out, in], bias [out] or null, y [tokens, out]; all without gaps; out is a multiple of 4.
@@ -97,6 +151,12 @@ extern "C" void wavepp_thin_linear(const uint16_t *x, const uint16_t *weight, co
   const Layer layer{x, weight, bias, in, out, y};
   // A team of threads costs some microseconds.
   const bool together = threads > 1 && in * out > 64 * 1024;
+  if (tokens > 6 && in % 2 == 0 && out % SIDE == 0) {
+    const auto packed = side_by_side(x, tokens, in);
+#pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (together)
+    for (int64_t output = 0; output < out; output += SIDE) wide_outputs(layer, packed.data(), tokens, output);
+    return;
+  }
 #pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (together)
   for (int64_t output = 0; output < out; output += OUTPUTS) outputs(layer, tokens, output);
 }

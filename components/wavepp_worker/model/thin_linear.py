@@ -11,9 +11,11 @@ from torch import nn
 
 from wavepp_worker.model.native_library import computes_on, kernel
 
-MOST_TOKENS = 8
-"""From more tokens on torch's matrix products are faster."""
-_OUTPUTS = 4
+MOST_TOKENS, MOST_TOKENS_NARROW = 16, 64
+"""From more tokens on torch's matrix products are faster; the latter where a token has ``NARROW`` inputs at most."""
+NARROW = 640
+_OUTPUTS, _SIDE_BY_SIDE = 4, 16
+_MOST_ONE_BY_ONE = 8
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (*(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, _NUMBER)
 
@@ -23,7 +25,7 @@ class ThinLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
-        if not 0 < tokens <= MOST_TOKENS:
+        if not 0 < tokens <= most_tokens(self):
             return F.linear(x, self.weight, self.bias)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.out_features)
@@ -38,6 +40,15 @@ class ThinLinear(nn.Linear):
             torch.get_num_threads(),
         )
         return out
+
+
+def most_tokens(layer: nn.Linear) -> int:
+    """The most that the kernel takes of a layer; 0 of one that never goes there."""
+    if not isinstance(layer, ThinLinear):
+        return 0
+    if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
+        return _MOST_ONE_BY_ONE
+    return MOST_TOKENS_NARROW if layer.in_features <= NARROW else MOST_TOKENS
 
 
 def make_thin(model: nn.Module) -> None:
