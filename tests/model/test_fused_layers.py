@@ -15,6 +15,7 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
 from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.model.thin_linear import make_thin
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -36,3 +37,24 @@ def test_only_modules_whose_code_is_known_are_changed() -> None:
     assert not changed(LlamaMLP(LlamaConfig(**sizes, hidden_act="gelu")))
     assert not changed(Gemma2RMSNorm(8)), "its weight is less by one"
     assert not changed(OlmoAttention(OlmoConfig(**sizes), 0)), "it may clip"
+
+
+@pytest.mark.parametrize("tokens", [3, 100])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_gated_layer_is_as_near_to_float32_as_torchs_own(tokens: int, hooked: bool) -> None:
+    """Whether the activation ends a matrix product, for many tokens, or not, as where an adapter is a hook."""
+    torch.manual_seed(0)
+    config = LlamaConfig(hidden_size=64, intermediate_size=96, mlp_bias=True)
+    layer, x = LlamaMLP(config).bfloat16(), torch.randn(1, tokens, 64).bfloat16()
+    called = []
+    if hooked:
+        layer.up_proj.register_forward_hook(lambda *_: called.append(1))
+    with torch.inference_mode():
+        own, truth = layer(x).float(), LlamaMLP.forward(layer.float(), x.float())
+        layer.bfloat16()
+        make_thin(layer)
+        fuse_elementwise(layer)
+        called.clear()
+        error = (layer(x).float() - truth).abs()
+    assert error.max() <= 1.5 * (own - truth).abs().max()
+    assert len(called) == hooked

@@ -24,6 +24,7 @@ from wavepp_worker.model.elementwise import rms_norm, rotate_and_store, silu_tim
 from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.paged_kv import PagedCache
+from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
 from wavepp_worker.model.wave_layout import current_wave
 
 ATTENTIONS = (llama.LlamaAttention, MistralAttention, Qwen2Attention, Qwen3Attention)
@@ -41,7 +42,11 @@ def fuse_elementwise(model: nn.Module) -> None:
         elif _is(module, llama.LlamaMLP) and isinstance(module.act_fn, nn.SiLU | SiLUActivation):
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
-                module.forward = partial(_gated, module)
+                # The activation and the product with it end torch's matrix products: no pass of their own.
+                chained = torch.backends.mkldnn.is_available() and all(
+                    _plain(linear) for linear in (module.gate_proj, module.up_proj)
+                )
+                module.forward = partial(_gated, module, chained)
 
 
 def fuse_attention(attention: nn.Module, window: int | None) -> None:
@@ -64,9 +69,20 @@ def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return rms_norm(hidden_states, module.weight, module.variance_epsilon)
 
 
-def _gated(module: Any, x: torch.Tensor) -> torch.Tensor:
-    out: torch.Tensor = module.down_proj(silu_times(module.gate_proj(x), module.up_proj(x)))
-    return out
+def _gated(module: Any, chained: bool, x: torch.Tensor) -> torch.Tensor:
+    gate, up = module.gate_proj, module.up_proj
+    if chained and x.numel() // x.shape[-1] > most_tokens(gate):
+        active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
+        out = torch.ops.mkldnn._linear_pointwise.binary(x, active, up.weight, up.bias, "mul")
+    else:
+        out = silu_times(gate(x), up(x))
+    result: torch.Tensor = module.down_proj(out)
+    return result
+
+
+def _plain(linear: Any) -> bool:
+    """Whether nothing happens in a linear layer but its product: adapters are hooks."""
+    return type(linear) in (nn.Linear, ThinLinear) and not linear._forward_hooks
 
 
 def _attend(
