@@ -27,6 +27,7 @@ COMMANDS = {
     "bench.host_cost": "what a short request costs the host, and whether memory grows over many of them",
     "bench.profile": "where the time of a wave goes in every stage, beside what a core of this machine can do",
     "bench.vllm": "this engine beside vLLM's CPU build, on the same cores",
+    "bench.gpu": "this engine on one GPU, beside its rate of matrix products and plain transformers",
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.real": "the same on real ranks with recurrent layers",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",

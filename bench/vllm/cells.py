@@ -3,6 +3,7 @@
 A cell is written ``kind:number:…``:
 
 * ``cold:LENGTH:CLIENTS:REQUESTS``: prompts with nothing in common;
+* ``mixed:LONGEST:CLIENTS:REQUESTS``: the same of lengths that differ, down to a 64th of the longest;
 * ``reuse:LENGTH:CLIENTS:REQUESTS[:GROUPS]``: 90 % of each prompt is one of so many prefixes (1), known before;
 * ``suffix:PREFIX:SUFFIX:CLIENTS:REQUESTS:GROUPS``: one of the prefixes, known before, and tokens of its own;
 * ``burst:PREFIX:SUFFIX:CLIENTS:REQUESTS:GROUPS``: the same with prefixes that nobody has asked for yet.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-GRAMMAR = {"cold": (3,), "reuse": (3, 4), "suffix": (5,), "burst": (5,)}
+GRAMMAR = {"cold": (3,), "mixed": (3,), "reuse": (3, 4), "suffix": (5,), "burst": (5,)}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ def traffic_of(cell: str, seed: int, vocabulary: int) -> Traffic:
     if kind == "cold":
         length, clients, requests = numbers
         return Traffic(clients, [], [new(length) for _ in range(requests)])
+    if kind == "mixed":
+        length, clients, requests = numbers
+        lengths = [max(1, int(length / 64 ** draw.random())) for _ in range(requests)]
+        return Traffic(clients, [], [new(each) for each in lengths])
     if kind == "reuse":
         length, clients, requests, groups = (*numbers, 1)[:4]
         shared, own = length * 9 // 10, length - length * 9 // 10

@@ -187,3 +187,23 @@ def test_cost_models(run_here) -> None:
     printed = run_here("bench.paper.cost_models")
     assert "Kimi K3, PP8 on GB300" in printed
     assert "cold 262K c=1" in printed
+
+
+def test_one_gpu_is_measured_and_so_is_a_cpu(run_here, tmp_path: Path) -> None:
+    kept, cell = tmp_path / "kept.json", "reuse:96:2:4"
+    sizes = ["--wave-tokens", "64", "--block", "16", "--kv-tokens", "2048", "--stages", "2"]
+    printed = run_here(
+        "bench.gpu", "--device", "cpu", "--shape", "tiny", "--cell", cell, *sizes, "--out", str(kept)
+    )
+    assert "TFLOP/s in dense bfloat16 matrix products" in printed
+    found = json.loads(kept.read_text())
+    assert found["card"] == "a CPU"
+    rows = {row["side"]: row for row in found["rows"]}
+    assert rows.keys() == {"P=2", "transformers"}
+    for row in rows.values():
+        assert (row["cell"], row["shape"]) == (cell, "tiny")
+        assert row["tokens_per_second"] > 0
+        assert 0 < row["utilisation"] < 1
+    assert rows["P=2"]["reused"] > 0.5
+    assert "upstream" in rows["P=2"]["idle"]
+    assert "no_requests" not in rows["P=2"]["idle"], "the ranks wait before and after as well"

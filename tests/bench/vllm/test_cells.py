@@ -38,3 +38,9 @@ def test_a_cell_has_as_many_prompts_and_prefixes_as_it_says(
 def test_what_is_no_cell_is_refused(cell: str) -> None:
     with pytest.raises(ValueError, match="is no cell; give one like"):
         traffic_of(cell, 7, 1000)
+
+
+def test_mixed_prompts_are_of_many_lengths_up_to_the_longest() -> None:
+    lengths = [len(prompt) for prompt in traffic_of("mixed:6400:4:50", 7, 1000).prompts]
+    assert all(100 <= length <= 6400 for length in lengths)
+    assert sum(length < 800 for length in lengths) in range(15, 36), "each doubling is as likely as the next"
