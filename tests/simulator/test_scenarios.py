@@ -125,11 +125,13 @@ def test_s16_stages_of_recurrent_layers_of_attention_and_of_neither(ranks: int) 
     ]
     for seed in SEEDS:
         prompt = tokens(seed, 30)
+        # It parts from the first where nobody expected it to.
+        other = [*prompt[:26], 51, 51]
         windows = [stages[(seed + at) % 5] for at in range(ranks)]
-        world = Told([(0.0, prompt), (50.0, prompt)], seed, ranks, windows=windows, block=2)
+        world = Told([(0.0, prompt), (50.0, other)], seed, ranks, windows=windows, block=2)
         world.run()
         steps = [spec.interval for specs in windows for spec in specs if spec.interval is not None]
-        common = [end for end in range(0, 30, 2) if all(end % step == 0 for step in steps)]
+        common = [end for end in range(0, 28, 2) if all(end % step == 0 for step in steps)]
         assert endpoint(world, "r1") == common[-1]
 
 
