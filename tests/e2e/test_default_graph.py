@@ -218,8 +218,9 @@ def test_a_replica_is_paused_and_its_cache_cleared_under_load_and_no_client_noti
         home = prefilled_by(ask(graph, prefixes[0]))
         graph.running.wait_for(lambda: router.overlap(prefixes[0]).get(home) == (20, 20, 20), 20)
         for name, worker in ids.items():
-            held = {rank["reusable"] for rank in graph.control(worker, "audit")["ranks"]}
-            assert held == {len(router.blocks()[name])}
+            # What was between the ranks when the cache was cleared is left on the later one.
+            first, later = (rank["reusable"] for rank in graph.control(worker, "audit")["ranks"])
+            assert later >= first == len(router.blocks()[name])
         cleared = controlled(graph, "clear_kv_blocks", "PrefillWorker")
         assert [each["worker"] for each in cleared] == ["PrefillWorker:0", "PrefillWorker:1"]
         graph.running.wait_for(lambda: not router.blocks(), 20)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
@@ -180,18 +181,23 @@ def test_no_request_waits_for_a_decode_worker_that_had_no_descriptor_for_its_ans
 def test_a_killed_decode_worker_leaves_no_request_without_an_answer_and_no_job_in_the_queue(
     graph: ServedGraph, reference: Reference
 ) -> None:
-    asked = prompts(9, 24, 500)
+    asked, some = prompts(9, 24, 500), Barrier(2)
+
+    def ask(number: int) -> httpx.Response:
+        answer = graph.post("/v1/completions", prompt=asked[number], max_tokens=4)
+        if number == 2:
+            some.wait(60)
+        return answer
 
     def kill() -> None:
-        time.sleep(0.5)
+        # Seven others are on their way.
+        some.wait(60)
         os.kill(decode(graph)["pid"], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     with ThreadPoolExecutor(8) as pool:
-        answers = list(
-            pool.map(lambda prompt: graph.post("/v1/completions", prompt=prompt, max_tokens=4), asked)
-        )
+        answers = list(pool.map(ask, range(len(asked))))
     killer.join()
     failed = 0
     for prompt, answer in zip(asked, answers, strict=True):
