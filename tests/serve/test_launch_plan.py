@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.demo_model import NAME
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.user_cache import cache_root
-from wavepp_worker.serve import Graph, Service
+from wavepp_worker.serve import Graph, Service, flag_check
 from wavepp_worker.serve.config_sources import read_file
 from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
@@ -381,3 +382,18 @@ def test_one_service_needs_a_meeting_point(monkeypatch: pytest.MonkeyPatch, tiny
     assert not plan.own_broker
     with pytest.raises(ConfigError, match=r"--service-name: .*Nobody"):
         make_launch_plan(graph, config, Options(only="Nobody"))
+
+
+def test_what_a_parser_warns_of_is_left_to_the_process_to_say(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The launcher's own lines may be JSON."""
+
+    class Args:
+        @staticmethod
+        def parse(argv: list[str]) -> None:
+            warnings.warn("--a is deprecated", FutureWarning, stacklevel=1)
+
+    monkeypatch.setattr(flag_check, "parser_of", lambda service: Args)
+    flag_check.check_flags(Service("A", "a"), [], None, [])
+    assert not recwarn.list

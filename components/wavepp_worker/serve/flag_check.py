@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -60,7 +61,9 @@ def check_flags(
     if parser is None:
         return
     try:
-        with _as_environment(env):
+        # What a parser warns of, the process itself says, in lines of its own.
+        with _as_environment(env), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             args = parser.parse(argv)
             if shape is not None and hasattr(args, "check"):
                 args.check(shape)
