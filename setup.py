@@ -11,7 +11,7 @@ kernels = Extension(
         f"components/wavepp_worker/model/{name}.cpp"
         for name in ("paged_attention", "thin_linear", "elementwise")
     ],
-    depends=["components/wavepp_worker/model/transpose.h"],
+    depends=[f"components/wavepp_worker/model/{name}.h" for name in ("transpose", "power")],
     extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],
     extra_link_args=["-fopenmp"],
     language="c++",

@@ -14,6 +14,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "power.h"
+
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
@@ -45,13 +47,7 @@ inline __m512 exp(__m512 x) {
   const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   // An infinite power leaves no number here, which this takes for 0.5.
   const __m512 rest = _mm512_range_ps(_mm512_sub_ps(power, whole), _mm512_set1_ps(0.5f), 0b0010);
-  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(9.6181291e-3f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.5504109e-2f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(2.4022651e-1f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(6.9314718e-1f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(sum, whole);
+  return power_of_two(whole, rest);
 }
 
 void norm_row(const uint16_t *x, const uint16_t *weight, int64_t width, float eps, uint16_t *y) {

@@ -23,6 +23,7 @@
 #include <memory>
 #include <vector>
 
+#include "power.h"
 #include "transpose.h"
 
 #pragma GCC push_options
@@ -183,13 +184,7 @@ inline __m512 exp2(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 rest = _mm512_sub_ps(x, whole);
-  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(9.6181291e-3f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.5504109e-2f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(2.4022651e-1f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(6.9314718e-1f));
-  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(sum, whole);
+  return power_of_two(whole, rest);
 }
 
 // Turns one row's scores into bfloat16 weights; maximum and sum go on. Returns what the output so far is kept by.
