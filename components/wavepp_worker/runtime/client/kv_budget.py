@@ -61,13 +61,12 @@ def engine_shares(config: EngineConfig, shape: ModelShape, small_windows: bool =
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
-        a_token, a_state = _most_kept(caches, layers[rank], firsts[rank], dtype)
+        parts = _parts(caches, layers[rank], firsts[rank])
+        a_token, a_state = _most_kept(parts, dtype)
         # A tier has a state for each interval of its tokens, and so has the device, unless it is told how many.
         below = a_token + -(-a_state // interval)
         tokens = per_rank(config, "kv_tokens")[rank] if fraction is None else None
-        spared, held = _windows(config, _most_in_windows(caches, layers[rank], firsts[rank], dtype), tokens)
-        if not slide:
-            spared = held = 0
+        spared, held = _windows(config, _most_in_windows(parts, dtype), tokens) if slide else (0, 0)
         shares.append(
             Share(
                 device=_device(config.device, rank),
@@ -120,23 +119,24 @@ def with_pools(
     )
 
 
-def _most_kept(caches: Sequence[LayerCache], layers: int, first: int | None, dtype: str) -> tuple[int, int]:
-    """Bytes of a token and of a state in so many layers from ``first`` on; at most, where nobody knows that yet."""
+def _parts(caches: Sequence[LayerCache], layers: int, first: int | None) -> list[Sequence[LayerCache]]:
+    """So many layers from ``first`` on; every such part of the model, where nobody knows that yet."""
     starts = range(len(caches) - layers + 1) if first is None else (first,)
-    parts = [caches[start : start + layers] for start in starts]
+    return [caches[start : start + layers] for start in starts]
+
+
+def _most_kept(parts: Sequence[Sequence[LayerCache]], dtype: str) -> tuple[int, int]:
+    """Bytes of a token and of a state in one of these parts, at most."""
     return (
         max(token_bytes(part, dtype) for part in parts),
         max(state_bytes(part, dtype) for part in parts),
     )
 
 
-def _most_in_windows(
-    caches: Sequence[LayerCache], layers: int, first: int | None, dtype: str
-) -> dict[int, int]:
-    """By span, bytes of a token in those of so many layers from ``first`` on that have such a window; at most."""
-    starts = range(len(caches) - layers + 1) if first is None else (first,)
-    parts = [window_bytes(caches[start : start + layers], dtype) for start in starts]
-    return {span: max(part.get(span, 0) for part in parts) for part in parts for span in part}
+def _most_in_windows(parts: Sequence[Sequence[LayerCache]], dtype: str) -> dict[int, int]:
+    """By span, bytes of a token in those layers of one of these parts that have such a window, at most."""
+    sizes = [window_bytes(part, dtype) for part in parts]
+    return {span: max(each.get(span, 0) for each in sizes) for each in sizes for span in each}
 
 
 def _windows(config: EngineConfig, sizes: Mapping[int, int], tokens: int | None) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 import msgspec
@@ -87,7 +87,7 @@ class WaveEnds:
                 done.wait(2 * limit)
                 if isinstance(done, MeasuredCompletion):
                     header = msgspec.structs.replace(header, compute=(*header.compute, done.seconds()))
-                    wave = LaunchedWave(header, wave.launched, wave.requests, wave.output, wave.limit)
+                    wave = replace(wave, header=header)
                 self._trace(wave, done)
                 self._ended(wave)
                 self._watched.idle()
