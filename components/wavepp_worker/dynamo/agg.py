@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import AggArgs
 from wavepp_worker.dynamo.bootstrap_info import fresh_bootstrap_room
+from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
 from wavepp_worker.dynamo.intake_metrics import RemoteMetrics
@@ -29,7 +30,7 @@ from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import Control, WaveppWorker
+from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import (
     HandoffError,
     InvalidRequest,

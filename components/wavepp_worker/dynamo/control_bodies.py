@@ -1,11 +1,14 @@
-"""What the bodies of a worker's controls may say."""
+"""What a worker's control is, and what its body may say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from wavepp_worker.errors import InvalidRequest
+
+Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Takes a JSON object and answers one. InvalidRequest: that was wrong; another WaveppError: it cannot be done."""
 
 
 def check_names(control: str, body: Mapping[str, Any], takes: Mapping[str, str]) -> None:

@@ -22,6 +22,7 @@ from wavepp_worker.dynamo.bootstrap_info import (
     disaggregated_params,
     fresh_bootstrap_room,
 )
+from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
@@ -29,7 +30,7 @@ from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.sampling_options import default_sampling
-from wavepp_worker.dynamo.worker import Control, WaveppWorker
+from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError, WorkerPaused
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName

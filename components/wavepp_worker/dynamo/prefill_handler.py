@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 
 import msgspec
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
@@ -15,12 +13,12 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 
 from wavepp_worker.dynamo.bootstrap_info import advertised_host, failure_reason
 from wavepp_worker.dynamo.canary import Canary
-from wavepp_worker.dynamo.control_bodies import check_names, seconds
+from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.generate_chunks import probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import PrefillMetrics
+from wavepp_worker.dynamo.prefill_controls import PrefillControls
 from wavepp_worker.dynamo.prefill_tracing import PrefillTracing, TracedPrefill
-from wavepp_worker.dynamo.request_ids import ended_or_unknown, possible_ids
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.dynamo.tracer import Tracer
 from wavepp_worker.errors import ConfigError, HandoffError, InvalidRequest, WaveppError
@@ -37,7 +35,6 @@ from wavepp_worker.runtime.protocol.requests import (
     PrefillRequest,
     PrefillResult,
 )
-from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 
 POLL_SECONDS = 0.05
@@ -45,10 +42,6 @@ POLL_SECONDS = 0.05
 
 CLAIM_SECONDS = 20.0
 """How long KV waits for a claim: where the client left before decode was asked, none ever comes."""
-
-PROFILE_SECONDS = 10.0
-"""How long a profile takes unless it is told otherwise; whoever forgets to stop it has it end by itself."""
-MOST_PROFILE_SECONDS = 300.0
 
 
 class PrefillHandler:
@@ -86,6 +79,7 @@ class PrefillHandler:
         self._canary = Canary(self.engine)
         self._judge = GrammarJudge(config.model, self.engine.info.vocab_size)
         self.metrics = PrefillMetrics(self.engine.stats, self._pending_bootstrap_rooms)
+        self._controls = PrefillControls(self.engine, self.metrics)
         self._tracing = PrefillTracing(tracer)
         self.limits = RequestLimits(
             self.engine.max_model_len,
@@ -287,52 +281,9 @@ class PrefillHandler:
         if self.bootstrap is not None:
             self.bootstrap.fail(bootstrap_room, failure_reason(error))
 
-    def controls(self) -> dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+    def controls(self) -> dict[str, Control]:
         """What an operator may ask where prompts are prefilled; see ``WaveppWorker.controls``."""
-        return {
-            "why": self._why,
-            "clear_kv_blocks": self._clear_kv_blocks,
-            "dump_state": self._dump_state,
-            "start_profile": self._start_profile,
-            "stop_profile": self._stop_profile,
-        }
-
-    async def _clear_kv_blocks(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("clear_kv_blocks", body, {})
-        return await asyncio.to_thread(self.engine.clear)
-
-    async def _dump_state(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("dump_state", body, {})
-        return await asyncio.to_thread(self.engine.dump_state)
-
-    async def _start_profile(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names(
-            "start_profile",
-            body,
-            {"seconds": "how long at most", "path": "of a new file on the worker's host"},
-        )
-        path, limit = body.get("path"), seconds(body, "seconds", PROFILE_SECONDS, MOST_PROFILE_SECONDS)
-        if path is not None and not isinstance(path, str):
-            raise InvalidRequest(f"path={path!r} should be a text")
-        to = await asyncio.to_thread(self.engine.start_profile, None if path is None else Path(path), limit)
-        return {"path": str(to), "seconds": limit}
-
-    async def _stop_profile(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("stop_profile", body, {})
-        return await asyncio.to_thread(self.engine.stop_profile)
-
-    async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Where the request is whose ``request_id`` a client got, or logs have; without, those that wait longest."""
-        check_names("why", body, {"request_id": "or nothing"})
-        given = body.get("request_id")
-        if given is not None and not isinstance(given, str):
-            raise InvalidRequest(f"request_id={given!r} should be a text")
-        ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
-        for request_id in ids:
-            found = await asyncio.to_thread(self.engine.why, request_id)
-            if found or request_id is None:
-                return _explained(found)
-        return _explained([ended_or_unknown([each for each in ids if each], self.metrics.timing)])
+        return self._controls.by_name()
 
     async def probe(self, parsed: ParsedRequest) -> GenerateChunk:
         """The answer to a health probe; see ``Canary``.
@@ -365,10 +316,6 @@ class PrefillHandler:
 
     def _pending_bootstrap_rooms(self) -> int:
         return self.bootstrap.awaited() if self.bootstrap is not None else 0
-
-
-def _explained(requests: Sequence[Whereabouts]) -> dict[str, Any]:
-    return {"requests": msgspec.to_builtins(requests)}
 
 
 def prefill_request(request_id: str, parsed: ParsedRequest, *, handoff: bool) -> PrefillRequest:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,7 +23,7 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
-from wavepp_worker.dynamo.control_bodies import check_names, seconds
+from wavepp_worker.dynamo.control_bodies import Control, check_names, seconds
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
@@ -56,8 +56,6 @@ MOST_PAUSE_WAIT_SECONDS = 600.0
 IN_TURN = ("audit", "clear_kv_blocks", "dump_state", "start_profile", "stop_profile")
 """Controls of which each takes a thread for many seconds where a rank hangs or many requests run; who asks for the same
 again waits for its turn without one, as others need some of the few."""
-
-Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class WaveppWorker(LLMEngine):
