@@ -44,7 +44,7 @@ def test_copies_have_streams_of_their_own_and_wait_for_no_more_than_they_need(cu
     came = device.bring(torch.arange(3))
     begun = device.begin()
     cuda.now = 40.0
-    copies, done = device.end(begun, {"hidden": came})
+    copies, done = device.end(begun, {"hidden": came}, stays=False)
     assert cuda.calls == [
         ("to device", "arriving"),
         ("wait for arriving", "compute"),
@@ -60,11 +60,23 @@ def test_copies_have_streams_of_their_own_and_wait_for_no_more_than_they_need(cu
     assert done.seconds() == 0.04
 
 
+def test_what_is_read_on_the_device_stays_there(cuda: FakeCuda) -> None:
+    """It can be sent from there as soon as the wave has ended, and what came that way needs no copy either."""
+    device, computed = CudaDevice(torch.device("cpu")), torch.arange(3)
+    begun = device.begin()
+    cuda.now, cuda.ended = 40.0, True
+    kept, done = device.end(begun, {"hidden": device.bring(computed)}, stays=True)
+    assert kept["hidden"] is computed
+    done.wait(0.0)
+    assert done.seconds() == 0.04
+    assert cuda.calls == [("moment", "compute"), ("moment", "compute")]
+
+
 def test_a_wave_is_waited_for_until_its_copies_are_there(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = CudaDevice(GPU)
-    _, done = device.end(device.begin(), {})
+    _, done = device.end(device.begin(), {}, stays=False)
     assert isinstance(done, MeasuredCompletion)
     assert not done.over()
     with pytest.raises(StepTimeout, match="the GPU has not ended a wave after 0 s"):
@@ -102,6 +114,20 @@ def test_a_stage_on_a_gpu_answers_before_it_has_computed(
         if wanted.logits is not None:
             assert torch.equal(output.logits, wanted.logits)
         data = output.activations
+
+
+def test_a_stage_whose_activations_stay_copies_its_logits_alone(
+    tiny_llama: Path, stages: Callable, cuda: FakeCuda
+) -> None:
+    data: Any = TOKENS
+    for stage, copies in zip(stages(tiny_llama, (2, 6)), (0, 1), strict=True):
+        on_gpu = copy.copy(stage)
+        on_gpu.activations_stay = True
+        cuda._names = iter(("arriving", "leaving"))
+        on_gpu._gpu = CudaDevice(GPU)
+        cuda.calls.clear()
+        data = on_gpu.forward(data, CHUNKS, stage.make_kv(4, 4)).activations
+        assert [call for call, _ in cuda.calls].count("to host") == copies
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])

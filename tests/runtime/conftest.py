@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.reference import Reference
 from tests.support.tiny_models import make_model
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """An empty directory with a path short enough for sockets, as that of ``tmp_path`` may not be."""
+    with tempfile.TemporaryDirectory(prefix="wavepp-test-", dir="/tmp") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

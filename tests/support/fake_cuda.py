@@ -64,6 +64,9 @@ class _Stream:
     def wait_stream(self, other: _Stream) -> None:
         self._cuda.note(f"wait for {other.name}", self)
 
+    def synchronize(self) -> None:
+        self._cuda.note("synchronize", self)
+
     def wait_event(self, event: _Event) -> None:
         self._cuda.note(f"wait for a moment of {event.stream}", self)
 

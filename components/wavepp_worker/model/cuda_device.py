@@ -33,7 +33,7 @@ class CudaWave:
     Attributes:
         begun: when its first kernel could begin.
         ended: when its last kernel ended.
-        copied: when what it computed was in host memory.
+        copied: when what it computed was where it is read: in host memory, or still on the device.
     """
 
     begun: torch.cuda.Event
@@ -69,7 +69,9 @@ class CudaDevice:
         self._leaving = torch.cuda.Stream(device)
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A host tensor on the device; kernels that are queued from now on find it there."""
+        """A host tensor on the device; kernels that are queued from now on find it there, as what is there already."""
+        if tensor.device == self._device:
+            return tensor
         computing = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._arriving):
             there = to_device(tensor, self._device)
@@ -83,10 +85,15 @@ class CudaDevice:
         return _moment(torch.cuda.current_stream(self._device))
 
     def end(
-        self, begun: torch.cuda.Event, computed: Mapping[str, torch.Tensor]
+        self, begun: torch.cuda.Event, computed: Mapping[str, torch.Tensor], stays: bool
     ) -> tuple[Activations, CudaWave]:
-        """All of a wave is queued; returns what it computed in host memory, where it is once the wave is waited for."""
+        """All of a wave is queued; returns what it computed, which may be read once the wave is waited for.
+
+        ``stays``: it is read on the device; else it is copied to host memory.
+        """
         ended = _moment(torch.cuda.current_stream(self._device))
+        if stays:
+            return dict(computed), CudaWave(begun, ended, ended)
         self._leaving.wait_event(ended)
         copies = {}
         with torch.cuda.stream(self._leaving):

@@ -52,11 +52,15 @@ class ElsewhereLayer(nn.Module):
 class TorchStage:
     """Implements ``StageModel`` for the layers ``[a, b)``. Not thread-safe: one wave at a time.
 
-    On a GPU waves are queued, and what they compute for others is copied to host memory (``CudaDevice``). There no
-    step of ``forward`` may need a number that is on the device.
+    On a GPU waves are queued, and what they compute for others is copied to host memory (``CudaDevice``), but for
+    activations that go to the next stage's device as they are. There no step of ``forward`` may need a number that is
+    on the device.
 
     The activations between stages are ``{"hidden": [tokens, hidden size]}`` in the stage's dtype; where the next
     stage's first layer reads the tokens that an indexer before it has picked, also ``"picked": [tokens, most]``, int32.
+
+    Attributes:
+        activations_stay: whether, of a stage on a GPU, they are read there.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class TorchStage:
             if any(each.dtype for cache in caches for each in cache.tensors if cache.per_token)
             else self.dtype
         )
+        self.activations_stay = False
         self._gpu = CudaDevice(self.device) if self.device.type == "cuda" else None
         self._model = model
         self._caches = [caches[i] for i in layers]
@@ -130,7 +135,7 @@ class TorchStage:
                 computed = {_LOGITS: self._logits(data, wave, kv)}
         done = None
         if self._gpu is not None and begun is not None:
-            computed, done = self._gpu.end(begun, computed)
+            computed, done = self._gpu.end(begun, computed, self.activations_stay and _LOGITS not in computed)
         logits = computed.pop(_LOGITS, None)
         return StageOutput(computed, logits, done)
 

@@ -74,6 +74,7 @@ def running(pid: int) -> bool:
             "ownership": "none",
             "planner": "mpu",
             "wave_cost": (0.002, 0.0001, 0.0),
+            "activations": "gloo",
         },
     ],
     ids=lambda values: "-".join(
@@ -420,7 +421,10 @@ def test_a_request_that_takes_too_long_fails_and_frees_its_blocks(tiny_llama: Pa
         engine.audit()
 
 
-def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(tiny_llama: Path) -> None:
+@pytest.mark.parametrize("activations", ["socket", "gloo"])
+def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(
+    tiny_llama: Path, activations: Literal["socket", "gloo"]
+) -> None:
     config = EngineConfig(
         model=tiny_llama,
         pp=3,
@@ -429,6 +433,7 @@ def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(ti
         kv_tokens=2000,
         max_model_len=600,
         dtype="float32",
+        activations=activations,
     )
     maker = PromptMaker(seed=51)
     with PrefillEngine(config) as engine:
@@ -449,11 +454,20 @@ def test_s51_stopping_with_traffic_on_every_edge_ends_all_and_can_be_repeated(ti
     assert all(error is None or isinstance(error, EngineDead) for error in ended)
 
 
-def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(tiny_llama: Path) -> None:
+@pytest.mark.parametrize("activations", ["socket", "gloo"])
+def test_a_killed_rank_fails_what_is_in_flight_and_leaves_nothing_running(
+    tiny_llama: Path, activations: Literal["socket", "gloo"]
+) -> None:
     """S54, promise 18."""
     reasons: list[str] = []
     config = EngineConfig(
-        model=tiny_llama, pp=3, max_num_batched_tokens=1, block_size=1, kv_tokens=8192, dtype="float32"
+        model=tiny_llama,
+        pp=3,
+        max_num_batched_tokens=1,
+        block_size=1,
+        kv_tokens=8192,
+        dtype="float32",
+        activations=activations,
     )
     engine = PrefillEngine(config, on_death=reasons.append)
     engine.start()

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from wavepp_worker import EngineConfig
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import read_model_info
-from wavepp_worker.runtime.client.config_checks import ownership_of
+from wavepp_worker.runtime.client import config_checks
+from wavepp_worker.runtime.client.config_checks import activations_of, ownership_of
 from wavepp_worker.runtime.client.kv_pools import headroom_blocks, pool_blocks, tier_blocks
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 
@@ -49,6 +51,37 @@ def test_leases_are_the_default_of_wave_admission_and_lockstep_refuses_them() ->
     assert ownership_of(config(ownership="none")) == "none"
     with pytest.raises(ConfigError, match="ownership=lease needs admission=wave"):
         ownership_of(config(admission="lockstep", ownership="lease"))
+
+
+def test_activations_go_by_nccl_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by sockets elsewhere; what cannot be had is refused before anything starts."""
+
+    def chosen(gpus: int, nccl: bool = True, **values: Any) -> str:
+        monkeypatch.setattr(config_checks, "gpu_count", lambda: gpus)
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+        return activations_of(config(pp=2, **values))
+
+    assert chosen(2, device="cuda") == "nccl"
+    assert chosen(2, device="cuda", activations="socket") == "socket"
+    assert chosen(1, device="cuda") == "socket"
+    assert chosen(2, device="cuda", nccl=False) == "socket"
+    # Both ranks on one of them.
+    assert chosen(2, device="cuda:1") == "socket"
+    assert chosen(0) == "socket"
+    assert chosen(0, activations="gloo") == "gloo"
+    assert activations_of(config(pp=1, activations="gloo")) == "socket"
+    for gpus, values, sentence in (
+        (
+            1,
+            {"device": "cuda", "activations": "nccl"},
+            "each of 2 ranks needs a GPU of its own, but .* 1 GPUs",
+        ),
+        (2, {"activations": "nccl"}, "but device is cpu"),
+        (2, {"device": "cuda", "activations": "nccl", "nccl": False}, "is built without it"),
+        (2, {"device": "cuda", "activations": "gloo"}, "which sends from CPUs"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            chosen(gpus, **values)
 
 
 def test_every_rank_gets_its_own(tiny_llama: Path, tmp_path: Path) -> None:

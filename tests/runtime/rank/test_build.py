@@ -63,10 +63,15 @@ def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(
 
     monkeypatch.setattr(build, "load_stage", load)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     config = rank_config(tmp_path, model=str(tiny_llama), rank=3, ranks=4, layers=(1, 3), threads=1, blocks=4)
-    for device in ("cpu", "cuda"):
-        load_device(msgspec.structs.replace(config, device=device, dtype="float32"))
-    assert asked == ["cpu", "cuda:1"]
-    (line,) = caplog.messages
-    assert "layers 1 to 2 are computed on cuda:1" in line
-    assert "page-locked memory and a socket" in line
+    config = msgspec.structs.replace(config, dtype="float32", activations="socket")
+    on_cpu = load_device(msgspec.structs.replace(config, device="cpu"))
+    copied = load_device(msgspec.structs.replace(config, device="cuda"))
+    stays = load_device(msgspec.structs.replace(config, device="cuda", activations="nccl"))
+    assert asked == ["cpu", "cuda:1", "cuda:1", "cuda:1", "cuda:1"]
+    assert [each.stage.activations_stay for each in (on_cpu, copied, stays)] == [False, False, True]
+    first, second = caplog.messages
+    assert "layers 1 to 2 are computed on cuda:1" in first
+    assert "page-locked memory and a socket" in first
+    assert "by NCCL from GPU to GPU" in second

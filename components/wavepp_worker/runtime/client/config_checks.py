@@ -8,6 +8,7 @@ from typing import Literal
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport_choice import resolve_transport
+from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.client.disk_room import existing
 from wavepp_worker.runtime.planning.registry import make_planner
@@ -63,6 +64,42 @@ def transport_of(config: EngineConfig) -> str:
             "handoff to socket"
         )
     return "socket"
+
+
+def activations_of(config: EngineConfig) -> str:
+    """How activations get from rank to rank: ``nccl``, ``gloo`` or ``socket``.
+
+    Raises:
+        ConfigError: what is asked for cannot be had on these devices.
+    """
+    asked = config.activations
+    if asked == "socket" or config.pp == 1 or is_timed(config.model):
+        return "socket"
+    on_gpus, count = config.device.startswith("cuda"), gpu_count()
+    own = config.device == "cuda" and count >= config.pp
+    if asked == "auto":
+        return "nccl" if own and _has_nccl() else "socket"
+    if asked == "nccl" and not own:
+        raise ConfigError(
+            f"activations is nccl, for which each of {config.pp} ranks needs a GPU of its own, but device is "
+            f"{config.device} and {count} GPUs can be seen here; set activations to socket, or lower pp"
+        )
+    if asked == "nccl" and not _has_nccl():
+        raise ConfigError(
+            "activations is nccl, but torch is built without it here; set activations to socket"
+        )
+    if asked == "gloo" and on_gpus:
+        raise ConfigError(
+            "activations is gloo, which sends from CPUs, but device is cuda; set it to nccl or socket"
+        )
+    return asked
+
+
+def _has_nccl() -> bool:
+    # Imported late, as torch takes longer than all else of a check.
+    from torch.distributed import is_nccl_available
+
+    return is_nccl_available()
 
 
 def ownership_of(config: EngineConfig) -> Literal["none", "lease"]:

@@ -9,6 +9,7 @@ from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.stage_loader import resolve_dtype
 from wavepp_worker.runtime.client.config_checks import (
+    activations_of,
     check_planner,
     check_timeline,
     order_of,
@@ -43,11 +44,11 @@ def rank_configs(
     ``key_secret_id``: see ``RankConfig``.
 
     Raises:
-        ConfigError: the partition, the hand-off or the timeline cannot work.
+        ConfigError: the partition, the hand-off, the way of activations or the timeline cannot work.
     """
     check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
-    transport = transport_of(config)
+    transport, activations = transport_of(config), activations_of(config)
     dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
     blocks = pool_blocks(config)
     tiers, states = tier_blocks(config), state_blocks(config)
@@ -102,6 +103,8 @@ def rank_configs(
             events=address("events"),
             rounds=tuple(address(f"rounds-{follower}") for follower in range(1, config.pp)),
             data=tuple(address(f"data-{receiver}") for receiver in range(config.pp)),
+            activations=activations,
+            meeting=str(run_dir / "meeting"),
             timeline=str(run_dir / f"timeline-{rank}") if config.timeline else "",
             wait=max(WAIT_SECONDS, WAVE_TIMEOUTS_PER_WAIT * config.wave_timeout),
             wave_timeout=config.wave_timeout,

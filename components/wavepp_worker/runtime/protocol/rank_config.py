@@ -40,6 +40,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         events: address all ranks send events to.
         rounds: addresses of the rounds plane, one per follower, in rank order.
         data: addresses of the data plane, one per rank: where it receives.
+        activations: ``nccl``, ``gloo`` or ``socket``: how they get to the next rank; the same for all ranks.
+        meeting: a file by which ranks find each other, if it is not by sockets.
         timeline: file this rank records its timeline in; empty for none.
         wait: seconds any wait inside the worker may take before it is an error.
         wave_timeout: seconds that any step of a thread may take; see ``EngineConfig``.
@@ -85,6 +87,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     events: str
     rounds: tuple[str, ...]
     data: tuple[str, ...]
+    activations: str
+    meeting: str
     timeline: str
     wait: float
     wave_timeout: float

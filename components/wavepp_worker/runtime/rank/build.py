@@ -39,6 +39,7 @@ from wavepp_worker.runtime.rank.executor import Executor
 from wavepp_worker.runtime.rank.loop_thread import FollowerLoopThread, LeaderLoopThread
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
 from wavepp_worker.runtime.rank.parts import RankParts, make_parts
+from wavepp_worker.runtime.rank.tensor_plane import TensorPlane, open_tensor_plane
 from wavepp_worker.runtime.rank.wave_thread import FollowerWaveThread, LeaderWaveThread
 from wavepp_worker.runtime.rank.wave_turn import HEARTBEAT_SECONDS, FollowerWave, LeaderWave
 from wavepp_worker.runtime.state.reports import EventSink
@@ -50,6 +51,13 @@ from wavepp_worker.runtime.trace.timeline import Timeline
 logger = logging.getLogger(__name__)
 
 Context = zmq.Context[zmq.Socket[bytes]]
+
+
+_WAYS = {
+    "nccl": "by NCCL from GPU to GPU",
+    "gloo": "by Gloo over TCP of loopback",
+    "socket": "by page-locked memory and a socket",
+}
 
 
 class Closable(Protocol):
@@ -93,6 +101,8 @@ def load_device(config: RankConfig) -> StageDevice:
                 "CUDA and a driver that it takes, or set device to cpu"
             )
         name = f"cuda:{config.rank % count}"
+        # What names no device, as page-locking memory, would take memory of the first GPU otherwise.
+        torch.cuda.set_device(name)
     adapters = list(read_adapters(config.lora_modules).values())
     stage = load_stage(
         Path(config.model),
@@ -105,10 +115,16 @@ def load_device(config: RankConfig) -> StageDevice:
     if name != "cpu":
         logger.warning(
             "layers %d to %d are computed on %s, which nobody has tried yet: attention by %s, activations to the next "
-            "rank by page-locked memory and a socket",
+            "rank %s",
             *(stage.layers.start, stage.layers.stop - 1, name),
             "torch's scaled_dot_product_attention over gathered pages",
+            _WAYS[config.activations],
         )
+    if config.activations == "nccl":
+        from wavepp_worker.model.torch_stage import TorchStage
+
+        assert isinstance(stage, TorchStage), "others compute on no GPU"
+        stage.activations_stay = True
     # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
     whole = config.handoff == "nixl"
     kv = stage.make_kv(
@@ -218,7 +234,8 @@ def make_threads(
 ) -> Threads:
     """Connect this rank to the others; ``fail`` ends the rank from any thread."""
     wave_watched, loop_watched = watchdog.watch("WAVE"), watchdog.watch("LOOP")
-    plane = DataPlane(context, config.data[config.rank], config.data[(config.rank + 1) % config.ranks])
+    after = config.data[(config.rank + 1) % config.ranks]
+    plane = DataPlane(context, config.data[config.rank], after, _tensor_plane(config, device))
     outlet: Answers | Departures
     if config.last:
         watched = watchdog.watch("answers")
@@ -249,6 +266,15 @@ def make_threads(
         FollowerLoopThread(loop, executor, plane, gate, admitted, loop_watched, config.wave_timeout),
         executor,
         (rounds, admitted, plane),
+    )
+
+
+def _tensor_plane(config: RankConfig, device: StageDevice) -> TensorPlane | None:
+    if config.activations == "socket":
+        return None
+    longest = max(config.wait, config.first_wave_timeout)
+    return open_tensor_plane(
+        config.activations, config.rank, config.ranks, device.kv.device, Path(config.meeting), longest
     )
 
 
