@@ -210,6 +210,25 @@ def test_who_is_only_told_that_it_is_unavailable_is_asked_for_once_more(
     asyncio.run(scenario())
 
 
+def test_with_a_migration_limit_a_request_is_asked_so_often_whoever_died(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a launcher, too, that would say who did."""
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with proxied(migrations=3) as (frontend, _, client):
+            frontend.script = [500, [BROKEN, DONE], UNAVAILABLE, 200, 500, 500, 500, 500]
+            assert await client.ask() == (200, '{"text": "right"}')
+            status, text = await client.ask()
+            assert (status, json.loads(text)["message"]) == (500, FAILED["message"])
+            assert frontend.asked == 8
+            frontend.script = [[ONE, BROKEN, DONE]]
+            assert (await client.ask())[1] == (ONE + BROKEN + DONE).decode(), "it has begun"
+
+    asyncio.run(scenario())
+
+
 def test_without_a_launcher_nobody_waits_for_its_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NEWS_SECONDS", 600.0)
     monkeypatch.delenv(VARIABLE, raising=False)

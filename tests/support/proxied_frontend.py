@@ -67,18 +67,19 @@ class Client:
 
 @asynccontextmanager
 async def proxy_before(
-    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], **server: Any
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], migrations: int = 0, **server: Any
 ) -> AsyncIterator[tuple[FrontendProxy, aiohttp.ClientSession]]:
     """A proxy, and a client's session.
 
     Args:
         handle: answers as the frontend.
+        migrations: how often a request may go to another worker.
         server: further arguments of ``web.Server``.
     """
     runner = web.ServerRunner(web.Server(handle, **server), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100)
+    proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100, migrations=migrations)
     await proxy.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession() as session:
@@ -89,7 +90,7 @@ async def proxy_before(
 
 
 @asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[Frontend, FrontendProxy, Client]]:
+async def proxied(migrations: int = 0) -> AsyncIterator[tuple[Frontend, FrontendProxy, Client]]:
     frontend = Frontend()
-    async with proxy_before(frontend.handle) as (proxy, session):
+    async with proxy_before(frontend.handle, migrations) as (proxy, session):
         yield frontend, proxy, Client(session, f"http://127.0.0.1:{proxy.port}")

@@ -37,6 +37,7 @@ class FrontendArgs:
 
     Attributes:
         planes: how it finds and hears workers, among all that the frontend makes of the rest.
+        migrations: ``--migration-limit``, which is the frontend's too.
     """
 
     host: str
@@ -44,6 +45,7 @@ class FrontendArgs:
     model: Path | None
     rest: tuple[str, ...]
     planes: Planes
+    migrations: int = 0
 
     @staticmethod
     def fetch(model: Path) -> Path:
@@ -61,7 +63,9 @@ class FrontendArgs:
         own.add_argument("--model", type=Path)
         given, rest = own.parse_known_args(argv)
         checked = _check_frontend_flags(rest)
-        return cls(checked.http_host, checked.http_port, given.model, tuple(rest), checked)
+        return cls(
+            checked.http_host, checked.http_port, given.model, tuple(rest), checked, checked.migration_limit
+        )
 
 
 def _check_frontend_flags(argv: Sequence[str]) -> Any:
@@ -129,6 +133,7 @@ async def _serve(args: FrontendArgs) -> None:
         template,
         chats=args.model is None or has_chat_template(args.model),
         judge=_judge(args.model),
+        migrations=args.migrations,
     )
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]

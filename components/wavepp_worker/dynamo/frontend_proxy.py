@@ -61,6 +61,7 @@ class FrontendProxy:
         *,
         chats: bool = True,
         judge: GrammarJudge | None = None,
+        migrations: int = 0,
     ) -> None:
         """Prepare a proxy; it does not listen yet.
 
@@ -70,11 +71,12 @@ class FrontendProxy:
             template: of the model; None if unknown.
             chats: whether the model has a template at all; without, the frontend may have no path for chats.
             judge: of what answers are to match, closed with the proxy; None if the model is unknown.
+            migrations: how often a request may go to another worker, see ``Upstream``.
         """
         self._template = template
         self._chats = chats
         self._grammars = judge
-        self.upstream = Upstream(upstream)
+        self.upstream = Upstream(upstream, migrations=migrations)
         self._vocab_size = vocab_size
         self._metrics = HttpMetrics()
         self._live = LiveRequests()

@@ -1,7 +1,7 @@
 """Dynamo's frontend as the proxy asks it, and what clients are told where it does not answer.
 
 Dynamo says no more than ``Failed to fold completions stream`` or ``Internal server error`` when a worker dies under a
-request. Here the client is told who died, and a request that has got nothing of its answer yet is asked once more.
+request. Here the client is told who died, and a request that has got nothing of its answer yet is asked again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LEASE_SECONDS = 12.0
 NEWS_SECONDS = 2.0
 """That the news of a death may take: the request that fails of it is sometimes first."""
 AGAIN_SECONDS = 0.2
-"""Before a request is asked again: the frontend, too, has to hear of the death."""
+"""Before a request is asked again: the frontend, too, has to hear of the death. Twice as long each time."""
+MOST_AGAIN_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 VAGUE = "is not ready to serve requests"
 """In what Dynamo says, at more length, where workers are missed."""
@@ -67,9 +68,16 @@ class _Died(Exception):
 class Upstream:
     """Asks the frontend. To be opened and closed in a running loop."""
 
-    def __init__(self, url: str) -> None:
-        """``url``: of the frontend, without a path."""
+    def __init__(self, url: str, *, migrations: int = 0) -> None:
+        """Ask nothing yet.
+
+        Args:
+            url: of the frontend, without a path.
+            migrations: how often a request may go to another worker, as somebody has said who knows that no request
+                harms a worker; 0 to ask once more, and only where a worker is known to have died.
+        """
         self._url = url
+        self._migrations = migrations
         self._session: aiohttp.ClientSession | None = None
         self._answering: set[asyncio.Task[object]] = set()
         self._refusal: str | None = None
@@ -141,23 +149,17 @@ class Upstream:
                 raise Unanswered(self._refusal)
             self._answering.add(task)
         try:
-            began = time.monotonic()
-            try:
-                return await self._ask(request, body, from_workers, complaint)
-            except _Died as error:
-                harmless = any(each in str(error) for each in (PANICKED, UNBEGUN, PAUSED))
-                if UNAVAILABLE in str(error):
-                    await self._deaths(began, UNTOLD_SECONDS)
-                elif not harmless and not await self._deaths(began, NEWS_SECONDS):
-                    raise Unanswered(str(error), 500, "Internal Server Error") from error
-            await asyncio.sleep(AGAIN_SECONDS)
-            try:
-                return await self._ask(request, body, from_workers, complaint)
-            except _Died as error:
-                deaths = await self._deaths(began, NEWS_SECONDS)
-                if PANICKED in str(error) and not deaths:
-                    raise Unanswered(str(error), 500, "Internal Server Error") from error
-                raise Unanswered(f"{_told(deaths) or error}; ask again") from error
+            began, failures = time.monotonic(), 0
+            while True:
+                try:
+                    return await self._ask(request, body, from_workers, complaint)
+                except _Died as error:
+                    if failures == max(1, self._migrations):
+                        raise await self._given_up(error, began) from error
+                    if failures == 0 and not await self._may_be_asked_again(error, began):
+                        raise Unanswered(str(error), 500, "Internal Server Error") from error
+                await asyncio.sleep(min(AGAIN_SECONDS * 2**failures, MOST_AGAIN_SECONDS))
+                failures += 1
         except asyncio.CancelledError:
             if self._over is None:
                 raise
@@ -166,6 +168,21 @@ class Upstream:
             raise Unanswered("the frontend is not up yet; try again shortly") from None
         finally:
             self._answering.discard(task)
+
+    async def _may_be_asked_again(self, error: _Died, began: float) -> bool:
+        """Whether another worker may answer what failed; waits for the news of a death."""
+        if self._migrations or any(each in str(error) for each in (PANICKED, UNBEGUN, PAUSED)):
+            return True
+        if UNAVAILABLE in str(error):
+            await self._deaths(began, UNTOLD_SECONDS)
+            return True
+        return bool(await self._deaths(began, NEWS_SECONDS))
+
+    async def _given_up(self, error: _Died, began: float) -> Unanswered:
+        deaths = await self._deaths(began, NEWS_SECONDS)
+        if not deaths and not any(each in str(error) for each in (UNBEGUN, PAUSED, UNAVAILABLE)):
+            return Unanswered(str(error), 500, "Internal Server Error")
+        return Unanswered(f"{_told(deaths) or error}; ask again")
 
     async def _ask(
         self,
