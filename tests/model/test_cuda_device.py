@@ -1,8 +1,9 @@
-"""Waves on a GPU: what is asked of ``torch.cuda``, and that no step of a forward needs a number from the device."""
+"""Waves on a GPU: what is asked of ``torch.cuda``, and that no step of a forward has the host wait for the device."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import StepTimeout
-from wavepp_worker.model import cuda_device, wave_layout
+from wavepp_worker.model import cuda_device
 from wavepp_worker.model.cuda_device import CudaDevice, to_device
-from wavepp_worker.model.stage import Chunk, MeasuredCompletion
-from wavepp_worker.model.torch_stage import TorchStage
+from wavepp_worker.model.stage import Chunk, ChunkState, MeasuredCompletion
+from wavepp_worker.model.torch_stage import HIDDEN, PICKED, TorchStage
 
 from tests.support.fake_cuda import GPU, FakeCuda
+from tests.support.nowhere import Nowhere
 
 TOKENS = torch.arange(20, 29)
+DECODED = [Chunk(4, 1, torch.tensor([2, 0]), True), Chunk(2, 1, torch.tensor([1]), True)]
 CHUNKS = [Chunk(4, 3, torch.tensor([2, 0]), True), Chunk(0, 6, torch.tensor([3, 1]), False)]
 
 
@@ -130,37 +133,63 @@ def test_a_stage_whose_activations_stay_copies_its_logits_alone(
         assert [call for call, _ in cuda.calls].count("to host") == copies
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])
-def test_no_step_of_a_forward_needs_a_number_from_the_device(
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3", "glm_moe_dsa", "qwen3_next", "kimi_linear"],
+)
+def test_no_step_of_a_forward_waits_for_the_device(
     family: str, tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a device without numbers each raises; and all that goes there goes by the way that does not wait."""
-    stage = stages(tiny_model(family), (6,))[0]
-    nowhere: TorchStage = copy.copy(stage)
-    nowhere._model = copy.deepcopy(stage._model).to("meta", torch.bfloat16)
-    nowhere.device, nowhere.dtype = torch.device("meta"), torch.bfloat16
-    nowhere._in_place = frozenset()
-    brought: list[torch.Tensor] = []
+    """Of a wave of chunks and one of decode tokens, on a stage at each end of the model."""
+    for stage in stages(tiny_model(family), (2, 6)):
+        nowhere = Nowhere(stage, monkeypatch)
+        for chunks in (CHUNKS, DECODED):
+            tokens = sum(chunk.length for chunk in chunks)
+            kv = nowhere.stage.make_kv(4, 4, 8)
+            if stage.recurrent:
+                chunks = [
+                    dataclasses.replace(
+                        each, state=ChunkState(n if each.start else None, n, {each.start + 1: 4 + n})
+                    )
+                    for n, each in enumerate(chunks)
+                ]
+            nowhere.brought.clear()
+            nowhere.forward(_inputs(nowhere.stage, tokens), chunks, kv)
+            lists = sum(1 for each in nowhere.brought if stage.recurrent and each.numel() <= len(chunks))
+            assert len(nowhere.brought) - lists <= 3 + len(kv.spans) + len(chunks), (
+                "inputs, slots, those of a request that its indexer reads, masks of decode; not by layer"
+            )
 
-    def bring(tensor: torch.Tensor, device: torch.device = nowhere.device) -> torch.Tensor:
-        brought.append(tensor)
-        return torch.empty_like(tensor, device=device)
 
-    monkeypatch.setattr(nowhere, "_brought", bring)
-    monkeypatch.setattr(wave_layout, "to_device", bring)
-    own = torch.Tensor.to
+def _inputs(stage: TorchStage, tokens: int) -> Any:
+    if stage.layers.start == 0:
+        return TOKENS[:tokens]
+    hidden = torch.zeros(tokens, stage._model.config.hidden_size, dtype=torch.bfloat16)
+    return {HIDDEN: hidden, PICKED: torch.zeros(tokens, 2, dtype=torch.int32)}
 
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        there = own(self, *args, **kwargs)
-        assert there.device == self.device, "copied on a way that waits for the device"
-        return there
 
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    for chunks in (CHUNKS, [Chunk(4, 1, torch.tensor([2, 0]), True), Chunk(2, 1, torch.tensor([1]), True)]):
-        tokens = TOKENS[: sum(chunk.length for chunk in chunks)]
-        brought.clear()
-        logits = nowhere.forward(tokens, chunks, nowhere.make_kv(4, 4)).logits
-        assert logits.shape == (sum(chunk.wants_logits for chunk in chunks), 300)
-        assert len(brought) <= 2 + len(nowhere.make_kv(4, 4).spans), (
-            "token ids, slots, masks of decode; not by layer"
-        )
+def test_a_step_that_waits_is_noticed(
+    tiny_llama: Path, stages: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the test before this one shows nothing."""
+    nowhere = Nowhere(stages(tiny_llama, (6,))[0], monkeypatch)
+    layer = nowhere.stage._model.base_model.layers[1]
+    host = torch.zeros(1)
+    for step in (
+        lambda x: x.sum().item(),
+        lambda x: x.cpu(),
+        lambda x: x[x > 0],
+        lambda x: x.masked_scatter(x > 0, x),
+        lambda x: x.index_put((x > 0,), x.sum()),
+        lambda x: x[host.long()],
+        lambda x: x + host,
+        lambda x: x.copy_(host),
+        lambda x: host.to(x.device),
+        lambda x: torch.tensor([1], device=x.device),
+        lambda x: x.new_tensor([1]),
+    ):
+        hook = layer.register_forward_pre_hook(lambda _, taken, step=step: step(taken[0][0]) and None)
+        with pytest.raises((AssertionError, RuntimeError)):
+            nowhere.forward(TOKENS, CHUNKS, nowhere.stage.make_kv(4, 4))
+        hook.remove()
+    nowhere.forward(TOKENS, CHUNKS, nowhere.stage.make_kv(4, 4))
