@@ -117,3 +117,16 @@ def test_awq_has_the_shapes_that_are_said() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             awq(words, scale, zero, ((1, size),))
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_scales_are_finite_numbers(scale: float) -> None:
+    zeros = torch.zeros(1, 2, dtype=torch.int32)
+    with pytest.raises(ValueError, match="some scales are infinite or no numbers"):
+        scaled(torch.ones(1, 1), torch.tensor(scale), None, ((0, 0),))
+    with pytest.raises(ValueError, match="some scales are infinite or no numbers"):
+        packed(WORDS, torch.tensor([scale]), (1, 8), 8, None, None, (ROW,))
+    with pytest.raises(ValueError, match="some scales are infinite or no numbers"):
+        awq(torch.zeros(8, 2, dtype=torch.int32), torch.full((1, 16), scale), zeros, ((1, 8),))
+    with pytest.raises(ValueError, match="some scales are infinite or no numbers"):
+        scaled(torch.ones(1, 1), torch.tensor(255, dtype=torch.uint8), None, ((0, 0),))

@@ -106,6 +106,30 @@ def test_plain_checkpoints_are_taken_as_they_are() -> None:
         stored_weights(Scheme("fp8"), {"a.weight": entry("I8", 4, 8)})
 
 
+@pytest.mark.parametrize("dtype", ["U8", "BF16", "I32"])
+@pytest.mark.parametrize("suffix", ["_scale", "_scale_inv"])
+def test_no_scale_is_left_out_for_what_its_weight_is_stored_as(dtype: str, suffix: str) -> None:
+    tensors = {"a.weight": entry(dtype, 4, 8), f"a.weight{suffix}": entry("F32", 4, 1)}
+    with pytest.raises(
+        ConfigError, match=rf"^model: a\.weight is stored as {dtype} and has a\.weight{suffix} "
+    ):
+        stored_weights(Scheme("fp8"), tensors)
+
+
+@pytest.mark.parametrize(
+    ("weight", "scale"),
+    [
+        (("a.weight", "F8_E4M3"), ("a.weight_scale_inv", "I32")),
+        (("a.weight_packed", "I32"), ("a.weight_scale", "U8")),
+        (("a.qweight", "I32"), ("a.scales", "I64")),
+    ],
+)
+def test_what_is_no_scale_is_refused(weight: tuple[str, str], scale: tuple[str, str]) -> None:
+    tensors = {name: entry(dtype, 4, 8) for name, dtype in (weight, scale)}
+    with pytest.raises(ConfigError, match=f"^model: {scale[0]} is stored as {scale[1]}, which no scale is"):
+        stored_weights(Scheme("fp8"), tensors)
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -27,7 +27,7 @@ def scaled(
         blocks: that the scales may be of.
     """
     block = _block(weight.shape, scale, blocks)
-    factors = (scale.float() - 127).exp2() if scale.dtype is torch.uint8 else scale.float()
+    factors = _finite((scale.float() - 127).exp2() if scale.dtype is torch.uint8 else scale.float())
     numbers = weight.float()
     if zero is not None:
         _require("zero points", zero, scale.shape)
@@ -57,7 +57,7 @@ def packed(
     each = 32 // bits
     _require("words", words, (rows, -(-columns // each)), torch.int32)
     block = _block(torch.Size(shape), scale, blocks)
-    spread = _spread(scale.float(), torch.Size(shape), block, groups)
+    spread = _spread(_finite(scale.float()), torch.Size(shape), block, groups)
     numbers = _unpack(words, bits)[:, :columns].float()
     if zero is not None:
         of_rows = rows if block[0] else 1
@@ -87,7 +87,7 @@ def awq(
     _require("zero points", zeros, (scale.shape[0], eighths), torch.int32)
     size = block[1] or columns
     numbers = _awq_unpack(words).float() - _awq_unpack(zeros).float().repeat_interleave(size, 0)[:columns]
-    return (numbers * scale.float().repeat_interleave(size, 0)[:columns]).T.contiguous()
+    return (numbers * _finite(scale.float()).repeat_interleave(size, 0)[:columns]).T.contiguous()
 
 
 def _block(shape: torch.Size, scale: torch.Tensor, blocks: Sequence[Block]) -> Block:
@@ -108,6 +108,12 @@ def _block(shape: torch.Size, scale: torch.Tensor, blocks: Sequence[Block]) -> B
         f"scales are {list(scale.shape)}, where {' or '.join(map(str, belong))} belong to {list(shape)} in blocks of "
         f"{' or '.join(map(_words, blocks))}"
     )
+
+
+def _finite(scale: torch.Tensor) -> torch.Tensor:
+    if not scale.isfinite().all():
+        raise ValueError("some scales are infinite or no numbers")
+    return scale
 
 
 def _words(block: Block) -> str:

@@ -15,6 +15,9 @@ _KNOWN = f"fp8, compressed-tensors ({', '.join(_FORMATS)}) and awq (version gemm
 _BITS = {2, 4, 8}
 """Of packed numbers, none of which is on both sides of a word's end."""
 _NARROW = {"F8_E4M3", "F8_E5M2", "I8"}
+_FLOATS = {"F64", "F32", "F16", "BF16"}
+_FACTORS = {"scaled": {*_FLOATS, "F8_E8M0", "U8"}, "packed": _FLOATS, "awq": _FLOATS}
+"""What scales are stored as, by form."""
 _SCALES = ("_scale_inv", "_scale")
 _PACKED = ("_packed", "_scale", "_shape", "_zero_point", "_g_idx")
 _AWQ = ("qweight", "scales", "qzeros")
@@ -136,14 +139,26 @@ def stored_weights(
         tensors: the entries of all files' headers (``dtype``, ``shape``) by name.
 
     Raises:
-        ConfigError: a weight of narrow numbers has no scale; names ``model``.
+        ConfigError: a weight of narrow numbers has no scale, another one has, or a scale is no number; names ``model``.
     """
     found = {} if scheme is None else dict(_quantised(scheme, tensors))
+    for weight in found.values():
+        scale = weight.parts[1]
+        if scale and tensors[scale]["dtype"] not in _FACTORS[weight.form]:
+            raise ConfigError(
+                f"model: {scale} is stored as {tensors[scale]['dtype']}, which no scale is; download the model again"
+            )
     taken = {part for weight in found.values() for part in weight.parts}
     for name, entry in tensors.items():
         if name not in taken and not name.endswith(("activation_scale", "input_scale")):
             if scheme is not None and entry["dtype"] in _NARROW:
                 raise ConfigError(f"model: {name} is stored as {entry['dtype']} and has no scale beside it")
+            if scheme is not None and (beside := _scale_of(name, tensors)):
+                # Without its scale it would be other numbers, of which nobody would know.
+                raise ConfigError(
+                    f"model: {name} is stored as {entry['dtype']} and has {beside} beside it, which belongs to numbers "
+                    f"in {', '.join(sorted(_NARROW))}; download the model again"
+                )
             found[name] = StoredWeight("plain", math.prod(entry["shape"]), (name,))
     return found
 
@@ -162,7 +177,11 @@ def _quantised(
             parts = tuple(stem + part if stem + part in tensors else "" for part in _AWQ)
             yield f"{stem}weight", StoredWeight("awq", 8 * math.prod(shape), parts)
         elif entry["dtype"] in _NARROW:
-            scale = next((name + suffix for suffix in _SCALES if name + suffix in tensors), None)
+            scale = _scale_of(name, tensors)
             if scale is not None:
                 zero = f"{name}_zero_point" if f"{name}_zero_point" in tensors else ""
                 yield name, StoredWeight("scaled", math.prod(shape), (name, scale, zero))
+
+
+def _scale_of(name: str, tensors: Mapping[str, Mapping[str, Any]]) -> str | None:
+    return next((name + suffix for suffix in _SCALES if name + suffix in tensors), None)
