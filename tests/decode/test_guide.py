@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from wavepp_worker.decode import guide as guides_module
 from wavepp_worker.decode.guide import Guide, Guides
+from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.errors import InvalidRequest, WaveppError
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.grammar_compiler import GrammarCompiler
@@ -18,7 +19,7 @@ from wavepp_worker.model.grammar_matcher import GrammarMatcher
 
 from tests.support.guided import SlowMatcher, Tokens
 from tests.support.tiny_models import VOCABULARY
-from tests.support.waiting import WAIT_SECONDS
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 pytest.importorskip("llguidance")
 
@@ -78,7 +79,7 @@ def test_only_so_many_grammars_are_kept(guides: Guides, monkeypatch: pytest.Monk
 
 def test_what_may_come_next_is_found_out_once_and_waited_for_in_time(threads: ThreadPoolExecutor) -> None:
     matcher = SlowMatcher(b"\x01")
-    guide = Guide(matcher, threads)
+    guide = Guide(matcher, GuideTurns(threads))
     guide.begin()
     guide.begin()
     assert guide.allowed(0) is None
@@ -96,12 +97,66 @@ def test_a_grammar_that_takes_too_long_for_a_token_fails_its_answer(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher = SlowMatcher(b"\x01")
-    guide = Guide(matcher, threads)
+    guide = Guide(matcher, GuideTurns(threads))
     guide.begin()
+    wait_until(lambda: matcher.asked)
     monkeypatch.setattr(guides_module, "MASK_SECONDS", 0.0)
     with pytest.raises(WaveppError, match="too complex: its next token took more than"):
         guide.allowed(0)
     matcher.go.set()
+
+
+def test_who_takes_least_of_the_threads_comes_first_and_waiting_is_not_held_against_it(
+    threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guides_module, "MASK_SECONDS", 0.0)
+    turns, order = GuideTurns(threads), list[str]()
+
+    class Named(SlowMatcher):
+        def allowed(self) -> bytes:
+            order.append(self.mask.decode())
+            return super().allowed()
+
+    costly, cheap, blocking = (Named(name) for name in (b"costly", b"cheap", b"blocking"))
+    guides = [Guide(matcher, turns) for matcher in (costly, cheap)]
+    guides[0]._taken = 0.2
+    running = Guide(blocking, turns)
+    running.begin()
+    wait_until(lambda: blocking.asked)
+    for guide in guides:
+        guide.begin()
+    costly.go.set()
+    cheap.go.set()
+    assert [guide.allowed(0) for guide in guides] == [None, None], "however long others take"
+    blocking.go.set()
+    assert guides[0].allowed(WAIT_SECONDS) == b"costly"
+    assert order == ["blocking", "cheap", "costly"]
+
+
+def test_what_others_have_compiled_keeps_no_answer_waiting(
+    guides: Guides, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide, compile_, go = (
+        guides.guide(Grammar("regex", "ab")).result(WAIT_SECONDS),
+        guides._compiler.compile,
+        threading.Event(),
+    )
+    monkeypatch.setattr(guides._compiler, "compile", lambda one: go.wait(WAIT_SECONDS) and compile_(one))
+    others = [guides.guide(Grammar("regex", f"{n}")) for n in range(guides_module.THREADS + 1)]
+    guide.begin()
+    assert guide.allowed(WAIT_SECONDS / 2) is not None
+    assert not any(other.done() for other in others)
+    go.set()
+    assert all(other.result(WAIT_SECONDS) for other in others)
+
+
+def test_who_waits_for_a_turn_when_the_threads_stop_hears_of_it(threads: ThreadPoolExecutor) -> None:
+    turns, go = GuideTurns(threads), threading.Event()
+    running, waiting = turns.submit(0.0, lambda: bytes(go.wait(WAIT_SECONDS))), turns.submit(0.0, bytes)
+    turns.close()
+    assert waiting.cancelled()
+    go.set()
+    assert running.result(WAIT_SECONDS)
 
 
 def test_stacks_are_deeper_than_where_a_grammar_is_judged(guides: Guides) -> None:
@@ -112,5 +167,5 @@ def test_stacks_are_deeper_than_where_a_grammar_is_judged(guides: Guides) -> Non
     def depth(left: int) -> int:
         return 0 if not left else depth(left - 1)
 
-    assert guides._own_threads().submit(depth, 500).result(WAIT_SECONDS) == 0
+    assert guides._own_threads().compiling.submit(depth, 500).result(WAIT_SECONDS) == 0
     assert isinstance(guides._compiled[Grammar("regex", "a")], GrammarMatcher)

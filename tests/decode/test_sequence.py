@@ -7,6 +7,7 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.decode.guide import Guide
+from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
@@ -74,8 +75,8 @@ class Complete(SlowMatcher):
 def test_an_answer_that_nothing_can_follow_stops_however_short() -> None:
     with ThreadPoolExecutor(1) as threads:
         seq = sequence(min_tokens=4, max_tokens=4)
-        seq.guide = Guide(Complete(b""), threads)
+        seq.guide = Guide(Complete(b""), GuideTurns(threads))
         assert accepted(seq, [8, 9]) == [None, "stop"]
         seq = sequence(max_tokens=2)
-        seq.guide = Guide(Complete(b""), threads)
+        seq.guide = Guide(Complete(b""), GuideTurns(threads))
         assert accepted(seq, [8, 9]) == [None, "stop"], "rather than length"

@@ -14,6 +14,7 @@ from wavepp_worker.decode import step_loop
 from wavepp_worker.decode.batch import Batch, blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.guide import Guide
+from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
 from wavepp_worker.errors import EngineDead, WaveppError
@@ -143,7 +144,7 @@ def test_an_answer_is_of_what_its_guide_allows() -> None:
         guided, collector = loop.running("a", max_tokens=4)
         matcher = SlowMatcher(mask(20, 30))
         matcher.go.set()
-        guided.sequence.guide = Guide(matcher, threads)
+        guided.sequence.guide = Guide(matcher, GuideTurns(threads))
         _, free = loop.running("b", max_tokens=4)
         loop.loop.run()
     assert set(collector.ids) <= {20, 30}
@@ -157,7 +158,7 @@ def test_who_does_not_know_yet_what_may_come_next_keeps_nobody_waiting() -> None
     matcher = SlowMatcher(mask(20))
     with ThreadPoolExecutor(1) as threads:
         guided, slow = loop.running("a", max_tokens=3)
-        guided.sequence.guide = Guide(matcher, threads)
+        guided.sequence.guide = Guide(matcher, GuideTurns(threads))
         _, free = loop.running("b", max_tokens=20)
         # Its guide answers only when the other one has ended.
         threading.Thread(target=lambda: (free.done.wait(WAIT_SECONDS), matcher.go.set())).start()
@@ -176,7 +177,7 @@ def test_an_answer_that_its_guide_does_not_know_how_to_continue_fails_alone() ->
     loop = Loop()
     with ThreadPoolExecutor(1) as threads:
         guided, lost = loop.running("a", max_tokens=4)
-        guided.sequence.guide = Guide(Lost(b""), threads)
+        guided.sequence.guide = Guide(Lost(b""), GuideTurns(threads))
         _, other = loop.running("b", max_tokens=4)
         loop.loop.run()
     assert (lost.last.error_kind, other.reason) == ("RequestFailed", "length")

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 
+from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.grammar_compiler import GrammarCompiler
@@ -15,11 +16,11 @@ from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.model.grammar_matcher import GrammarMatcher
 
 THREADS = 2
-"""That find out what may come next, while the model computes."""
+"""That find out what may come next, while the model computes; one more compiles."""
 STACK_BYTES = 64 << 20
 """Of each: more than a grammar was judged with, of which memory is taken as far as it is used."""
 MASK_SECONDS = 5.0
-"""That it may take to know what may come next, others' turns included."""
+"""That it may take to know what may come next, once it is an answer's turn."""
 MOST_COMPILED = 16
 """Grammars kept for the next request that has one of them."""
 
@@ -27,17 +28,18 @@ MOST_COMPILED = 16
 class Guide:
     """One answer's way through its grammar. For one thread, and those of ``Guides`` in turn with it."""
 
-    def __init__(self, matcher: GrammarMatcher, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, matcher: GrammarMatcher, turns: GuideTurns) -> None:
         self._matcher = matcher
-        self._threads = threads
-        self._begun = 0.0
+        self._turns = turns
+        self._taken = 0.0
+        self._begun: float | None = None
         self._next: Future[bytes] | None = None
 
     def begin(self) -> None:
         """Have it found out what may come next, unless that is under way or known."""
         if self._next is None:
-            self._begun = time.monotonic()
-            self._next = self._threads.submit(self._matcher.allowed)
+            self._begun = None
+            self._next = self._turns.submit(self._taken, self._find)
 
     def allowed(self, seconds: float) -> bytes | None:
         """What may come next, as of ``GrammarMatcher.allowed``; None if it is not known yet after so long.
@@ -49,7 +51,8 @@ class Guide:
         try:
             return self._next.result(seconds)
         except NotYet:
-            if time.monotonic() - self._begun <= MASK_SECONDS:
+            begun = self._begun
+            if begun is None or time.monotonic() - begun <= MASK_SECONDS:
                 return None
         raise WaveppError(
             f"what the answer must match is too complex: its next token took more than {MASK_SECONDS:.0f} s to find"
@@ -64,6 +67,13 @@ class Guide:
         self._next = None
         return self._matcher.accept(token)
 
+    def _find(self) -> bytes:
+        self._begun, before = time.monotonic(), time.thread_time()
+        try:
+            return self._matcher.allowed()
+        finally:
+            self._taken += time.thread_time() - before
+
 
 class Guides:
     """Makes guides, each grammar judged before it is compiled here. Thread-safe."""
@@ -74,7 +84,7 @@ class Guides:
         self._lock = threading.Lock()
         self._compiled: OrderedDict[Grammar, GrammarMatcher] = OrderedDict()
         self._closed = False
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: _Threads | None = None
 
     def guide(self, grammar: Grammar) -> Future[Guide]:
         """A guide at the beginning of an answer.
@@ -93,7 +103,7 @@ class Guides:
             if error is not None:
                 made.set_exception(error)
             else:
-                self._own_threads().submit(self._make, grammar, made)
+                self._own_threads().compiling.submit(self._make, grammar, made)
 
         self._judge.judge(grammar).add_done_callback(judged)
         return made
@@ -104,7 +114,7 @@ class Guides:
         with self._lock:
             self._closed, threads = True, self._threads
         if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.stop()
 
     def _make(self, grammar: Grammar, made: Future[Guide]) -> None:
         try:
@@ -118,25 +128,39 @@ class Guides:
                 while len(self._compiled) > MOST_COMPILED:
                     self._compiled.popitem(last=False)
                 fresh = matcher.fresh()
-            made.set_result(Guide(fresh, self._own_threads()))
+            made.set_result(Guide(fresh, self._own_threads().turns))
         except Exception as error:
             made.set_exception(error)
 
-    def _own_threads(self) -> ThreadPoolExecutor:
+    def _own_threads(self) -> _Threads:
         with self._lock:
             if self._threads is None:
-                self._threads = _deep_threads()
+                self._threads = _Threads()
                 if self._closed:
-                    self._threads.shutdown(wait=False)
+                    self._threads.stop()
             return self._threads
 
 
-def _deep_threads() -> ThreadPoolExecutor:
-    threads = ThreadPoolExecutor(THREADS, "guide")
-    all_there = threading.Barrier(THREADS + 1)
+class _Threads:
+    """Those that find out what may come next, and one that compiles: no answer waits for others' grammars."""
+
+    def __init__(self) -> None:
+        self.compiling = _deep_threads("grammar", 1)
+        self._finding = _deep_threads("guide", THREADS)
+        self.turns = GuideTurns(self._finding)
+
+    def stop(self) -> None:
+        for threads in (self.compiling, self._finding):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self.turns.close()
+
+
+def _deep_threads(name: str, count: int) -> ThreadPoolExecutor:
+    threads = ThreadPoolExecutor(count, name)
+    all_there = threading.Barrier(count + 1)
     before = threading.stack_size(STACK_BYTES)
     try:
-        for _ in range(THREADS):
+        for _ in range(count):
             threads.submit(all_there.wait)
         all_there.wait()
     finally:
