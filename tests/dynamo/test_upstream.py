@@ -142,14 +142,29 @@ def test_a_stream_that_has_begun_ends_with_who_died(die: Callable[[], None]) -> 
 def test_failures_that_nobody_died_of_pass_once_as_they_are(die: Callable[[], None]) -> None:
     async def scenario() -> None:
         async with proxied() as (frontend, _, client):
-            frontend.script = [500, [ONE, BROKEN, DONE], [WRONG, DONE], [ONE, WRONG]]
+            frontend.script = [500, [ONE, BROKEN, DONE], [ONE, WRONG]]
             status, text = await client.ask()
             assert (status, FAILED["message"] in text) == (500, True)
             assert (await client.ask())[1] == (ONE + BROKEN + DONE).decode()
-            assert (await client.ask())[1] == (WRONG + DONE).decode()
             die()
             assert (await client.ask())[1] == (ONE + WRONG).decode()
-            assert frontend.asked == 4
+            assert frontend.asked == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_begins_with_a_refusal_is_that_refusal(die: Callable[[], None]) -> None:
+    """As Dynamo 1.6 has begun it already when the worker refuses; whoever died has nothing to do with it."""
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            die()
+            frontend.script = [[WRONG, DONE], [WRONG + DONE]]
+            for _ in range(2):
+                status, text = await client.ask()
+                assert status == 400
+                assert json.loads(text) == {"message": "no such tool", "type": "Bad Request", "code": 400}
+            assert frontend.asked == 2
 
     asyncio.run(scenario())
 

@@ -1,7 +1,7 @@
 """Hears forward passes as Dynamo's planner does, and prints each as a line of JSON.
 
 ``python -m tests.support.forward_pass_program ENDPOINT DISCOVERY REQUESTS EVENTS``, after ``ready``. With a component
-in the place of the endpoint, it asks its workers once what passes cost, as the planner does before it begins.
+in the place of the endpoint, it asks each of its workers once what passes cost, of which the planner asks one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dynamo.llm import FpmEventSubscriber
 
 async def ask(runtime: DistributedRuntime, component: str) -> None:
     client = await runtime.endpoint(f"{component}.get_perf_metrics").client()
-    await client.wait_for_instances()
-    async for answer in await client.round_robin(None):
-        for result in answer.data()["results"]:
-            for each in msgspec.convert(result["fpms"], list[ForwardPassMetrics]):
-                print(msgspec.json.encode(each).decode(), flush=True)
+    for instance in await client.wait_for_instances():
+        async for answer in await client.direct(None, instance):
+            # Who has had no request yet has no results.
+            for result in answer.data().get("results", ()):
+                for each in msgspec.convert(result["fpms"], list[ForwardPassMetrics]):
+                    print(msgspec.json.encode(each).decode(), flush=True)
 
 
 async def main(endpoint: str, discovery: str, requests: str, events: str) -> None:

@@ -7,9 +7,7 @@ request. Here the client is told who died, and a request that has got nothing of
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import time
 from collections.abc import Callable
 
@@ -17,6 +15,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from wavepp_worker.dynamo.frontend_errors import error_event, failure_in, message, refusal
 from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since, missed_since, to_blame
 
 LEASE_SECONDS = 12.0
@@ -44,7 +43,6 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_PASSED_ON = HOP_BY_HOP | {"x-wavepp-choice"}
 """Among headers: the last is the proxy's own."""
-_ERROR_EVENT = re.compile(rb'^data: ?(\{"error":.*\})\r?$', re.MULTILINE)
 
 
 class Unanswered(Exception):
@@ -214,7 +212,7 @@ class Upstream:
             if (answer.status == 500 or no_path) and (sentence := complaint()) is not None:
                 return sentence
             if answer.status == 500:
-                raise _Died(_message(first + await answer.content.read()))
+                raise _Died(message(first + await answer.content.read()))
             if no_path:
                 # A frontend that has just started has no such path until it has found a worker, or if all are gone.
                 raise Unanswered(
@@ -224,14 +222,16 @@ class Upstream:
                 )
             if answer.status == 503:
                 first += await answer.content.read()
-                text = _message(first)
+                text = message(first)
                 if UNAVAILABLE in text:
                     raise _Died(text)
                 if missed:
                     raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
-            failure = _failure(first)
+            failure = failure_in(first)
             if failure is not None and failure.start() == 0:
-                raise _Died(_message(failure[1]))
+                raise _Died(message(first))
+            if (refused := refusal(first)) is not None:
+                raise Unanswered(message(first), refused.value, refused.phrase)
             return await self._relay(request, answer, first, began)
 
     async def _relay(
@@ -246,9 +246,9 @@ class Upstream:
         piece = first
         try:
             while piece or not answer.content.at_eof():
-                failure = _failure(piece) if events else None
+                failure = failure_in(piece) if events else None
                 if failure is not None and (told := _told(await self._deaths(began, NEWS_SECONDS))):
-                    piece = piece[: failure.start(1)] + _event(told) + piece[failure.end(1) :]
+                    piece = piece[: failure.start(1)] + error_event(told) + piece[failure.end(1) :]
                 await response.write(piece)
                 piece = await answer.content.readany()
         except asyncio.CancelledError:
@@ -259,7 +259,7 @@ class Upstream:
                 if request.transport is not None:
                     request.transport.abort()
                 raise ConnectionResetError(self._over) from None
-            await response.write(b"data: " + _event(self._over) + b"\n\ndata: [DONE]\n\n")
+            await response.write(b"data: " + error_event(self._over) + b"\n\ndata: [DONE]\n\n")
         await response.write_eof()
         return response
 
@@ -275,35 +275,8 @@ class Upstream:
         return deaths
 
 
-def _failure(events: bytes) -> re.Match[bytes] | None:
-    """The event that says that the frontend or a worker failed, and not that the request is wrong."""
-    found = _ERROR_EVENT.search(events)
-    if found is None:
-        return None
-    try:
-        code = json.loads(found[1])["error"].get("code")
-    except (ValueError, AttributeError):
-        return None
-    return found if not isinstance(code, int) or code >= 500 else None
-
-
 def _told(deaths: list[Death]) -> str:
     return ", and ".join(
         f"{death.label} {death.why}{'' if death.back is None else ', and is just back'}"
         for death in to_blame(deaths)
     )
-
-
-def _event(sentence: str) -> bytes:
-    error = {"message": f"{sentence}; ask again", "type": "service_unavailable", "code": 503}
-    return json.dumps({"error": error}).encode()
-
-
-def _message(body: bytes) -> str:
-    """What the frontend says in an answer that is an error."""
-    try:
-        value = json.loads(body)
-        error = value.get("error", value)
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, AttributeError, KeyError):
-        return body.decode(errors="replace").strip()[:300] or "the request failed"
