@@ -195,6 +195,26 @@ def test_a_worker_without_etcd_waits_hears_an_order_to_stop_and_gives_up_with_a_
     assert "error: --discovery-backend=etcd needs etcd" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("discovery", ["etcd", "file"])
+def test_a_worker_ends_its_lease_before_it_ends(
+    discovery: str, text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    """Dynamo's task that does so ends with the process, done or not."""
+    done: list[object] = []
+    monkeypatch.setattr(etcd_use, "why_unreached", lambda *_: None)
+    monkeypatch.setattr(worker_module, "end_lease", lambda _, instance: done.append(instance))
+    monkeypatch.setattr(run_module, "leave_process", done.append)
+
+    async def life(worker: PrefillWorker) -> None:
+        await worker.start(1)
+        await worker.on_endpoint_ready(FakeEndpoint())
+        worker.told_to_stop()
+        await worker.cleanup()
+
+    run_worker_as(monkeypatch, text_model, life, discovery)
+    assert done == (["7", 0] if discovery == "etcd" else [0])
+
+
 @pytest.mark.parametrize(("error", "code"), [(ConfigError("--pp: 9 ranks"), 2), (EngineDead("no rank"), 1)])
 def test_a_worker_that_cannot_start_says_why_and_whether_its_configuration_is_to_blame(
     error: WaveppError, code: int, exit_codes: list[int], capsys: pytest.CaptureFixture[str]

@@ -72,6 +72,7 @@ def run_worker(make: Callable[[], Awaitable[tuple[WaveppWorker, WorkerConfig]]])
             if worker.start_error is not None:
                 raise worker.start_error from None
             raise
+        await asyncio.to_thread(worker.forget_in_discovery)
         # Dynamo's threads may still call into Python: they abort the process if the interpreter ends under them, and
         # what they ask for is lost with an ERROR if the event loop does.
         leave_process(worker.runtime_ended())

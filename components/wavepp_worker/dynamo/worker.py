@@ -40,6 +40,7 @@ from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.dynamo.tracer import make_tracer
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
+from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
 logger = logging.getLogger(__name__)
@@ -207,6 +208,15 @@ class WaveppWorker(LLMEngine):
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
+
+    def forget_in_discovery(self) -> None:
+        """Leave nothing in etcd; may block for seconds.
+
+        Dynamo gives its lease up in a task of its own, for which it does not wait: a process that ends first leaves all
+        until the lease is over.
+        """
+        if self._endpoint is not None and self._runtime.options.discovery_backend == "etcd":
+            end_lease(os.environ, f"{self._endpoint.connection_id():x}")
 
     def runtime_ended(self) -> int:
         """The exit code, now that Dynamo is done with this worker; says why if nobody told it to stop."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.serve.environment import STORE_VARIABLE
-from wavepp_worker.serve.etcd_leases import end_lease
 
 
 def forgetter(discovery: str, environment: Mapping[str, str]) -> Callable[[str], object] | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.serve.discovery_entries import forgetter
-from wavepp_worker.serve.etcd_leases import end_lease
 
 from tests.support import etcd_server
 from tests.support.etcd_server import EtcdServer

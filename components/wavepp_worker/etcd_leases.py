@@ -1,4 +1,4 @@
-"""What a dead worker has left in discovery by etcd: all of it hangs on one lease, whose number is the worker's id."""
+"""What a worker has left in discovery by etcd when it ends: all hangs on one lease, whose number is the worker's id."""
 
 from __future__ import annotations
 
