@@ -179,16 +179,20 @@ def test_a_step_that_waits_is_noticed(
         lambda x: x.sum().item(),
         lambda x: x.cpu(),
         lambda x: x[x > 0],
-        lambda x: x.masked_scatter(x > 0, x),
         lambda x: x.index_put((x > 0,), x.sum()),
         lambda x: x[host.long()],
         lambda x: x + host,
         lambda x: x.copy_(host),
         lambda x: host.to(x.device),
+        lambda x: host.to(x.device, torch.bfloat16),
         lambda x: torch.tensor([1], device=x.device),
         lambda x: x.new_tensor([1]),
     ):
-        hook = layer.register_forward_pre_hook(lambda _, taken, step=step: step(taken[0][0]) and None)
+
+        def run(_: Any, taken: tuple[torch.Tensor, ...], step: Callable = step) -> None:
+            step(taken[0][0])
+
+        hook = layer.register_forward_pre_hook(run)
         with pytest.raises((AssertionError, RuntimeError)):
             nowhere.forward(TOKENS, CHUNKS, nowhere.stage.make_kv(4, 4))
         hook.remove()
