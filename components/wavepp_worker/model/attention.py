@@ -1,8 +1,9 @@
 """Causal attention over paged KV, plugged into transformers' layers by name.
 
 Where there is a kernel that reads the pages in place (``native_attention``), it does. Elsewhere they are gathered, and
-torch's kernels compute: only the last rows of a request are queries, so the causal mask is aligned to the lower right,
-and no mask of queries times keys is built where a kernel can do without, elsewhere one of a tile of queries at a time.
+torch's kernels compute: all chunks of a wave in one call on a GPU that has a kernel for it (``packed_attention``), else
+chunk by chunk. Only the last rows of a request are queries, so the causal mask is aligned to the lower right, and
+no mask of queries times keys is built where a kernel can do without, elsewhere one of a tile of queries at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from transformers import AttentionInterface
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.indexed_attention import attend_to_picked
 from wavepp_worker.model.native_attention import attend_in_place
+from wavepp_worker.model.packed_attention import attend_packed, can_pack
 from wavepp_worker.model.wave_layout import current_wave
 
 ATTENTION = "wavepp_paged"
@@ -99,6 +101,8 @@ def paged_attention(
     if wave.decode:
         out = _decode(query, key, value, at_hand.decode_mask(sliding_window), scale, softcap, s_aux)
         return out, None
+    if softcap is None and s_aux is None and can_pack(query, value):
+        return attend_packed(query, key, value, at_hand, scale, sliding_window), None
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[-1])
     at_query = at_key = 0
     for start, first, length in zip(wave.starts, at_hand.firsts, wave.lengths, strict=True):

@@ -87,6 +87,39 @@ class WindowLayout:
             self._of_request[request] = to_device(slots, self._device)
         return self._of_request[request]
 
+    @cached_property
+    def bounds(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Int32 ``[chunks + 1]`` each: where chunks begin and end among the tokens, and among those that are read."""
+        return self.as_bounds(to_device(self.host_bounds(), self._device))
+
+    @staticmethod
+    def as_bounds(bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``bounds`` of ``host_bounds`` on the device."""
+        tokens, read = bounds.to(torch.int32).chunk(2)
+        return tokens, read
+
+    def host_bounds(self) -> torch.Tensor:
+        """``bounds`` on the CPU, int64, one behind the other."""
+        return torch.from_numpy(
+            np.concatenate([np.cumsum([0, *each]) for each in (self._lengths, self._read)])
+        )
+
+    @property
+    def _read(self) -> list[int]:
+        """By request, how many tokens are read."""
+        return [
+            start + length - first
+            for first, start, length in zip(self.firsts, self._starts, self._lengths, strict=True)
+        ]
+
+    @property
+    def most_queries(self) -> int:
+        return max(self._lengths)
+
+    @property
+    def most_keys(self) -> int:
+        return max(self._read)
+
     def host_write_slots(self) -> torch.Tensor:
         """``write_slots`` on the CPU."""
         slots = [
@@ -223,9 +256,13 @@ class WaveLayout:
         windows = [self.window(number, span) for number, span in enumerate(spans)]
         written = [window.host_write_slots() for window in windows]
         read = [window.host_read_slots() for window in windows]
-        parts = [self.positions[0], self.wanted, *written, *(slots for slots in read if slots is not None)]
+        bounds = [window.host_bounds() for window in windows]
+        there_is = (slots for slots in read if slots is not None)
+        parts = [self.positions[0], self.wanted, *bounds, *written, *there_is]
         there = iter(to_device(torch.cat(parts), self.device).split([len(part) for part in parts]))
         self.positions, self.wanted = next(there)[None], next(there)
+        for window in windows:
+            window.bounds = window.as_bounds(next(there))
         for window in windows:
             window.write_slots = next(there)
         for window, slots in zip(windows, read, strict=True):

@@ -73,5 +73,6 @@ def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(
     assert [each.stage.activations_stay for each in (on_cpu, copied, stays)] == [False, False, True]
     first, second = caplog.messages
     assert "layers 1 to 2 are computed on cuda:1" in first
+    assert "scaled_dot_product_attention over gathered pages, chunk by chunk" in first
     assert "page-locked memory and a socket" in first
     assert "by NCCL from GPU to GPU" in second

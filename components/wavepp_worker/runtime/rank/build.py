@@ -113,11 +113,13 @@ def load_device(config: RankConfig) -> StageDevice:
         config.kv_dtype,
     )
     if name != "cpu":
+        from wavepp_worker.model.packed_attention import kernel_on_gpu
+
         logger.warning(
             "layers %d to %d are computed on %s, which nobody has tried yet: attention by %s, activations to the next "
             "rank %s",
             *(stage.layers.start, stage.layers.stop - 1, name),
-            "torch's scaled_dot_product_attention over gathered pages",
+            kernel_on_gpu(torch.device(name), stage.dtype),
             _WAYS[config.activations],
         )
     if config.activations == "nccl":

@@ -1,0 +1,142 @@
+"""One call of attention for all chunks of a wave, with the definition in place of torch's kernel for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from wavepp_worker.model import attention, packed_attention
+from wavepp_worker.model.packed_attention import can_pack, has_flash, kernel_on_gpu
+from wavepp_worker.model.stage import Chunk
+
+from tests.support.nowhere import Nowhere
+
+TOKENS = torch.arange(20, 29)
+TABLES = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]])
+
+
+class Flash:
+    """``varlen_attn`` as its documentation and FlashAttention's have it, over any device's tensors.
+
+    Attributes:
+        calls: windows that it was called with.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[int, int]] = []
+        patch.setattr(packed_attention, "varlen_attn", self)
+        patch.setattr(packed_attention, "has_flash", lambda device, dtype: True)
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        cu_seq_q: torch.Tensor,
+        cu_seq_k: torch.Tensor,
+        max_q: int,
+        max_k: int,
+        *,
+        scale: float,
+        window_size: tuple[int, int],
+        enable_gqa: bool,
+    ) -> torch.Tensor:
+        self.calls.append(window_size)
+        (tokens, heads, dim), (read, groups, _) = query.shape, key.shape
+        assert key.shape == value.shape == (read, groups, dim)
+        assert query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+        assert enable_gqa == (heads != groups)
+        assert heads % groups == 0
+        assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+        queries, keys = cu_seq_q.tolist(), cu_seq_k.tolist()
+        assert (queries[0], queries[-1], keys[0], keys[-1]) == (0, tokens, 0, read)
+        assert max_q == max(b - a for a, b in pairwise(queries))
+        assert max_k == max(b - a for a, b in pairwise(keys))
+        left, right = window_size
+        assert right == 0
+        out = torch.empty_like(query)
+        for n in range(len(queries) - 1):
+            q = query[queries[n] : queries[n + 1]].transpose(0, 1)
+            k, v = (
+                each[keys[n] : keys[n + 1]].transpose(0, 1).repeat_interleave(heads // groups, 0)
+                for each in (key, value)
+            )
+            i = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+            j = torch.arange(k.shape[1])[None]
+            seen = (j <= i) & ((j >= i - left) if left >= 0 else torch.tensor(True))
+            scores = (q @ k.transpose(1, 2) * scale).masked_fill(~seen, float("-inf"))
+            out[queries[n] : queries[n + 1]] = (scores.softmax(-1) @ v).transpose(0, 1)
+        return out
+
+
+def waves() -> list[tuple[torch.Tensor, list[Chunk]]]:
+    """Three prompts in chunks: alone at first, then with prefixes of other lengths beside one without."""
+    drawn = torch.randint(0, 300, (3, 16), generator=torch.Generator().manual_seed(1))
+    cuts = [[(0, 0, 5), (1, 0, 3)], [(0, 5, 9), (1, 3, 4), (2, 0, 11)], [(0, 9, 15), (1, 4, 12)]]
+    return [
+        (
+            torch.cat([drawn[n, start:end] for n, start, end in wave]),
+            [Chunk(start, end - start, TABLES[n], True) for n, start, end in wave],
+        )
+        for wave in cuts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "packed"), [("llama", 6), ("mistral", 6), ("deepseek_v3", 6), ("gpt_oss", 0), ("gemma2", 0)]
+)
+def test_a_wave_gives_the_same_logits_by_one_call_a_layer(
+    family: str, packed: int, tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full, sliding and latent attention; caps and sinks, which the kernel does not have, go another way."""
+    (stage,) = stages(tiny_model(family), (6,))
+
+    def run() -> list[torch.Tensor]:
+        kv = stage.make_kv(12, 4)
+        return [stage.forward(tokens, chunks, kv).logits for tokens, chunks in waves()]
+
+    wanted = run()
+    flash = Flash(monkeypatch)
+    for got, want in zip(run(), wanted, strict=True):
+        assert (got - want).abs().max() < 1e-4
+    assert len(flash.calls) == packed * len(waves())
+
+
+def test_it_needs_no_number_of_the_device(
+    tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With torch's own ``varlen_attn``, whose shapes hold on a device without numbers as well."""
+    nowhere = Nowhere(stages(tiny_model("mistral"), (6,))[0], monkeypatch)
+    monkeypatch.setattr(packed_attention, "has_flash", lambda device, dtype: True)
+    asked: list[Any] = []
+    attend = attention.attend_packed
+    monkeypatch.setattr(attention, "attend_packed", lambda *given: asked.append(given) or attend(*given))
+    kv = nowhere.stage.make_kv(12, 4)
+    for tokens, chunks in waves():
+        nowhere.brought.clear()
+        nowhere.forward(tokens, chunks, kv)
+        assert len(nowhere.brought) == 2, "token ids, and all else"
+    assert len(asked) == 6 * len(waves())
+
+
+def test_what_the_kernel_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, query = torch.device("cuda:0"), torch.empty(1, 4, 3, 64)
+    assert not has_flash(torch.device("cpu"), torch.bfloat16)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    capability = (9, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    ask = has_flash.__wrapped__
+    assert ask(gpu, torch.bfloat16)
+    assert not ask(gpu, torch.float32)
+    capability = (7, 5)
+    assert not ask(gpu, torch.bfloat16)
+    monkeypatch.setattr(packed_attention, "has_flash", lambda device, dtype: True)
+    assert "varlen_attn" in kernel_on_gpu(gpu, torch.bfloat16)
+    assert can_pack(query, query)
+    assert can_pack(query, query[..., :32])
+    assert not can_pack(query[..., :32], query)
+    assert not can_pack(query[..., :60], query[..., :60])
+    assert not can_pack(torch.empty(1, 4, 3, 320), query)
