@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 
 from tests.support.model_files import edit_json
+from tests.support.tiny_models import make_model
 
 
 @pytest.fixture
@@ -90,3 +92,24 @@ def test_windows_that_attention_does_not_ask_for_are_refused(
     edit_json(directory / "config.json", sliding_window=16)
     with pytest.raises(ConfigError, match=r"^model: .*attend with windows"):
         load_stage(directory, range(6), torch.float32, "cpu")
+
+
+HALF_TURNED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "config"),
+    [
+        ("llama", torch.float32, {"rope_parameters": HALF_TURNED}),
+        # Products of experts want rows of whole vectors.
+        ("mixtral", torch.bfloat16, {"hidden_size": 20, "intermediate_size": 36}),
+    ],
+)
+def test_sizes_that_transformers_cannot_compute_are_refused_in_a_sentence(
+    family: str, dtype: torch.dtype, config: dict[str, Any], tmp_path: Path
+) -> None:
+    directory = make_model(tmp_path / "odd", family, **config)
+    with pytest.raises(
+        ConfigError, match=f"^model: the architecture {family} cannot be computed in .* want another dtype"
+    ):
+        load_stage(directory, range(6), dtype, "cpu")

@@ -188,6 +188,14 @@ def _check_layers(
             output = run_layers(model.base_model, data.to(device), wave, recorder)
     except WaveppError as error:
         raise ConfigError(f"model: the architecture {name} is not supported: {error}") from None
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        # Sizes that do not go together, or that no kernel takes.
+        raise ConfigError(
+            f"model: the architecture {name} cannot be computed in {str(model.dtype).removeprefix('torch.')} with the "
+            f"sizes that config.json says ({str(error).splitlines()[0]}): they do not go together, or want another dtype"
+        ) from error
     result = output.last_hidden_state if layers.stop == len(parts.layers) else wave.leaving
     if result is None or tuple(result.shape) != (1, 2, hidden):
         raise ConfigError(
