@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, cast
@@ -23,7 +24,7 @@ from bench.common.policies import require_known
 from bench.common.small_model import random_llama
 from bench.common.tables import plain_table, print_table
 from bench.vllm.cells import traffic_of
-from bench.vllm.sides import ORDERS, Figures, Order, Setting, ours, theirs
+from bench.vllm.sides import ORDERS, Figures, Order, Setting, run_ours, run_theirs
 
 CELLS = (
     "cold:2048:8:64",
@@ -32,6 +33,7 @@ CELLS = (
     "suffix:4096:128:16:128:4",
     "burst:4096:128:16:32:2",
 )
+OURS, THEIRS = ("2:512", "1:2048"), ("1:2048", "2:2048")
 
 
 def tiny_llama(directory: Path) -> Path:
@@ -52,16 +54,18 @@ def main(
     model: Annotated[
         Path | None, typer.Option(help="A Hugging Face directory; default: a tiny Llama.")
     ] = None,
-    stages: Annotated[list[int] | None, typer.Option(help="Of ours; default: 2.")] = None,
-    vllm_stages: Annotated[list[int] | None, typer.Option(help="Of vLLM; default: 1 and 2.")] = None,
-    wave_tokens: Annotated[int, typer.Option(help="Most tokens of a wave of ours.")] = 512,
-    vllm_tokens: Annotated[int, typer.Option(help="Most tokens of a step of vLLM.")] = 2048,
+    ours: Annotated[
+        list[str] | None, typer.Option(help=f"Stages:most tokens of a wave; default: {', '.join(OURS)}.")
+    ] = None,
+    theirs: Annotated[
+        list[str] | None, typer.Option(help=f"vLLM's, a step's tokens; default: {', '.join(THEIRS)}.")
+    ] = None,
     block: Annotated[int, typer.Option(help="Tokens per block; a multiple of 32 for vLLM.")] = 32,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each stage.")] = 400_000,
     order: Annotated[list[str] | None, typer.Option(help=f"Of ours: {' or '.join(ORDERS)}.")] = None,
     turns: Annotated[int, typer.Option(help="How often each side runs.")] = 1,
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
-    out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the figures as JSON, cell by cell.")] = None,
 ) -> None:
     """Print each cell's tokens per second (reused ones included), share reused, p50 and p95 of both sides."""
     cells = tuple(cell or CELLS)
@@ -70,6 +74,7 @@ def main(
             traffic_of(each, seed, 2)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--cell") from error
+    sides = _settings(ours or OURS, "--ours"), _settings(theirs or THEIRS, "--theirs")
     require_known(order or (), ORDERS)
     orders = [cast(Order, each) for each in order or ("prefix",)]
     found: dict[str, dict[str, list[Figures]]] = {each: {} for each in cells}
@@ -82,27 +87,45 @@ def main(
             return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens, order)
 
         load = os.getloadavg()[0]
+
+        def run(side: str, measured: Iterator[tuple[str, Figures]]) -> None:
+            for name, figures in measured:
+                found[name].setdefault(side, []).append(figures)
+                if out is not None:
+                    _keep(out, found)
+
         try:
             for _ in range(turns):
-                for count, first in product(stages or (2,), orders):
-                    side = f"ours, P={count}" + (f", {first}" if order else "")
-                    for name, figures in ours(setting(count, wave_tokens, first), cells, cores):
-                        found[name].setdefault(side, []).append(figures)
-                for count in vllm_stages or (1, 2):
-                    for name, figures in theirs(vllm, setting(count, vllm_tokens), cells):
-                        found[name].setdefault(f"vLLM, P={count}", []).append(figures)
+                for (count, tokens), first in product(sides[0], orders):
+                    side = f"ours, P={count}, {tokens}" + (f", {first}" if order else "")
+                    run(side, run_ours(setting(count, tokens, first), cells, cores))
+                for count, tokens in sides[1]:
+                    run(f"vLLM, P={count}, {tokens}", run_theirs(vllm, setting(count, tokens), cells))
         except (RuntimeError, WaveppError) as error:
             raise SystemExit(f"error: {error}") from error
     _print(
         found,
         f"{path.name if model else 'tiny Llama'}, bfloat16, {cores} cores, load {load:.1f}, seed {seed}",
     )
-    if out is not None:
-        kept = {
-            cell: {side: [vars(each) for each in turns] for side, turns in sides.items()}
-            for cell, sides in found.items()
-        }
-        out.write_text(json.dumps({**vars(origin_now()), "cells": kept}, indent=1))
+
+
+def _keep(out: Path, found: dict[str, dict[str, list[Figures]]]) -> None:
+    kept = {
+        cell: {side: [vars(each) for each in turns] for side, turns in sides.items()}
+        for cell, sides in found.items()
+    }
+    out.write_text(json.dumps({**vars(origin_now()), "cells": kept}, indent=1))
+
+
+def _settings(words: Sequence[str], option: str) -> list[tuple[int, int]]:
+    found = []
+    for word in words:
+        stages, _, tokens = word.partition(":")
+        if not (stages.isdigit() and tokens.isdigit() and int(stages) and int(tokens)):
+            problem = f"{word} is no setting; give stages and the most tokens of a wave, like 2:512"
+            raise typer.BadParameter(problem, param_hint=option)
+        found.append((int(stages), int(tokens)))
+    return found
 
 
 def _print(found: dict[str, dict[str, list[Figures]]], title: str) -> None:
@@ -111,20 +134,22 @@ def _print(found: dict[str, dict[str, list[Figures]]], title: str) -> None:
         f"{title}, measured at {origin_now()}",
         "tok/s: prompt tokens, reused ones included, over the time of all; several turns: the best of each side",
         texts=["cell", "side"],
-        numbers=["tok/s", "of vLLM's best", "reused", "p50 s", "p95 s"],
+        numbers=["tok/s", "of vLLM's best", "requests/s", "reused", "p50 s", "p95 s", "CPU of others"],
     )
     for cell, sides in found.items():
         best = {side: max(turns, key=lambda each: each.tokens_per_second) for side, turns in sides.items()}
-        peer = max((each.tokens_per_second for side, each in best.items() if side.startswith("vLLM")))
+        peer = max(each.tokens_per_second for side, each in best.items() if side.startswith("vLLM"))
         for side, each in best.items():
             table.add_row(
                 cell,
                 side,
                 f"{each.tokens_per_second:,.0f}",
                 f"{each.tokens_per_second / peer:.2f}",
+                f"{each.requests_per_second:.1f}",
                 f"{each.reused:.1%}",
                 f"{each.p50:.2f}",
                 f"{each.p95:.2f}",
+                f"{each.others:.1%}",
             )
     print_table(Console(), table)
 

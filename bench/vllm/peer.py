@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cells import traffic_of  # type: ignore[import-not-found]  # beside this file, which is run by its path
+# Beside this file, which is run by its path.
+from cells import traffic_of  # type: ignore[import-not-found]
+from others import Others  # type: ignore[import-not-found]
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def main() -> None:
         sent: dict[int, float] = {}
         seconds: list[float] = []
         asked_before += len(prompts)
-        begun = time.perf_counter()
+        others, begun = Others(), time.perf_counter()
         while waiting or sent:
             while waiting and len(sent) < clients:
                 number, tokens = waiting.pop()
@@ -72,7 +74,8 @@ def main() -> None:
                     number = int(output.request_id.split("-")[0])
                     seconds.append(time.perf_counter() - sent.pop(number))
                     cached += output.num_cached_tokens or 0
-        return {"seconds": time.perf_counter() - begun, "reused": cached, "completion": seconds}
+        took = time.perf_counter() - begun
+        return {"seconds": took, "reused": cached, "completion": seconds, "others": others.share()}
 
     for cell, traffic in traffics.items():
         ask([[1] * min(traffic.longest, 2048)], 1)
