@@ -110,7 +110,8 @@ def sample(
     """
     logits = logits.detach().float().cpu()
     # The largest of some numbers is not a number if one of them is not.
-    if not len(logits) or not float(logits[_largest(logits)]) < math.inf:
+    best = _largest(logits) if len(logits) else 0
+    if not len(logits) or not float(logits[best]) < math.inf:
         raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
     scores = _penalised(_biased(logits, params.logit_bias), params, prompt, generated)
     if banned:
@@ -118,7 +119,8 @@ def sample(
         scores[[token for token in banned if 0 <= token < len(scores)]] = -math.inf
     if allowed:
         scores = scores.masked_fill(_forbidden(allowed, len(scores)), -math.inf)
-    best = _largest(scores)
+    if scores is not logits:
+        best = _largest(scores)
     if float(scores[best]) == -math.inf:
         raise WaveppError(
             "no token is left to choose: every one is banned, or has no probability under the model, or does not go on "
