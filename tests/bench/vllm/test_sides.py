@@ -25,7 +25,9 @@ def test_cells_that_vllm_answered_are_kept_if_it_fails_later(tmp_path: Path) -> 
     cell, figures = next(answers)
     assert (cell, figures.tokens_per_second, figures.requests_per_second) == (CELLS[0], 8, 1)
     assert (figures.reused, figures.others) == (0.25, 0.25)
-    with pytest.raises(RuntimeError, match=r"ended with 3 before it had answered \['cold:16:1:2'\]:\nout of luck"):
+    with pytest.raises(
+        RuntimeError, match=r"ended with 3 before it had answered \['cold:16:1:2'\]:\nout of luck"
+    ):
         next(answers)
 
 
