@@ -193,8 +193,9 @@ def _check_layers(
     except RuntimeError as error:
         # Sizes that do not go together, or that no kernel takes.
         raise ConfigError(
-            f"model: the architecture {name} cannot be computed in {str(model.dtype).removeprefix('torch.')} with the "
-            f"sizes that config.json says ({str(error).splitlines()[0]}): they do not go together, or want another dtype"
+            f"model: the architecture {name} cannot be computed in {str(model.dtype).removeprefix('torch.')} with "
+            f"the sizes that config.json says ({str(error).splitlines()[0]}): they do not go together, or want another "
+            "dtype"
         ) from error
     result = output.last_hidden_state if layers.stop == len(parts.layers) else wave.leaving
     if result is None or tuple(result.shape) != (1, 2, hidden):
