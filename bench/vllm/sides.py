@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Literal, get_args
 
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
 
-from bench.common.closed_loop import closed_loop
+from bench.common.closed_loop import send_all
 from bench.common.percentile import p95, percentile
 from bench.vllm.cells import Traffic, traffic_of
 from bench.vllm.others import Others
@@ -95,10 +96,13 @@ def run_ours(setting: Setting, cells: Sequence[str], cores: int) -> Iterator[tup
             engine.clear()
             for prompt in traffic.known:
                 engine.prefill(prompt)
-            packed, others = [token_ids.pack(prompt) for prompt in traffic.prompts], Others()
-            measured = closed_loop(engine, packed, traffic.clients, cell)
-            share = others.share()
-            yield cell, _figures(traffic, measured.seconds, measured.reused, measured.completion, share)
+            packed = [token_ids.pack(prompt) for prompt in traffic.prompts]
+            others, begun = Others(), time.perf_counter()
+            results = send_all(engine, packed, traffic.clients, cell)
+            seconds, share = time.perf_counter() - begun, others.share()
+            completion = [result.timings.total for result in results]
+            reused = sum(result.reused_tokens for result in results)
+            yield cell, _figures(traffic, seconds, reused, completion, share)
 
 
 def run_theirs(python: Path, setting: Setting, cells: Sequence[str]) -> Iterator[tuple[str, Figures]]:
