@@ -30,6 +30,7 @@ COMMANDS = {
     "bench.gpu": "this engine on one GPU, beside its rate of matrix products and plain transformers",
     "bench.retention": "how well prefixes survive at rising arrival rates",
     "bench.retention.real": "the same on real ranks with recurrent layers",
+    "bench.retention.windows": "how large the pools of sliding windows should be",
     "bench.retention.report FILE": "tables and figure of a kept run of bench.retention",
     "bench.trace FILE": "a public request trace, or a generated one, replayed on virtual devices",
     "bench.timeline_picture PICTURE": "the waves of every rank as a picture, of a timeline or of prompts that run now",

@@ -102,14 +102,18 @@ class VirtualRank:
         charge: float,
         timeline: bool,
         interval: int | None,
+        window: Callable[[RankConfig], WindowSpec] | None = None,
     ) -> None:
-        """``interval``: tokens between snapshots of recurrent layers; None without such layers."""
+        """``interval``: tokens between snapshots of recurrent layers; None without such layers. ``window``: see
+        ``Replica``."""
         self.number = config.rank
         self.host = Host(events, charge)
         self.gate = VirtualGate()
         layers = config.layers[1] - config.layers[0]
         self.tiers = VirtualTiers(model, layers, config.block_size, events)
         windows = [WindowSpec("attention", "full", config.blocks, host_blocks=config.host_blocks)]
+        if window is not None:
+            windows.append(window(config))
         if interval is not None:
             states = 2 * config.max_num_seqs + config.blocks * config.block_size // interval
             windows.append(WindowSpec("recurrent", "recurrent", states, interval=interval))

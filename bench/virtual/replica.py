@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wavepp_worker import EngineConfig
+from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.timed_model import read_timed_model
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
@@ -70,10 +71,12 @@ class Replica:
         timeline: bool = False,
         round_planner: Callable[[RankConfig], RoundPlanner] = make_round_planner,
         interval: int | None = None,
+        window: Callable[[RankConfig], WindowSpec] | None = None,
     ) -> None:
         """``charge`` scales the host's CPU time; 0 makes runs repeatable. ``timeline`` records what happens.
         ``round_planner`` makes what rank 0 plans admission rounds with. With ``interval``, every rank has recurrent
-        layers beside attention, with room for a snapshot every so many tokens.
+        layers beside attention, with room for a snapshot every so many tokens. With ``window``, every rank has layers
+        with a sliding window as well; it makes their cache.
 
         Raises:
             ConfigError: as the engine would.
@@ -82,7 +85,9 @@ class Replica:
         model = read_timed_model(config.model)
         with tempfile.TemporaryDirectory() as directory:
             configs = rank_configs(config, read_model_info(config.model), Path(directory))
-        self.ranks = [VirtualRank(each, model, events, charge, timeline, interval) for each in configs]
+        self.ranks = [
+            VirtualRank(each, model, events, charge, timeline, interval, window) for each in configs
+        ]
         leader = configs[0]
         self._rounds = VirtualRounds(events, self.ranks, leader, round_planner(leader), latency, charge)
         self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)

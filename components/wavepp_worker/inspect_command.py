@@ -107,7 +107,7 @@ def stages_table(found: Inspection) -> Table:
     from rich.table import Table
 
     table = Table("rank", "layers", title=f"Split over {len(found.stages)}")
-    for heading in ("weights", "cache/token", "cache of 32,768 tokens", "state/prompt"):
+    for heading in ("weights", "cache/token", "cache of 32,768 tokens", "on host or disk", "state/prompt"):
         table.add_column(heading, justify="right")
     for stage in found.stages:
         pool = stage.pool_bytes(DEFAULT_POOL_TOKENS, **_DEFAULTS)
@@ -117,6 +117,7 @@ def stages_table(found: Inspection) -> Table:
             size(stage.weight_bytes),
             size(stage.cache_bytes),
             size(pool),
+            size(stage.tier_bytes(DEFAULT_POOL_TOKENS, _DEFAULTS["block_size"])),
             size(stage.state_bytes),
         )
     return table

@@ -46,7 +46,7 @@ def test_recomputing_a_block_that_sits_below_the_device_brings_it_up_without_a_c
     bench.cache.audit()
 
 
-@pytest.mark.parametrize("window", [attention(4, host=4), WindowSpec("near", "sliding", 4, 4, span=2)])
+@pytest.mark.parametrize("window", [attention(4, host=4), WindowSpec("near", "sliding", 4, 4, span=4)])
 def test_recomputing_a_block_that_another_request_holds_on_the_host_spares_it_the_copy(
     window: WindowSpec,
 ) -> None:

@@ -13,17 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wavepp_worker import token_ids
 from wavepp_worker.block_keys import SECRET_BYTES, BlockKeyMaker, BlockKeys
-from wavepp_worker.cache.rank_cache import RankCache
-from wavepp_worker.cache.results import Materialised
-from wavepp_worker.model.layer_cache import keeping_everything
-from wavepp_worker.model.stage import Chunk, ChunkState, StageOutput
-from wavepp_worker.model.torch_stage import TorchStage
-from wavepp_worker.model.window_pool import window_pool
-from wavepp_worker.runtime.protocol.rank_config import RankConfig
-from wavepp_worker.runtime.rank.build import window_memories
 
-from tests.runtime.tiers.test_tier_store import rank_config
 from tests.support import tiny_models
+from tests.support.cached_rank import Part, agree, cached_ranks
 from tests.support.pipeline import Pipeline
 
 FAMILIES = (
@@ -107,41 +99,6 @@ def test_every_family_is_covered() -> None:
     assert set(FAMILIES) == set(tiny_models.FAMILIES)
 
 
-class CachedRank:
-    """A stage with the cache that its rank would have, and no tiers below it."""
-
-    def __init__(self, stage: TorchStage, config: RankConfig) -> None:
-        pool = (config.blocks, config.block_size)
-        limits = (config.max_num_seqs, config.max_num_batched_tokens)
-        self.stage = stage
-        self.kv = stage.make_kv(*pool, config.state_blocks, lambda span: window_pool(*pool, span, *limits)[0])
-        specs = [spec for spec, _ in window_memories(config, stage, self.kv)]
-        self.cache = RankCache(specs, config.block_size)
-        self.claimed: Materialised | None = None
-
-    def forget(self, draw: random.Random) -> None:
-        """Some of what can be reused, of any window."""
-        with self.cache.windows() as windows:
-            for window in windows:
-                for node in list(window.tree.nodes.values()):
-                    if node.attached and draw.random() < 0.1:
-                        window.tree.detach(node)
-
-    def forward(self, data: Any, start: int, length: int, resumed: int) -> StageOutput:
-        begun, claimed = self.cache.begin("r", start + length), self.claimed
-        assert claimed is not None
-        rows = [table for table in claimed.tables if table]
-        state = None
-        for window, running in enumerate(claimed.states):
-            if running is not None:
-                before = claimed.resume[window] if start == resumed else running
-                state = ChunkState(before, running, begun.snapshots[window])
-        table = torch.tensor(rows if len(rows) > 1 else next(iter(rows), []), dtype=torch.int64)
-        output = self.stage.forward(data, [Chunk(start, length, table, True, state)], self.kv)
-        self.cache.publish("r", start + length)
-        return output
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whatever_caches_forget_what_they_offer_is_right(
     family: str, tiny_model: Callable, stages: Callable, plain: Callable, tmp_path: Path
@@ -150,56 +107,40 @@ def test_whatever_caches_forget_what_they_offer_is_right(
     draw, block, wave = random.Random(family), 4, 16
     directory, resumed_at = tiny_model(family), set()
     ends = draw.choice([(6,), (1, 6), (2, 4, 6), (1, 2, 3, 4, 5, 6)])
-    made = stages(directory, ends)
-    caches = [cache for stage in made for cache in stage._caches]
-    keeping = keeping_everything(caches, [stage.layers for stage in made])
-    ranks = [
-        CachedRank(
-            stage,
-            rank_config(
-                tmp_path,
-                blocks=40,
-                block_size=block,
-                state_blocks=9,
-                snapshot_interval=16,
-                max_num_seqs=1,
-                max_num_batched_tokens=wave,
-                handoff="socket",
-                keeps_keys=bool(keeping) and not number and 0 not in keeping,
-            ),
-        )
-        for number, stage in enumerate(made)
-    ]
+    ranks = cached_ranks(
+        stages(directory, ends),
+        tmp_path,
+        blocks=40,
+        block_size=block,
+        state_blocks=9,
+        snapshot_interval=16,
+        max_num_seqs=1,
+        max_num_batched_tokens=wave,
+    )
     maker = BlockKeyMaker(bytes(SECRET_BYTES), "m", block)
     whole = prompt(72, 1)
     for turn in range(6):
         cut = draw.randrange(20, 72)
         tokens = torch.cat([whole[:cut], prompt(draw.randrange(1, 12), turn)])
         keys, count = BlockKeys(maker.keys(token_ids.pack(tokens.tolist()))), len(tokens)
-        at, prepared = min(rank.cache.hint(keys, count) for rank in ranks), False
-        while not prepared:
-            claims = [rank.cache.prepare("r", keys, count, at) for rank in ranks]
-            reached = min(claim.endpoint for claim in claims if claim is not None)
-            prepared = reached == at and all(claim is not None and claim.committed for claim in claims)
-            for rank in ranks if not prepared else ():
-                rank.cache.release("r")
-            at = reached
+        at = agree(ranks, "r", keys, count)
+        assert at is not None
         resumed_at.add(at)
         for rank in ranks:
             rank.cache.ask("r", draw.randrange(0, count, block))
-            rank.claimed = rank.cache.materialise("r")
+            rank.materialise("r", at)
         wanted, start = plain(directory, tokens), at
         while start < count:
             length = min(count - start, draw.randint(1, wave))
             data: Any = tokens[start : start + length]
             for rank in ranks:
-                output = rank.forward(data, start, length, at)
+                output = rank.forward(data, [Part("r", start, length)])
                 data = output.activations
             start += length
             assert output.logits is not None
             assert (output.logits[0] - wanted[start - 1]).abs().max() < 4 * TOLERANCE
         for rank in ranks:
-            rank.cache.release("r")
+            rank.release("r")
             rank.cache.audit()
-            rank.forget(draw)
+            rank.forget(draw, 0.1)
     assert len(resumed_at) > 1

@@ -68,3 +68,8 @@ class Node:
         self.origin: Node | None = None
         self.revisits = 0
         self.deaths = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether nobody is known to come back to it: not worth a place on a slower tier."""
+        return self.passed and not self.reused

@@ -49,10 +49,11 @@ def restore_from_disk(tree: BlockTree, records: Iterable[tuple[bytes, bytes | No
 def flush_to_disk(tree: BlockTree) -> tuple[Move, ...]:
     """Give the blocks worth most a copy on disk; see ``RankCache.flush``.
 
-    Worth most is what someone holds, then what was used last; a block is never worth more than its parent.
+    Worth most is what someone holds, then what was used last; a block is never worth more than its parent. What is
+    ``spent`` is worth nothing.
     """
     disk = tree.pools[Tier.DISK]
-    ranked = sorted(tree.nodes.values(), key=_worth)
+    ranked = sorted((node for node in tree.nodes.values() if not node.spent), key=_worth)
     kept = set(ranked[: disk.capacity])
     missing = [node for node in ranked if node in kept and node.tier != Tier.DISK and node.disk_copy < 0]
     for node in reversed(ranked):

@@ -32,8 +32,8 @@ class TierAllocator:
     def allocate(self, count: int, destinations: int, moves: list[Move]) -> list[int]:
         """Take ``count`` device blocks, reclaiming what is not free in the tree's own order.
 
-        Of the victims the latest ``destinations`` go one tier down; those before them go straight to disk as far
-        as it has room, the rest lose their content.
+        What is ``spent`` loses its content. Of the other victims the latest ``destinations`` go one tier down; those
+        before them go straight to disk as far as it has room, the rest lose their content.
 
         Args:
             moves: gets the copies to make first.
@@ -45,6 +45,8 @@ class TierAllocator:
         pool, room = tree.pools[DEVICE], tree.room(DEVICE)
         if count > room:
             raise ValueError(f"asked for {count} blocks, of {pool.capacity} there is room for {room}")
+        while pool.free < count and (spent := tree.victims[DEVICE].take_spent()) is not None:
+            tree.detach(spent)
         wanted = max(0, count - pool.free)
         keep = min(wanted, destinations)
         sink = min(wanted - keep, tree.room(DISK) if self._below_device == HOST else 0)

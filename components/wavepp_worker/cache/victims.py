@@ -33,7 +33,7 @@ class VictimQueue:
     def offer(self, node: Node) -> None:
         self._offers += 1
         age = node.last_used - self._handicap * self._revisits.seldom(node)
-        if node.passed and not node.reused:
+        if node.spent:
             age -= _AGES
         heapq.heappush(self._heap, (age, -node.depth, self._offers, node.last_used, node))
         if len(self._heap) > self._sweep_at:
@@ -46,6 +46,18 @@ class VictimQueue:
         while self._heap:
             _, _, _, last_used, node = heapq.heappop(self._heap)
             if self._current(last_used, node):
+                return node
+        return None
+
+    def take_spent(self) -> Node | None:
+        """The next victim, removed from the queue, if it is ``spent``: those come first."""
+        while self._heap:
+            _, _, _, last_used, node = self._heap[0]
+            current = self._current(last_used, node)
+            if current and not node.spent:
+                return None
+            heapq.heappop(self._heap)
+            if current:
                 return node
         return None
 

@@ -16,7 +16,7 @@ from wavepp_worker.model.layer_cache import LayerCache, in_fp8, window_bytes
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.timed_model import is_timed
-from wavepp_worker.model.window_pool import window_pool
+from wavepp_worker.model.window_pool import tier_bytes, window_pool
 
 _Kept = tuple[int | None, int | None]
 """Bytes of a token, and of a state."""
@@ -76,6 +76,12 @@ class StageShare(msgspec.Struct, frozen=True, kw_only=True):
             total += window_pool(blocks, block_size, span, requests, wave_tokens)[0] * size
             amount -= size
         return block_size * (total + blocks * amount)
+
+    def tier_bytes(self, tokens: int, block_size: int) -> int | None:
+        """Bytes of a tier of ``host_kv_tokens`` or ``disk_kv_tokens``, without states and what a file has besides."""
+        if self.cache_bytes is None:
+            return None
+        return tier_bytes(self.cache_bytes, dict(self.windows), tokens // block_size, block_size)
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 
 from tests.support.cache_bench import CacheBench, Prompt, keys_of, prompt
+
+HOST, DISK = Tier.HOST, Tier.DISK
 
 
 @pytest.mark.parametrize(("span", "kept"), [(1, 1), (2, 1), (3, 2), (4, 2), (7, 4)])
@@ -192,3 +195,31 @@ def test_who_waits_for_what_a_request_will_pass_takes_room_for_it_before() -> No
     for name in ("a", "b", "writer"):
         bench.release(name)
     bench.cache.audit()
+
+
+def test_tiers_get_what_prompts_end_with_and_where_they_part_and_nothing_that_is_passed() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 7, host_blocks=4, disk_blocks=2, span=4, wave=2))
+    bench.prepare("a", prompt(1, 20))
+    bench.cache.ask("a", 8)
+    bench.materialise("a")
+    bench.compute("a")
+    bench.release("a")
+    for first in range(2, 5):
+        bench.run(f"p{first}", prompt(first, 20))
+    # Windows of two blocks: behind token 8, where others part, and at the ends. What was passed is nowhere.
+    assert bench.places(prompt(1, 20)) == [None, None, *[DISK] * 2, *[None] * 4, *[HOST] * 2]
+    assert bench.places(prompt(2, 20))[:8] == [None] * 8
+    assert all(bench.places(prompt(2, 20))[8:])
+    for name, shared in (("end", 20), ("part", 8)):
+        assert bench.lease(name, [*prompt(1, shared), 9, 9, 9]) == shared
+        assert bench.cache.reserve(name)
+        bench.materialise(name)
+        bench.compute(name)
+        bench.release(name)
+    bench.cache.audit()
+
+
+def test_what_is_passed_is_not_written_to_disk_at_the_end() -> None:
+    bench = CacheBench(WindowSpec("sliding", "sliding", 12, disk_blocks=12, span=4, wave=2))
+    bench.run("a", prompt(1, 20))
+    assert [move.key for move in bench.cache.flush()] == keys_of(prompt(1, 20))[8:]

@@ -40,6 +40,24 @@ def test_all_ranks_layers_add_up_and_allocated_blocks_count_as_there(tmp_path: P
     assert missing() == 64 * 6 * 8 * 4
 
 
+def test_layers_with_windows_need_less_and_have_files_of_their_own(tmp_path: Path) -> None:
+    caches = (kept((1, 8)), kept((1, 8), span=24)) * 3
+    shape = ModelShape(6, 1024, "float32", has_chat_template=True, caches=caches)
+
+    def missing(**values: Any) -> int:
+        use = disk_use(config(tmp_path, **{"disk_kv_tokens": 640, **values}), shape)
+        assert use is not None
+        return use.missing
+
+    windows = 640 // 4
+    assert missing() == missing(partition=(6,)) == 3 * (640 + windows) * 8 * 4
+    assert missing(pp=2, partition=(1, 5)) == (640 + 2 * 640 + 3 * windows) * 8 * 4
+    assert missing(pp=2, disk_kv_tokens=(0, 640)) == windows * 8 * 4
+    with (tmp_path / "rank0.last-24").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 8192)
+    assert missing() == 3 * (640 + windows) * 8 * 4 - 8192
+
+
 def test_replicas_of_one_file_system_have_to_fit_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.layer_cache import state_bytes, token_bytes
 from wavepp_worker.model.model_shape import read_model_shape
 from wavepp_worker.model.weight_sizes import weight_sizes
@@ -128,3 +129,38 @@ def test_more_ranks_than_layers_are_not_taken_for_a_want_of_memory(tiny_llama: P
 def test_what_nobody_can_tell_is_left_to_the_default(tmp_path: Path, tiny_llama: Path) -> None:
     config = EngineConfig(model=tmp_path / "not made yet", kv_memory_fraction=0.1)
     assert with_pools(config, read_model_shape(tiny_llama)).kv_memory_fraction is None
+
+
+def test_windows_take_what_their_pools_and_tiers_do_wherever_layers_go_to(
+    tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model("gpt_oss")
+    shape = read_model_shape(model)
+    config = EngineConfig(
+        model=model,
+        pp=3,
+        dtype="float32",
+        kv_tokens=8000,
+        host_kv_tokens=4000,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        handoff="socket",
+    )
+
+    def taken(layers: range, tokens: int, tier: int) -> int:
+        said = inspect_model(model, partition=(layers.start, len(layers), 6 - layers.stop), pp=3).stages[1]
+        assert said.cache_bytes is not None
+        pool, below = said.pool_bytes(tokens, 16, 2, 64), said.tier_bytes(tier, 16)
+        assert pool is not None
+        assert below is not None
+        assert pool < tokens * said.cache_bytes
+        return pool + below
+
+    for share in engine_shares(config.model_copy(update={"partition": (2, 2, 2)}), shape):
+        assert 8000 * share.token_bytes + share.beside == taken(range(2, 4), 8000, 4000)
+    # Three layers each at most, of which one or two have a window.
+    monkeypatch.setattr(kv_budget, "gpu_count", lambda: 3)
+    on_gpus = engine_shares(config.model_copy(update={"device": "cuda", "dtype": "float32"}), shape)
+    for share in on_gpus:
+        most = max(taken(range(first, first + 3), 8000, 0) for first in (1, 2))
+        assert 8000 * share.token_bytes + share.beside >= most

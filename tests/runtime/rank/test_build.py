@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.runtime.rank import build
 from wavepp_worker.runtime.rank.build import load_device, window_memories
@@ -34,6 +35,35 @@ def test_a_rank_whose_blocks_are_read_by_address_lets_go_of_none(
     assert {spec.kind for spec in specs["socket"]} == {
         "sliding" if each % 2 == 0 else "full" for each in layers
     }
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("handoff", ["socket", "nixl"])
+def test_tiers_take_the_bytes_that_an_inspection_says(
+    family: str, handoff: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """All but those of states, which are counted by themselves."""
+    stage = load_stage(tiny_model(family), range(2, 6), torch.float32, "cpu")
+    kv = stage.make_kv(50, 4, 1)
+    config = rank_config(tmp_path, handoff=handoff, blocks=50, host_blocks=90, disk_blocks=40)
+    windows = [
+        (spec, memory) for spec, memory in window_memories(config, stage, kv) if spec.kind != "recurrent"
+    ]
+    held = [
+        sum(blocks * memory.block_bytes for blocks, memory in tier)
+        for tier in (
+            [(spec.host_blocks, memory) for spec, memory in windows],
+            [(spec.disk_blocks, memory) for spec, memory in windows],
+        )
+    ]
+    said = inspect_model(tiny_model(family), pp=2, partition=(2, 4), dtype="float32").stages[1]
+    whole = said.cache_bytes
+    assert whole is not None
+    if handoff == "socket":
+        assert held == [said.tier_bytes(361, 4), said.tier_bytes(163, 4)]
+        assert (held[0] < 360 * whole) == (family in ("gpt_oss", "gemma3_text"))
+    else:
+        assert held == [360 * whole, 160 * whole]
 
 
 def test_rank_0_keeps_account_of_prompts_where_no_layer_of_it_keeps_every_token(

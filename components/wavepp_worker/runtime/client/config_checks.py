@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
 from typing import Literal
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.handoff.transport_choice import resolve_transport
 from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.timed_model import is_timed
-from wavepp_worker.runtime.client.disk_room import existing
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -43,6 +43,11 @@ def check_disk_path(config: EngineConfig) -> None:
         raise ConfigError(
             f"disk_path is {path}, but {there} is not a directory that can be written to; name a directory elsewhere"
         ) from error
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest above it that exists."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 def check_planner(config: EngineConfig) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.dtype_choice import dtype_name
-from wavepp_worker.model.layer_cache import token_bytes
+from wavepp_worker.model.layer_cache import LayerCache, token_bytes, window_bytes
 from wavepp_worker.model.model_shape import ModelShape
+from wavepp_worker.model.window_pool import tier_bytes
+from wavepp_worker.runtime.client.config_checks import existing, transport_of
 from wavepp_worker.runtime.client.kv_pools import tier_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -44,8 +46,9 @@ def disk_use(config: EngineConfig, shape: ModelShape) -> DiskUse | None:
     blocks = [disk for _, disk in tier_blocks(config)]
     if config.disk_path is None or not any(blocks):
         return None
-    needed = _token_bytes(config, shape, blocks) * config.block_size
-    files = (config.disk_path / f"rank{rank}.blocks" for rank in range(config.pp))
+    needed = _bytes_of(config, shape, blocks)
+    endings = ["blocks", *(f"last-{span}" for span in sorted({cache.span for cache in shape.caches} - {0}))]
+    files = (config.disk_path / f"rank{rank}.{ending}" for rank in range(config.pp) for ending in endings)
     return DiskUse(config.disk_path, needed - sum(_allocated(file) for file in files))
 
 
@@ -70,22 +73,24 @@ def check_room(uses: Sequence[DiskUse]) -> None:
             )
 
 
-def existing(path: Path) -> Path:
-    """The path, or the nearest above it that exists."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-
-
-def _token_bytes(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) -> int:
-    """Blocks times the bytes that a token takes in each, over all ranks."""
+def _bytes_of(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) -> int:
+    """Bytes of the blocks of all ranks; see ``disk_use``."""
     dtype = dtype_name(config.dtype, shape.dtype, config.device)
     caches = shape.caches_in(config.kv_dtype)
+    windows = transport_of(config) != "nixl"
+
+    def of(part: Sequence[LayerCache], count: int) -> int:
+        sizes = window_bytes(part, dtype) if windows else {}
+        return tier_bytes(token_bytes(part, dtype), sizes, count, config.block_size)
+
     if config.partition is not None:
         ends = list(accumulate(config.partition))
         parts = (caches[first:end] for first, end in zip([0, *ends], ends, strict=False))
-        return sum(count * token_bytes(part, dtype) for count, part in zip(blocks, parts, strict=True))
+        return sum(of(part, count) for count, part in zip(blocks, parts, strict=True))
     # Which ranks get more than one layer depends on what layers cost.
-    least = min((token_bytes([cache], dtype) for cache in caches), default=0)
-    return min(blocks) * token_bytes(caches, dtype) + (sum(blocks) - config.pp * min(blocks)) * least
+    least = min(blocks)
+    more = (min((of([cache], count) - of([cache], least) for cache in caches), default=0) for count in blocks)
+    return of(caches, least) + sum(more)
 
 
 def _allocated(file: Path) -> int:

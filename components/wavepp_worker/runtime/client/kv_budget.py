@@ -17,20 +17,20 @@ from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
-from wavepp_worker.model.window_pool import REUSABLE_SHARE, most_held, window_pool
+from wavepp_worker.model.window_pool import pool_bounds, tier_bytes, window_pool
 from wavepp_worker.runtime.client.config_checks import transport_of
 from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
-def engine_shares(config: EngineConfig, shape: ModelShape, small_windows: bool = False) -> list[Share]:
+def engine_shares(config: EngineConfig, shape: ModelShape, bound: int = 0) -> list[Share]:
     """What each rank takes of its device; nothing of a model that does not say how large its parts are.
 
     Where layers are balanced by cost, each rank with a GPU is taken to have one more than its even part.
 
     Args:
-        small_windows: where a fraction is asked for, take layers with windows to have a pool of as much as requests
-            hold at once and a share of the others'; otherwise one like the others'. Both are enough.
+        bound: where a fraction is asked for, which of ``pool_bounds`` to take for the pools of layers with windows;
+            by default they are like the others'.
 
     Raises:
         ConfigError: as for ``check_partition``, ``per_rank``, ``snapshot_interval``, ``dtype_name`` and ``in_fp8``.
@@ -56,17 +56,17 @@ def engine_shares(config: EngineConfig, shape: ModelShape, small_windows: bool =
     adapters = adapter_numbers(config.lora_modules)
     own_states = config.state_blocks is not None
     states = per_rank(config, "state_blocks") if own_states else [config.max_num_seqs] * config.pp
-    sizes_known = fraction is None or small_windows
-    slide = sizes_known and transport_of(config) != "nixl"
+    windows = transport_of(config) != "nixl"
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
         parts = _parts(caches, layers[rank], firsts[rank])
-        a_token, a_state = _most_kept(parts, dtype)
+        a_state = max(state_bytes(part, dtype) for part in parts)
         # A tier has a state for each interval of its tokens, and so has the device, unless it is told how many.
-        below = a_token + -(-a_state // interval)
+        snapshots = -(-a_state // interval)
         tokens = per_rank(config, "kv_tokens")[rank] if fraction is None else None
-        spared, held = _windows(config, _most_in_windows(parts, dtype), tokens) if slide else (0, 0)
+        a_token, held = _most_kept(config, parts, dtype, tokens, windows, bound)
+        tier = max(_tier_bytes(config, part, dtype, tiers[rank], windows) for part in parts)
         shares.append(
             Share(
                 device=_device(config.device, rank),
@@ -74,10 +74,12 @@ def engine_shares(config: EngineConfig, shape: ModelShape, small_windows: bool =
                 room=activation_room(
                     config.device, config.max_num_batched_tokens, sizes.width, longest, shape.kv_numbers
                 ),
-                token_bytes=(a_token if own_states else below) - spared,
+                token_bytes=a_token + (0 if own_states else snapshots),
                 tokens=tokens,
                 fraction=fraction or 0.0,
-                beside=states[rank] * a_state + held + (tiers[rank] * below if config.device == "cpu" else 0),
+                beside=states[rank] * a_state
+                + held
+                + (tier + tiers[rank] * snapshots if config.device == "cpu" else 0),
             )
         )
     return shares
@@ -103,10 +105,11 @@ def with_pools(
         # Nothing can be told: what a library's engine has by default.
         return config.model_copy(update={"kv_memory_fraction": None})
     tokens = share_out([*shares, *others], free)[: config.pp]
-    smaller = engine_shares(config, shape, small_windows=True)
-    if smaller != shares:
-        with contextlib.suppress(ConfigError):
-            tokens = max(tokens, share_out([*smaller, *others], free)[: config.pp], key=min)
+    for bound in (1, 2):
+        smaller = engine_shares(config, shape, bound)
+        if smaller != shares:
+            with contextlib.suppress(ConfigError):
+                tokens = max(tokens, share_out([*smaller, *others], free)[: config.pp], key=min)
     if config.kv_memory_fraction is None:
         return config
     longest = within_context(config.max_model_len, shape.context_length or 0)
@@ -125,33 +128,46 @@ def _parts(caches: Sequence[LayerCache], layers: int, first: int | None) -> list
     return [caches[start : start + layers] for start in starts]
 
 
-def _most_kept(parts: Sequence[Sequence[LayerCache]], dtype: str) -> tuple[int, int]:
-    """Bytes of a token and of a state in one of these parts, at most."""
-    return (
-        max(token_bytes(part, dtype) for part in parts),
-        max(state_bytes(part, dtype) for part in parts),
-    )
+def _most_kept(
+    config: EngineConfig,
+    parts: Sequence[Sequence[LayerCache]],
+    dtype: str,
+    tokens: int | None,
+    windows: bool,
+    bound: int,
+) -> tuple[int, int]:
+    """Bytes of a token in one of these parts, and those that do not grow with tokens, at most."""
+    each = []
+    for part in parts:
+        spared, held = _windows(config, window_bytes(part, dtype), tokens, bound) if windows else (0, 0)
+        each.append((token_bytes(part, dtype) - spared, held))
+    return max(growing for growing, _ in each), max(held for _, held in each)
 
 
-def _most_in_windows(parts: Sequence[Sequence[LayerCache]], dtype: str) -> dict[int, int]:
-    """By span, bytes of a token in those layers of one of these parts that have such a window, at most."""
-    sizes = [window_bytes(part, dtype) for part in parts]
-    return {span: max(each.get(span, 0) for each in sizes) for each in sizes for span in each}
+def _tier_bytes(
+    config: EngineConfig, part: Sequence[LayerCache], dtype: str, tokens: int, windows: bool
+) -> int:
+    """Bytes of a tier of these layers below the device, without states."""
+    sizes = window_bytes(part, dtype) if windows else {}
+    return tier_bytes(token_bytes(part, dtype), sizes, tokens // config.block_size, config.block_size)
 
 
-def _windows(config: EngineConfig, sizes: Mapping[int, int], tokens: int | None) -> tuple[int, int]:
+def _windows(
+    config: EngineConfig, sizes: Mapping[int, int], tokens: int | None, bound: int
+) -> tuple[int, int]:
     """What pools of windows spare of each token, and the bytes that they have besides.
 
     Args:
-        sizes: see ``_most_in_windows``.
+        sizes: by span, bytes of a token in layers with such a window.
         tokens: of the other pools; None if that is to be found out.
     """
     block, requests, wave = config.block_size, config.max_num_seqs, config.max_num_batched_tokens
     spared = held = 0
     for span, size in sizes.items():
         if tokens is None:
-            spared += size - -(-size // REUSABLE_SHARE)
-            held += block * size * most_held(block, span, requests, wave)
+            share, blocks = pool_bounds(block, span, requests, wave)[bound]
+            spared += size - -(-size // share)
+            held += block * size * blocks
         else:
             spared += size
             held += block * size * window_pool(tokens // block, block, span, requests, wave)[0]

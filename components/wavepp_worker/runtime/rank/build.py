@@ -19,7 +19,7 @@ from wavepp_worker.liveness.watchdog import Watchdog, Watched
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.stage import BlockMemory, PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.model.window_pool import window_pool
+from wavepp_worker.model.window_pool import window_pool, window_tier
 from wavepp_worker.runtime.admission.round_planner import make_round_planner
 from wavepp_worker.runtime.admission.rounds_plane import FollowerRounds, LeaderRounds
 from wavepp_worker.runtime.admission.wave_gate import WaveGate
@@ -147,12 +147,16 @@ def window_memories(
     for number, span in enumerate(kv.spans[:1] if whole else kv.spans):
         sliding = span and not whole
         blocks, wave = _window_pool(config, span) if sliding else (config.blocks, None)
+        host, disk = (
+            window_tier(below, config.block_size, span) if sliding else below
+            for below in (config.host_blocks, config.disk_blocks)
+        )
         attention = WindowSpec(
             f"last {span} tokens" if sliding else "attention",
             "sliding" if sliding else "full",
             blocks,
-            host_blocks=config.host_blocks,
-            disk_blocks=config.disk_blocks,
+            host_blocks=host,
+            disk_blocks=disk,
             span=span if sliding else 0,
             wave=wave,
         )
