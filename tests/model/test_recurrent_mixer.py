@@ -111,15 +111,16 @@ def test_resuming_at_any_snapshot_of_any_plan_equals_the_straight_run(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("first", range(100, 500, 50))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hundreds_of_snapshot_plans(
-    family: str, tiny_model: Callable, stages: Callable, plain: Callable
+    family: str, first: int, tiny_model: Callable, stages: Callable, plain: Callable
 ) -> None:
     model = tiny_model(family)
     # Of thousands of prompts some have inputs to a norm near 0: there plain float32 is off by 3e-4 already, against
     # float64, for one in a hundred. A state that is another's is off by a hundred times as much.
     tolerance = 4 * TOLERANCE
-    assert sum(Plans(seed, stages, plain, model, tolerance).run() for seed in range(100, 500)) > 1000
+    assert sum(Plans(seed, stages, plain, model, tolerance).run() for seed in range(first, first + 50)) > 125
 
 
 def test_a_mixer_that_would_take_much_memory_for_long_chunks_gets_short_ones(
