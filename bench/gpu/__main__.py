@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ import transformers
 import typer
 from rich.console import Console
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
-from wavepp_worker.errors import WaveppError
+from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.device import check_device
 
 from bench.common.closed_loop import HEARTBEAT, send_all
@@ -55,6 +57,7 @@ class Row:
         utilisation: operations of what was computed, by the seconds and by the card's rate of matrix products.
         idle: seconds in which ranks computed nothing although there were requests, by cause, over all ranks; empty for
             transformers.
+        failed: why there are no figures, such as a card without room; empty if there are.
     """
 
     shape: str
@@ -66,6 +69,7 @@ class Row:
     p50: float
     p95: float
     idle: dict[str, float]
+    failed: str = ""
 
 
 def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: float) -> Row:
@@ -125,6 +129,17 @@ def plain(name: str, cell: str, traffic: Traffic, directory: Path, device: str, 
     )
 
 
+def _attempt(name: str, cell: str, side: str, measure: Callable[[], Row]) -> Row:
+    """What one cell of one side gives; a card that has no room for it may have for the others."""
+    try:
+        row = measure()
+    except (WaveppError, RuntimeError) as error:
+        row = Row(name, cell, side, 0.0, 0.0, 0.0, 0.0, 0.0, {}, str(error).splitlines()[0])
+    said = f"failed: {row.failed}" if row.failed else f"{row.tokens_per_second:,.0f} tokens/s"
+    print(f"{name} {cell} {side}: {said}", file=sys.stderr, flush=True)
+    return row
+
+
 def main(
     device: Annotated[str, typer.Option(help="cuda, or cpu to see it run.")] = "cuda",
     shape: Annotated[
@@ -138,7 +153,10 @@ def main(
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
 ) -> None:
-    """Print each cell's tokens per second, utilisation, times and idle seconds, for every number of ranks."""
+    """Print each cell's tokens per second, utilisation, times and idle seconds, for every number of ranks.
+
+    Cells that fail are left out, with the reason in their place, and the exit code is 1.
+    """
     transformers.utils.logging.disable_progress_bar()
     names, cells = tuple(shape or ("1b", "8b")), tuple(cell or CELLS)
     require_known(names, SHAPES)
@@ -147,6 +165,16 @@ def main(
     rows: list[Row] = []
     try:
         check_device(device)
+        if device != "cpu" and not torch.cuda.is_available():
+            raise ConfigError(
+                f"device: {device}: torch {torch.__version__} is not built for this GPU's driver"
+            )
+        if out is not None:
+            try:
+                # Found out now, rather than when all is measured.
+                out.touch()
+            except OSError as error:
+                raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}") from error
         card = "a CPU" if device == "cpu" else torch.cuda.get_device_name(device)
         rate = matmul_rate(device)
         for name in names:
@@ -168,15 +196,23 @@ def main(
                             max_model_len=traffic.longest + 8,
                             max_num_seqs=128,
                         )
-                        rows.append(ours(name, each, traffic, config, rate))
-                    rows.append(plain(name, each, traffic, path, device, rate))
+                        measure = partial(ours, name, each, traffic, config, rate)
+                        rows.append(_attempt(name, each, f"P={ranks}", measure))
+                    measure = partial(plain, name, each, traffic, path, device, rate)
+                    rows.append(_attempt(name, each, "transformers", measure))
                     _release(device)
+                    if out is not None:
+                        _keep(out, rows, card, rate)
     except (ValueError, WaveppError) as error:
         raise SystemExit(f"error: {error}") from error
     _print(rows, card, rate)
-    if out is not None:
-        kept = {**vars(origin_now()), "card": card, "matmul_flops_per_second": rate}
-        out.write_text(json.dumps({**kept, "rows": [asdict(row) for row in rows]}, indent=1))
+    if any(row.failed for row in rows):
+        raise SystemExit(1)
+
+
+def _keep(out: Path, rows: Sequence[Row], card: str, rate: float) -> None:
+    kept = {**vars(origin_now()), "card": card, "matmul_flops_per_second": rate}
+    out.write_text(json.dumps({**kept, "rows": [asdict(row) for row in rows]}, indent=1))
 
 
 def _release(device: str) -> None:
@@ -194,10 +230,15 @@ def _print(rows: Sequence[Row], card: str, rate: float) -> None:
         numbers=["tok/s", "of P=1", "MFU", "reused", "p50 s", "p95 s", "idle s, most for"],
     )
     for row in rows:
+        if row.failed:
+            table.add_row(row.shape, row.cell, row.side, *[NOTHING] * 6, row.failed)
+            continue
         alone = next(
             (each for each in rows if (each.shape, each.cell, each.side) == (row.shape, row.cell, "P=1")),
             None,
         )
+        if alone is not None and alone.failed:
+            alone = None
         most = sorted(row.idle.items(), key=lambda each: -each[1])[:2]
         table.add_row(
             row.shape,

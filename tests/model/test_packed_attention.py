@@ -73,9 +73,9 @@ class Flash:
 
 
 def waves() -> list[tuple[torch.Tensor, list[Chunk]]]:
-    """Three prompts in chunks: alone at first, then with prefixes of other lengths beside one without."""
-    drawn = torch.randint(0, 300, (3, 16), generator=torch.Generator().manual_seed(1))
-    cuts = [[(0, 0, 5), (1, 0, 3)], [(0, 5, 9), (1, 3, 4), (2, 0, 11)], [(0, 9, 15), (1, 4, 12)]]
+    """Three prompts in chunks, with prefixes of several lengths beside none; two are longer than a window."""
+    drawn = torch.randint(0, 300, (3, 32), generator=torch.Generator().manual_seed(1))
+    cuts = [[(0, 0, 5), (1, 0, 3)], [(0, 5, 9), (1, 3, 4), (2, 0, 31)], [(0, 9, 32), (1, 4, 12)]]
     return [
         (
             torch.cat([drawn[n, start:end] for n, start, end in wave]),
@@ -95,7 +95,7 @@ def test_a_wave_gives_the_same_logits_by_one_call_a_layer(
     (stage,) = stages(tiny_model(family), (6,))
 
     def run() -> list[torch.Tensor]:
-        kv = stage.make_kv(12, 4)
+        kv = stage.make_kv(12, 8)
         return [stage.forward(tokens, chunks, kv).logits for tokens, chunks in waves()]
 
     wanted = run()
@@ -114,7 +114,7 @@ def test_it_needs_no_number_of_the_device(
     asked: list[Any] = []
     attend = attention.attend_packed
     monkeypatch.setattr(attention, "attend_packed", lambda *given: asked.append(given) or attend(*given))
-    kv = nowhere.stage.make_kv(12, 4)
+    kv = nowhere.stage.make_kv(12, 8)
     for tokens, chunks in waves():
         nowhere.brought.clear()
         nowhere.forward(tokens, chunks, kv)
