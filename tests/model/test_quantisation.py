@@ -106,6 +106,15 @@ def test_plain_checkpoints_are_taken_as_they_are() -> None:
         stored_weights(Scheme("fp8"), {"a.weight": entry("I8", 4, 8)})
 
 
+def test_a_zero_point_that_is_promised_is_missed() -> None:
+    weights = {"type": "int", "num_bits": 4, "group_size": 32, "symmetric": False}
+    scheme = scheme_of({"quantization_config": compressed("pack-quantized", weights)})
+    tensors = {"a.weight_packed": entry("I32", 4, 4), "a.weight_scale": entry("F32", 4, 1)}
+    assert stored_weights(scheme, tensors | {"a.weight_zero_point": entry("I32", 1, 1)})
+    with pytest.raises(ConfigError, match=r"^model: a\.weight_packed has no zero point beside it"):
+        stored_weights(scheme, tensors)
+
+
 @pytest.mark.parametrize("dtype", ["U8", "BF16", "I32"])
 @pytest.mark.parametrize("suffix", ["_scale", "_scale_inv"])
 def test_no_scale_is_left_out_for_what_its_weight_is_stored_as(dtype: str, suffix: str) -> None:

@@ -36,11 +36,13 @@ class Scheme:
         method: as ``quantization_config`` names it: ``fp8``, ``compressed-tensors`` or ``awq``.
         blocks: that a scale may be of; each weight has its scales in one of these ways.
         bits: of a number that is packed with others.
+        zeros: whether each weight has zero points; otherwise those that have some say so by having them.
     """
 
     method: str
     blocks: tuple[Block, ...] = (TENSOR, ROW)
     bits: int = 8
+    zeros: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def _named(said: Mapping[str, Any]) -> Scheme:
         bits = {int(each.get("num_bits", 8)) for each in weights if each.get("type") == "int"} or {8}
         if not unknown and len(bits) == 1 and bits <= _BITS:
             blocks = tuple(dict.fromkeys(map(_block_of, weights))) or (TENSOR, ROW)
-            return Scheme(method, blocks, bits.pop())
+            zeros = bool(weights) and all(each.get("symmetric", True) is False for each in weights)
+            return Scheme(method, blocks, bits.pop(), zeros)
         unknown = unknown or [f"{', '.join(formats)} with {' and '.join(map(str, sorted(bits)))} bits"]
         method = f"{method} in the format {unknown[0]}"
     elif method == "awq":
@@ -139,7 +142,8 @@ def stored_weights(
         tensors: the entries of all files' headers (``dtype``, ``shape``) by name.
 
     Raises:
-        ConfigError: a weight of narrow numbers has no scale, another one has, or a scale is no number; names ``model``.
+        ConfigError: a weight of narrow numbers has no scale, another one has, a scale is no number, or zero points are
+            missing; names ``model``.
     """
     found = {} if scheme is None else dict(_quantised(scheme, tensors))
     for weight in found.values():
@@ -147,6 +151,11 @@ def stored_weights(
         if scale and tensors[scale]["dtype"] not in _FACTORS[weight.form]:
             raise ConfigError(
                 f"model: {scale} is stored as {tensors[scale]['dtype']}, which no scale is; download the model again"
+            )
+        if scheme is not None and scheme.zeros and not _has_zeros(weight):
+            raise ConfigError(
+                f"model: {weight.parts[0]} has no zero point beside it, which quantization_config says it has "
+                "(symmetric is false); download the model again"
             )
     taken = {part for weight in found.values() for part in weight.parts}
     for name, entry in tensors.items():
@@ -181,6 +190,10 @@ def _quantised(
             if scale is not None:
                 zero = f"{name}_zero_point" if f"{name}_zero_point" in tensors else ""
                 yield name, StoredWeight("scaled", math.prod(shape), (name, scale, zero))
+
+
+def _has_zeros(weight: StoredWeight) -> bool:
+    return any(part.endswith(("_zero_point", "qzeros")) for part in weight.parts)
 
 
 def _scale_of(name: str, tensors: Mapping[str, Mapping[str, Any]]) -> str | None:
