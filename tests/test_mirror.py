@@ -87,6 +87,9 @@ SEVERAL_MODULES = {
         ),
     ),
     "model/test_packing.py": Together("any packing over any division of the layers"),
+    "model/test_packed_evictions.py": Together(
+        "packings, evictions and chunks of every family drawn together"
+    ),
     "runtime/client/test_engine.py": Together(
         "an engine and its rank processes",
         (

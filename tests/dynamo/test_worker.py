@@ -13,7 +13,6 @@ from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.errors import EngineDead, HandoffError
 from wavepp_worker.liveness.stop_times import stop_variables
-from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -194,28 +193,6 @@ def test_controls(kind: str, text_model: Path) -> None:
         refused = await worker.engine_control("other", {})
         assert refused["status"] == "error"
         assert refused["message"].startswith("there is no control 'other'; these are: audit, ")
-        if kind != "decode":
-            cleared = await worker.engine_control("clear_kv_blocks", {})
-            assert cleared == {
-                "status": "ok",
-                "ranks": [{"rank": 0, "device": 3, "host": 0, "disk": 0, "held": 1}],
-            }
-            assert await worker.engine_control("dump_state", {}) == {"status": "ok", "live": 0}
-            begun = await worker.engine_control("start_profile", {"seconds": 3, "path": "/tmp/p.json"})
-            assert begun == {"status": "ok", "path": "/tmp/p.json", "seconds": 3.0}
-            assert (await worker.engine_control("stop_profile", {}))["slices"] == 7
-            for body, sentence in (
-                ({"seconds": 301}, "seconds=301 should be a number of seconds from 0 to 300"),
-                ({"path": 3}, "path=3 should be a text"),
-                (
-                    {"to": "x"},
-                    "to: unknown; start_profile takes seconds, how long at most and path, of a new file on",
-                ),
-            ):
-                assert (await worker.engine_control("start_profile", body))["message"].startswith(sentence)
-            assert (await worker.engine_control("clear_kv_blocks", {"all": 1}))["message"] == (
-                "all: unknown; clear_kv_blocks takes nothing"
-            )
         handler = worker._handler if kind != "agg" else worker._prefill
 
         def leak(timeout: float = 30.0) -> None:
@@ -297,54 +274,6 @@ def test_an_answer_that_cannot_be_put_into_words_fails_alone(
         handler = worker._handler if which == "decode" else worker._decode
         assert handler.engine.aborted["r"].is_set(), "nobody wants the rest"
         assert reasons(await collect(worker, prompt(which, room=2), Context("s"))) == ["length"]
-
-    run(check())
-
-
-@pytest.mark.parametrize("which", ["prefill", "agg"])
-def test_a_replica_says_why_a_request_waits_under_all_of_its_names(which: str, text_model: Path) -> None:
-    async def check() -> None:
-        worker = await started(which, text_model)
-        handler = worker._handler if which == "prefill" else worker._prefill
-        request_id = "d6415c17-e214-4dfe-a63c-97c89e84501e"
-        asked: list[str | None] = []
-
-        def why(name: str | None = None) -> list[Whereabouts]:
-            asked.append(name)
-            known = name in (None, request_id)
-            return [Whereabouts(request_id=request_id, state="queued", sentence="waits")] if known else []
-
-        handler.engine.why = why
-        for body in ({}, {"request_id": request_id}, {"request_id": f"chatcmpl-{request_id}"}):
-            answer = await worker.engine_control("why", body)
-            assert answer["status"] == "ok"
-            [found] = answer["requests"]
-            assert (found["request_id"], found["state"], found["sentence"]) == (request_id, "queued", "waits")
-        assert asked == [None, request_id, f"chatcmpl-{request_id}", request_id]
-        handler.engine.why = lambda name: []
-        await collect(worker, prompt(which), Context("ended"))
-        [over] = (await worker.engine_control("why", {"request_id": "ended"}))["requests"]
-        assert over["state"] == "over"
-        [unknown] = (await worker.engine_control("why", {"request_id": "never"}))["requests"]
-        assert unknown["state"] == "unknown"
-        assert await worker.engine_control("why", {"request_id": 7}) == {
-            "status": "error",
-            "message": "request_id=7 should be a text",
-        }
-
-        assert await worker.engine_control("why", {"id": "a"}) == {
-            "status": "error",
-            "message": "id: unknown; why takes request_id, or nothing",
-        }
-
-        def dead(name: str) -> list[Whereabouts]:
-            raise EngineDead("rank 1 died")
-
-        handler.engine.why = dead
-        assert await worker.engine_control("why", {"request_id": "a"}) == {
-            "status": "error",
-            "message": "EngineDead: rank 1 died",
-        }
 
     run(check())
 
