@@ -150,15 +150,6 @@ def test_what_others_have_compiled_keeps_no_answer_waiting(
     assert all(other.result(WAIT_SECONDS) for other in others)
 
 
-def test_who_waits_for_a_turn_when_the_threads_stop_hears_of_it(threads: ThreadPoolExecutor) -> None:
-    turns, go = GuideTurns(threads), threading.Event()
-    running, waiting = turns.submit(0.0, lambda: bytes(go.wait(WAIT_SECONDS))), turns.submit(0.0, bytes)
-    turns.close()
-    assert waiting.cancelled()
-    go.set()
-    assert running.result(WAIT_SECONDS)
-
-
 def test_stacks_are_deeper_than_where_a_grammar_is_judged(guides: Guides) -> None:
     before = threading.stack_size()
     guides.guide(Grammar("regex", "a")).result(WAIT_SECONDS)
