@@ -93,6 +93,7 @@ def main(
     ] = None,
     order: Annotated[list[str] | None, typer.Option(help="fcfs or prefix, or both; default: auto.")] = None,
     kv_tokens: Annotated[list[int] | None, typer.Option(help="Tokens of KV of each rank.")] = None,
+    charge: Annotated[float, typer.Option(help="What the host's CPU time counts; 0 repeats exactly.")] = 1.0,
     timeline: Annotated[
         Path | None, typer.Option(help="Write a Chrome trace of the last run, for ui.perfetto.dev.")
     ] = None,
@@ -111,7 +112,7 @@ def main(
         rates = [rate_for_load(asked, each / 100, cost, WAVE_TOKENS) for each in load] if load else [rate]
         for each in rates:
             title = trace.name if trace else f"generated trace '{generate}', seed {seed},"
-            _replay_policies(title, asked, name, each, policies, kv_tokens, order, timeline)
+            _replay_policies(title, asked, name, each, policies, kv_tokens, order, charge, timeline)
 
 
 def _replay_policies(
@@ -122,6 +123,7 @@ def _replay_policies(
     policies: list[str],
     kv_tokens: list[int] | None,
     order: list[str] | None,
+    charge: float,
     timeline: Path | None,
 ) -> None:
     offered = rate * 1000 * len(asked) / max(1, asked[-1].timestamp - asked[0].timestamp)
@@ -144,7 +146,7 @@ def _replay_policies(
         with tempfile.TemporaryDirectory() as directory:
             model_dir = write_model_dir(model, 1.0, Path(directory))
             config = boot_config(model, name, model_dir, pool, order=which)
-            replica = Replica(config, timeline=timeline is not None)
+            replica = Replica(config, charge=charge, timeline=timeline is not None)
         begun = replica.events.now
         served = replay(replica, asked, rate)
         seconds = replica.events.now - begun
