@@ -53,8 +53,9 @@ def test_a_prompt_without_a_full_block_has_no_branches() -> None:
     assert branches(BlockKeys(), 0, [waiting("abc")], 0) == ()
 
 
-def test_who_asks_the_same_again_can_resume_before_its_last_token() -> None:
-    """Of a prompt of whole blocks that is one block before its end."""
-    assert branches(blocks("abcdef"), 0, [], 5) == (5,)
-    assert branches(blocks("abcdef"), 5, [], 5) == ()
+def test_who_asks_the_same_again_and_who_goes_on_from_a_prompt_of_whole_blocks_resume_at_different_ends() -> (
+    None
+):
+    assert branches(blocks("abcdef"), 0, [], 5) == (5, 6)
+    assert branches(blocks("abcdef"), 5, [], 5) == (6,)
     assert branches(blocks("abcdef"), 0, [waiting("abcdefgh")], 5) == (6, 5)

@@ -159,12 +159,12 @@ def test_ranks_hear_where_those_that_wait_will_leave_a_prompt_also_when_it_goes_
         queue.arrive(f"r{number}", 12, 0.0, BlockKeys.of(keys_of(tokens)))
     candidates = (Admit("r0", 2), *(Admit(name, 0) for name in ("r1", "r2", "r3")))
     queue.apply(RoundOutcome(candidates=candidates), 0.0)
-    assert queue.work(0.0).prepare == (Admit("r0", 2, branches=(8, 4, 10)),)
+    assert queue.work(0.0).prepare == (Admit("r0", 2, branches=(8, 4, 10, 12)),)
     queue.apply(RoundOutcome(lower=(Admit("r0", 0),)), 0.0)
-    assert queue.work(0.0).reconcile == (Admit("r0", 0, branches=(8, 4, 10)),)
+    assert queue.work(0.0).reconcile == (Admit("r0", 0, branches=(8, 4, 10, 12)),)
     queue.apply(RoundOutcome(admitted=(Admit("r0", 0),)), 0.0)
     assert queue.work(0.0).prepare == tuple(
-        Admit(name, end, "r0", branches=(10,)) for name, end in (("r1", 8), ("r2", 8), ("r3", 4))
+        Admit(name, end, "r0", branches=(10, 12)) for name, end in (("r1", 8), ("r2", 8), ("r3", 4))
     )
     queue.check()
 
@@ -204,14 +204,14 @@ def test_where_it_is_not_known_whether_a_writer_leaves_a_snapshot_one_request_fi
         return queue.work(0.0, cache=cache).prepare
 
     arrive("w")
-    assert prepared() == (Admit("w", 0, branches=(10,)),)
+    assert prepared() == (Admit("w", 0, branches=(10, 12)),)
     queue.apply(RoundOutcome(admitted=(Admit("w", 0),)), 0.0)
     arrive("a", "b", "c")
-    assert prepared() == (Admit("a", 8, "w", branches=(10,)),)
+    assert prepared() == (Admit("a", 8, "w", branches=(10, 12)),)
     queue.apply(RoundOutcome(lower=(Admit("a", 0),)), 0.0)
-    assert queue.work(0.0, cache=cache).reconcile == (Admit("a", 0, branches=(8, 10)),)
-    queue.apply(RoundOutcome(admitted=(Admit("a", 0, branches=(8, 10)),)), 0.0)
-    assert prepared() == (Admit("b", 8, "a", branches=(10,)), Admit("c", 8, "a", branches=(10,)))
+    assert queue.work(0.0, cache=cache).reconcile == (Admit("a", 0, branches=(8, 10, 12)),)
+    queue.apply(RoundOutcome(admitted=(Admit("a", 0, branches=(8, 10, 12)),)), 0.0)
+    assert prepared() == (Admit("b", 8, "a", branches=(10, 12)), Admit("c", 8, "a", branches=(10, 12)))
     queue.check()
 
 
@@ -221,8 +221,8 @@ def test_requests_without_a_writer_wait_for_nobody_to_find_out() -> None:
         queue.arrive(name, 12, 0.0, BlockKeys.of(keys_of([*name.encode() * 12])))
     queue.apply(RoundOutcome(candidates=(Admit("a", 0), Admit("b", 0))), 0.0)
     assert queue.work(0.0, cache=Snapshots()).prepare == (
-        Admit("a", 0, branches=(10,)),
-        Admit("b", 0, branches=(10,)),
+        Admit("a", 0, branches=(10, 12)),
+        Admit("b", 0, branches=(10, 12)),
     )
 
 

@@ -52,12 +52,16 @@ def test_whose_next_block_another_is_prepared_to_compute_waits_for_it(sharing: S
 
 def test_only_so_many_of_those_that_wait_are_looked_at_for_branches(sharing: Sharing) -> None:
     others = [waiting("abx")] * MAX_BRANCHES_FROM
-    assert sharing.branches(waiting("abcde"), 0, [*others, waiting("abcx")]) == (2 * BLOCK, 4 * BLOCK)
+    assert sharing.branches(waiting("abcde"), 0, [*others, waiting("abcx")]) == (
+        2 * BLOCK,
+        4 * BLOCK,
+        5 * BLOCK,
+    )
     assert sharing.branches(waiting("abcde"), 0, [waiting("abcx"), *others])[1] == 3 * BLOCK
 
 
 def test_a_prompt_leaves_what_is_needed_where_an_earlier_one_parted(sharing: Sharing) -> None:
-    assert sharing.branches(waiting("abcde"), 0, [], 2 * BLOCK) == (2 * BLOCK, 4 * BLOCK)
+    assert sharing.branches(waiting("abcde"), 0, [], 2 * BLOCK) == (2 * BLOCK, 4 * BLOCK, 5 * BLOCK)
 
 
 def test_one_finds_out_for_all_whether_a_writer_leaves_what_resuming_needs(sharing: Sharing) -> None:

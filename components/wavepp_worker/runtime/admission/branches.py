@@ -15,8 +15,9 @@ def branches(
 ) -> tuple[int, ...]:
     """The endpoints (blocks) at which others would resume, if a request with these keys computes from ``start`` on.
 
-    Those that most of them want come first, the further one before the nearer; last comes the furthest that the same
-    prompt could resume at itself: a conversation's next turn begins with it, and so does who asks the same again.
+    Those that most of them want come first, the further one before the nearer. Last come the furthest that the same
+    prompt could resume at itself, for who asks the same again, and its end, for a conversation's next turn: in a prompt
+    of whole blocks that is one block more, else the same.
 
     Args:
         reusable: most blocks of the prompt that the same prompt could reuse: its last token is always computed.
@@ -35,4 +36,7 @@ def branches(
         wanted[seen] += 1
     if start < reusable:
         wanted[reusable] += 0
-    return tuple(sorted(wanted, key=lambda end: (-wanted[end], -end)))
+    ends = sorted(wanted, key=lambda end: (-wanted[end], -end))
+    if start < len(keys) and len(keys) not in wanted:
+        ends.append(len(keys))
+    return tuple(ends)
