@@ -347,7 +347,7 @@ def test_answers_are_right_again_after_the_server_was_away(planes: Planes, refer
     assert ("FATAL: Dynamo ended its runtime" in graph.running.log()) == planes.fatal
     graph.running.wait_for(lambda: all(entry["ready"] for entry in graph.running.state()["processes"]), 60)
     if planes.fatal:
-        # What ended while etcd was away could not end its lease: of 30 s with Dynamo 1.6, anew from etcd's own start on.
+        # What ended while etcd was away could not end its lease: of 30 s with Dynamo 1.6, from etcd's start on.
         graph.running.wait_for(lambda: not before & set(planes.etcd.keys("v1/instances/")), 60)
     # Until the frontend has forgotten workers of before, it may still choose one for a prompt that nobody has; what is
     # asked again then finds what the first attempt has prefilled.
