@@ -233,12 +233,10 @@ def _print(rows: Sequence[Row], card: str, rate: float) -> None:
         if row.failed:
             table.add_row(row.shape, row.cell, row.side, *[NOTHING] * 6, row.failed)
             continue
+        wanted = (row.shape, row.cell, "P=1", "")
         alone = next(
-            (each for each in rows if (each.shape, each.cell, each.side) == (row.shape, row.cell, "P=1")),
-            None,
+            (each for each in rows if (each.shape, each.cell, each.side, each.failed) == wanted), None
         )
-        if alone is not None and alone.failed:
-            alone = None
         most = sorted(row.idle.items(), key=lambda each: -each[1])[:2]
         table.add_row(
             row.shape,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def prompt() -> Callable[..., np.ndarray]:
         return np.random.default_rng([length, seed]).integers(0, 297, length).astype(np.uint32)
 
     return make
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """One thread."""
+    with ThreadPoolExecutor(1) as threads:
+        yield threads
 
 
 @pytest.fixture(scope="session")

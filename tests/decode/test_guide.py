@@ -31,12 +31,6 @@ def guides(tiny_llama: Path) -> Iterator[Guides]:
     guides.close()
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
-
-
 def test_two_answers_to_one_grammar_go_their_own_ways(
     guides: Guides, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,19 +1,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from wavepp_worker.decode.guide_turns import GuideTurns
 
 from tests.support.waiting import WAIT_SECONDS
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as threads:
-        yield threads
 
 
 def test_who_has_taken_least_comes_first_and_equals_in_order(threads: ThreadPoolExecutor) -> None:

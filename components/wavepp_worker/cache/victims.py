@@ -43,28 +43,29 @@ class VictimQueue:
 
     def take(self) -> Node | None:
         """The next victim, removed from the queue; None if there is none."""
-        while self._heap:
-            _, _, _, last_used, node = heapq.heappop(self._heap)
-            if self._current(last_used, node):
-                return node
-        return None
+        node = self._next()
+        if node is not None:
+            heapq.heappop(self._heap)
+        return node
 
     def take_spent(self) -> Node | None:
         """The next victim, removed from the queue, if it is ``spent``: those come first."""
-        while self._heap:
-            _, _, _, last_used, node = self._heap[0]
-            current = self._current(last_used, node)
-            if current and not node.spent:
-                return None
-            heapq.heappop(self._heap)
-            if current:
-                return node
-        return None
+        node = self._next()
+        return self.take() if node is not None and node.spent else None
 
     def missing(self, nodes: Iterable[Node]) -> list[Node]:
         """Those of ``nodes`` that ``take`` would never return. For audits."""
         known = {id(node) for _, _, _, last_used, node in self._heap if self._current(last_used, node)}
         return [node for node in nodes if id(node) not in known]
+
+    def _next(self) -> Node | None:
+        """The next victim, which stays in the queue; what no longer counts before it does not."""
+        while self._heap:
+            _, _, _, last_used, node = self._heap[0]
+            if self._current(last_used, node):
+                return node
+            heapq.heappop(self._heap)
+        return None
 
     def _current(self, last_used: int, node: Node) -> bool:
         return (

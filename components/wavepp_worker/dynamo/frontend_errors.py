@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from http import HTTPStatus
+from typing import Any
 
 _EVENT = re.compile(rb'^data: ?(\{"error":.*\})\r?$', re.MULTILINE)
 
@@ -12,12 +13,10 @@ _EVENT = re.compile(rb'^data: ?(\{"error":.*\})\r?$', re.MULTILINE)
 def failure_in(events: bytes) -> re.Match[bytes] | None:
     """The event that says that the frontend or a worker failed, not that the request is wrong; its group 1 is JSON."""
     found = _EVENT.search(events)
-    if found is None:
+    error = _error(found)
+    if error is None:
         return None
-    try:
-        code = json.loads(found[1])["error"].get("code")
-    except (ValueError, AttributeError):
-        return None
+    code = error.get("code")
     return found if not isinstance(code, int) or code >= 500 else None
 
 
@@ -26,12 +25,9 @@ def refusal(events: bytes) -> HTTPStatus | None:
 
     Dynamo 1.6 begins a stream some milliseconds after it was asked, and a worker may refuse later.
     """
-    found = _EVENT.match(events)
-    if found is None:
-        return None
     try:
-        status = HTTPStatus(json.loads(found[1])["error"]["code"])
-    except (ValueError, TypeError, KeyError):
+        status = HTTPStatus((_error(_EVENT.match(events)) or {}).get("code", 0))
+    except ValueError:
         return None
     return status if 400 <= status < 500 else None
 
@@ -51,3 +47,12 @@ def message(body: bytes) -> str:
         return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, AttributeError, KeyError):
         return body.decode(errors="replace").strip()[:300] or "the request failed"
+
+
+def _error(event: re.Match[bytes] | None) -> dict[str, Any] | None:
+    """What an event says of the error; None if there is none, or nothing more than a text."""
+    try:
+        error = None if event is None else json.loads(event[1])["error"]
+    except ValueError:
+        return None
+    return error if isinstance(error, dict) else None

@@ -110,8 +110,8 @@ def sample(
     """
     logits = logits.detach().float().cpu()
     # The largest of some numbers is not a number if one of them is not.
-    best = _largest(logits) if len(logits) else 0
-    if not len(logits) or not float(logits[best]) < math.inf:
+    best = _largest(logits) if len(logits) else None
+    if best is None or not float(logits[best]) < math.inf:
         raise WaveppError("the model's logits are not numbers; its weights or dtype do not suit")
     scores = _penalised(_biased(logits, params.logit_bias), params, prompt, generated)
     if banned:

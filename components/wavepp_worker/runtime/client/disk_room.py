@@ -11,11 +11,10 @@ from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.dtype_choice import dtype_name
-from wavepp_worker.model.layer_cache import LayerCache, token_bytes, window_bytes
+from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.model_shape import ModelShape
-from wavepp_worker.model.window_pool import tier_bytes
 from wavepp_worker.runtime.client.config_checks import existing, transport_of
-from wavepp_worker.runtime.client.kv_pools import tier_blocks
+from wavepp_worker.runtime.client.kv_pools import tier_blocks, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -80,8 +79,7 @@ def _bytes_of(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) ->
     windows = transport_of(config) != "nixl"
 
     def of(part: Sequence[LayerCache], count: int) -> int:
-        sizes = window_bytes(part, dtype) if windows else {}
-        return tier_bytes(token_bytes(part, dtype), sizes, count, config.block_size)
+        return tier_bytes_of(config, part, dtype, count, windows)
 
     if config.partition is not None:
         ends = list(accumulate(config.partition))

@@ -17,9 +17,9 @@ from wavepp_worker.model.lora import adapter_numbers
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
-from wavepp_worker.model.window_pool import pool_bounds, tier_bytes, window_pool
+from wavepp_worker.model.window_pool import pool_bounds, window_pool
 from wavepp_worker.runtime.client.config_checks import transport_of
-from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval
+from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -66,7 +66,8 @@ def engine_shares(config: EngineConfig, shape: ModelShape, bound: int = 0) -> li
         snapshots = -(-a_state // interval)
         tokens = per_rank(config, "kv_tokens")[rank] if fraction is None else None
         a_token, held = _most_kept(config, parts, dtype, tokens, windows, bound)
-        tier = max(_tier_bytes(config, part, dtype, tiers[rank], windows) for part in parts)
+        blocks = tiers[rank] // config.block_size
+        tier = max(tier_bytes_of(config, part, dtype, blocks, windows) for part in parts)
         shares.append(
             Share(
                 device=_device(config.device, rank),
@@ -142,14 +143,6 @@ def _most_kept(
         spared, held = _windows(config, window_bytes(part, dtype), tokens, bound) if windows else (0, 0)
         each.append((token_bytes(part, dtype) - spared, held))
     return max(growing for growing, _ in each), max(held for _, held in each)
-
-
-def _tier_bytes(
-    config: EngineConfig, part: Sequence[LayerCache], dtype: str, tokens: int, windows: bool
-) -> int:
-    """Bytes of a tier of these layers below the device, without states."""
-    sizes = window_bytes(part, dtype) if windows else {}
-    return tier_bytes(token_bytes(part, dtype), sizes, tokens // config.block_size, config.block_size)
 
 
 def _windows(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.model.context_limit import within_context
+from wavepp_worker.model.layer_cache import LayerCache, token_bytes, window_bytes
+from wavepp_worker.model.window_pool import tier_bytes
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 SNAPSHOT_TOKENS = 1024
@@ -46,6 +50,17 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
             f"disk tier; set disk_kv_tokens to at least {config.block_size}, or leave disk_path out"
         )
     return list(zip(*tiers, strict=True))
+
+
+def tier_bytes_of(
+    config: EngineConfig, layers: Sequence[LayerCache], dtype: str, blocks: int, windows: bool
+) -> int:
+    """Bytes of these layers in a tier of so many blocks below the device, without states.
+
+    ``windows``: whether layers with a window have a smaller tier; else they have one like the others'.
+    """
+    sizes = window_bytes(layers, dtype) if windows else {}
+    return tier_bytes(token_bytes(layers, dtype), sizes, blocks, config.block_size)
 
 
 def snapshot_interval(config: EngineConfig) -> int:
