@@ -95,6 +95,7 @@ def test_that_the_machine_is_busy_is_not_held_against_a_grammar(
     process = judge._process
     assert process is not None
     os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     monkeypatch.setattr(grammar_judge, "LONGEST_SECONDS", 0.1)
     with pytest.raises(RequestFailed, match="as this machine is busy; ask again"):
         judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
