@@ -55,7 +55,9 @@ def asked(url: str, worker: subprocess.Popen[bytes], log: Path) -> dict[str, obj
     raise AssertionError(f"no answer; the log:\n{log.read_text()}")
 
 
-@pytest.mark.parametrize("mode", FOREIGN)
+@pytest.mark.parametrize(
+    "mode", ["agg", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("prefill", "decode"))]
+)
 def test_each_role_starts_and_stops(mode: str, tiny_llama: Path, tmp_path: Path) -> None:
     log, port = tmp_path / "log", free_port()
     broker = Broker(f"ipc://{tmp_path}/in", f"ipc://{tmp_path}/out")

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
+from tests.e2e.conftest import POISON
 from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
-
-
-POISON = 290
-"""A token after which the model's logits are no numbers; no other prompt here has it, and no answer."""
-
-
-@pytest.fixture(scope="module")
-def graph(
-    start: Callable[..., ServedGraph], ascii_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> ServedGraph:
-    model = tmp_path_factory.mktemp("poisoned") / "tiny-ascii"
-    shutil.copytree(ascii_model, model)
-    weights = load_file(model / "model.safetensors")
-    weights["model.embed_tokens.weight"][POISON] = torch.nan
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    return start("graphs:agg_wavepp", f"--Common.model={model}", "--Common.dtype=float32", "--Worker.pp=2")
 
 
 BAD = [
@@ -50,8 +30,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "complaint"), BAD)
-def test_a_bad_request_is_refused_with_a_sentence(graph: ServedGraph, body: dict, complaint: str) -> None:
-    answer = graph.post("/v1/completions", max_tokens=2, **body)
+def test_a_bad_request_is_refused_with_a_sentence(agg: ServedGraph, body: dict, complaint: str) -> None:
+    answer = agg.post("/v1/completions", max_tokens=2, **body)
     assert 400 <= answer.status_code < 500, answer.text
     assert complaint in answer.text
 
@@ -68,7 +48,7 @@ COUNTED_NOW = (
 )
 
 
-def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: ServedGraph) -> None:
+def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(agg: ServedGraph) -> None:
     """S36, S37, S66: clients that leave during prefill, hand-off or decode included; no count stays up."""
     seed = random.randrange(2**32)
     draw = random.Random(seed)
@@ -77,13 +57,13 @@ def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: Se
     def one(number: int) -> int:
         local = random.Random(seed + number)
         if local.random() < 0.3:
-            return graph.post("/v1/completions", max_tokens=2, **local.choice(BAD)[0]).status_code
+            return agg.post("/v1/completions", max_tokens=2, **local.choice(BAD)[0]).status_code
         prompt = shared[: local.randrange(1, 400)] + [local.randrange(256) for _ in range(30)]
         patience = local.choice((0.01, 0.05, 0.3, 60, 60))
-        body = {"model": graph.running.model, "prompt": prompt, "max_tokens": local.randrange(1, 20)}
+        body = {"model": agg.running.model, "prompt": prompt, "max_tokens": local.randrange(1, 20)}
         try:
             return httpx.post(
-                f"{graph.running.base_url}/v1/completions", json=body, timeout=patience
+                f"{agg.running.base_url}/v1/completions", json=body, timeout=patience
             ).status_code
         except httpx.TimeoutException:
             return 0
@@ -92,32 +72,32 @@ def test_a_storm_of_good_bad_and_abandoned_requests_leaves_clean_books(graph: Se
         codes = list(pool.map(one, range(200)))
     assert {code for code in codes if code >= 500} == set(), f"seed {seed}: {codes}"
     assert codes.count(200) > 30, f"seed {seed}: {codes}"
-    graph.audit()
-    (worker,) = graph.workers("Worker")
+    agg.audit()
+    (worker,) = agg.workers("Worker")
     deadline = time.monotonic() + 10
-    while up := {name: now for name in COUNTED_NOW if (now := graph.metric(worker, name))}:
+    while up := {name: now for name in COUNTED_NOW if (now := agg.metric(worker, name))}:
         assert time.monotonic() < deadline, f"seed {seed}: still up {up}"
         time.sleep(0.1)
 
 
-def test_a_prompt_that_cannot_be_sampled_fails_alone_and_no_worker_with_it(graph: ServedGraph) -> None:
+def test_a_prompt_that_cannot_be_sampled_fails_alone_and_no_worker_with_it(agg: ServedGraph) -> None:
     """It ended the last rank, and a retry the next replica's."""
     bodies = [{"prompt": [7, 8, 9, POISON if number % 2 else 10, number]} for number in range(8)]
     bodies += [{**body, "temperature": 1, "top_p": 1e-40, "logprobs": 5} for body in bodies]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda body: graph.post("/v1/completions", max_tokens=8, **body), bodies))
+        answers = list(pool.map(lambda body: agg.post("/v1/completions", max_tokens=8, **body), bodies))
     codes = [answer.status_code for answer in answers]
     assert codes == [200, 500] * 8, [answer.text for answer in answers]
-    assert [worker["restarts"] for worker in graph.workers("Worker")] == [0]
-    graph.audit()
+    assert [worker["restarts"] for worker in agg.workers("Worker")] == [0]
+    agg.audit()
 
 
-def test_s38_an_id_chosen_twice_hurts_nobody(graph: ServedGraph) -> None:
+def test_s38_an_id_chosen_twice_hurts_nobody(agg: ServedGraph) -> None:
     chosen = {"x-dynamo-request-id": str(uuid.uuid4())}
-    body = {"model": graph.running.model, "prompt": [1, 2, 3], "max_tokens": 300, "ignore_eos": True}
+    body = {"model": agg.running.model, "prompt": [1, 2, 3], "max_tokens": 300, "ignore_eos": True}
 
     def ask(headers: dict[str, str]) -> httpx.Response:
-        return graph.http.post("/v1/completions", json={**body, "temperature": 0}, headers=headers)
+        return agg.http.post("/v1/completions", json={**body, "temperature": 0}, headers=headers)
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(ask, [chosen] * 4))
@@ -128,4 +108,4 @@ def test_s38_an_id_chosen_twice_hurts_nobody(graph: ServedGraph) -> None:
     assert all("is in use" in answer.json()["message"] for answer in refused)
     assert set(texts) == {ask({}).json()["choices"][0]["text"]}, "whole, and right"
     assert ask(chosen).status_code == 200
-    graph.audit()
+    agg.audit()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,21 +18,10 @@ CALL = f"<tool_call>{json.dumps({'name': 'weather', 'arguments': ARGUMENTS})}</t
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-@pytest.fixture(scope="module")
-def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
-    return start(
-        "graphs:agg_wavepp",
-        f"--Common.model={ascii_model}",
-        "--Common.dtype=float32",
-        "--Worker.dyn_tool_call_parser=hermes",
-        "--Worker.dyn_reasoning_parser=deepseek_r1",
-    )
-
-
-def say(graph: ServedGraph, **body: Any) -> dict[str, Any]:
+def say(agg: ServedGraph, **body: Any) -> dict[str, Any]:
     """What a client gets of an answer."""
     messages = [{"role": "user", "content": "hello"}]
-    answer = graph.post(CHAT, messages=messages, **{"max_tokens": 300, **body})
+    answer = agg.post(CHAT, messages=messages, **{"max_tokens": 300, **body})
     assert answer.status_code == 200, answer.text
     if not body.get("stream"):
         (choice,) = answer.json()["choices"]
@@ -51,9 +38,9 @@ def say(graph: ServedGraph, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_and_tool_calls_are_found_in_what_the_model_says(graph: ServedGraph, stream: bool) -> None:
+def test_reasoning_and_tool_calls_are_found_in_what_the_model_says(agg: ServedGraph, stream: bool) -> None:
     """To this parser an answer is reasoning until it says that this ends."""
-    said = say(graph, guided_choice=[f"how warm is it</think>Let me see. {CALL}"], tools=TOOLS, stream=stream)
+    said = say(agg, guided_choice=[f"how warm is it</think>Let me see. {CALL}"], tools=TOOLS, stream=stream)
     assert said["reasoning_content"] == "how warm is it"
     assert (said["content"] or "").strip() == "Let me see."
     (call,) = said["tool_calls"]
@@ -63,13 +50,13 @@ def test_reasoning_and_tool_calls_are_found_in_what_the_model_says(graph: Served
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_without_a_call_has_none(graph: ServedGraph, stream: bool) -> None:
-    said = say(graph, guided_choice=["hm</think>It is 20 degrees."], tools=TOOLS, stream=stream)
+def test_an_answer_without_a_call_has_none(agg: ServedGraph, stream: bool) -> None:
+    said = say(agg, guided_choice=["hm</think>It is 20 degrees."], tools=TOOLS, stream=stream)
     assert (said["reasoning_content"], said["content"]) == ("hm", "It is 20 degrees.")
     assert not said.get("tool_calls")
     assert said["finish_reason"] == "stop"
 
 
-def test_a_model_that_does_not_stop_reasoning_says_nothing_else(graph: ServedGraph) -> None:
-    said = say(graph, max_tokens=9)
+def test_a_model_that_does_not_stop_reasoning_says_nothing_else(agg: ServedGraph) -> None:
+    said = say(agg, max_tokens=9)
     assert (len(said["reasoning_content"]), said["content"], said["finish_reason"]) == (9, None, "length")

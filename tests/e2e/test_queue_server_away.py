@@ -24,6 +24,7 @@ def prompt(seed: int) -> list[int]:
     return [draw.randrange(256) for _ in range(300)]
 
 
+@pytest.mark.soak
 def test_a_graph_with_a_queue_starts_and_starts_again_without_its_server(
     ascii_model: Path, reference: Reference, tmp_path: Path
 ) -> None:

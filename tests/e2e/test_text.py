@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.lora_adapters import make_adapter, merge
-from tests.support.rank_pids import ranks_of
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
@@ -34,7 +33,10 @@ def adapters(ascii_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 @pytest.fixture(
     scope="module",
     params=[
-        ("--PrefillWorker.pp=2", "--PrefillWorker.max_num_batched_tokens=512", "--Common.block_size=16"),
+        pytest.param(
+            ("--PrefillWorker.pp=2", "--PrefillWorker.max_num_batched_tokens=512", "--Common.block_size=16"),
+            marks=pytest.mark.soak,
+        ),
         (
             "--PrefillWorker.pp=4",
             "--PrefillWorker.max_num_batched_tokens=61",
@@ -146,8 +148,6 @@ def test_each_adapter_is_a_model_with_answers_and_a_cache_of_its_own(
     adapters: dict[str, Path],
     tmp_path: Path,
 ) -> None:
-    if len(ranks_of(graph.workers("PrefillWorker")[0]["pid"])) > 2:
-        pytest.skip("more ranks are no different for the frontend")
     merged = {name: Reference(merge(tmp_path / name, ascii_model, path)) for name, path in adapters.items()}
     models = {graph.running.model: reference, **merged}
 

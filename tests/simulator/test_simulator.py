@@ -11,15 +11,15 @@ from tests.simulator.told import Told
 
 
 @pytest.mark.timeout(600)
-def test_thousands_of_schedules_keep_every_promise() -> None:
+def test_many_schedules_keep_every_promise() -> None:
     """Promises 1 to 12 and 14; S01 to S15, S21 to S33: aborts, noise, unequal pools, stalls, evictions, delays."""
-    for result in first_failure(0, 2_000, None, "wave", "lease"):
+    for result in first_failure(0, 800, None, "wave", "lease"):
         assert result is None, f"python -m tests.simulator --seed {result[0]}: {result[1]}"
 
 
 @pytest.mark.parametrize(("admission", "ownership"), [("wave", "none"), ("lockstep", "none")])
 def test_the_baselines_keep_them_too(admission: str, ownership: str) -> None:
-    assert failure((0, 300, None, admission, ownership)) is None
+    assert failure((0, 150, None, admission, ownership)) is None
 
 
 @pytest.mark.parametrize("seed", [3176, 3763])
@@ -29,7 +29,7 @@ def test_in_lockstep_who_fails_on_different_ranks_does_not_fail_for_ever(seed: i
 
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_s01_s09_an_abort_storm_over_an_odd_number_of_ranks(ranks: int) -> None:
-    assert failure((20_000, 200, ranks, "wave", "lease")) is None
+    assert failure((20_000, 120, ranks, "wave", "lease")) is None
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])

@@ -152,12 +152,12 @@ def test_a_storm_of_aborts_leaves_survivors_right_and_books_clean(
     assert len(report["ranks"]) == engine.config.pp
 
 
-def test_a_thousand_random_good_and_bad_requests_leak_nothing(engine: PrefillEngine) -> None:
+def test_hundreds_of_random_good_and_bad_requests_leak_nothing(engine: PrefillEngine) -> None:
     seed = random.randrange(2**32)
     maker = PromptMaker(seed)
     good: list[Future[PrefillResult]] = []
     refused = bad = 0
-    for index in range(1000):
+    for index in range(400):
         prompt = maker.prompt(shared=0.8, longest=8)
         kind = maker.random.random()
         sampling = SamplingParams()
@@ -181,7 +181,7 @@ def test_a_thousand_random_good_and_bad_requests_leak_nothing(engine: PrefillEng
     done, not_done = wait(good, timeout=120)
     assert not not_done, f"seed {seed}"
     assert all(future.exception() is None for future in done)
-    assert refused > 300
+    assert refused > 100
     engine.audit()
 
 
