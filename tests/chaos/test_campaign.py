@@ -60,6 +60,7 @@ def test_disks_that_fail_cost_no_request(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_a_minute_of_chaos(tmp_path: Path) -> None:
     """Every request gets one right answer or one clear error, and nothing is left over."""

@@ -54,7 +54,9 @@ class Planes:
     names: tuple[str, ...]
 
 
-@pytest.fixture(scope="module", params=["etcd-tcp-zmq", "etcd-nats-nats"])
+@pytest.fixture(
+    scope="module", params=["etcd-tcp-zmq", pytest.param("etcd-nats-nats", marks=pytest.mark.soak)]
+)
 def planes(
     request: pytest.FixtureRequest, ascii_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Planes]:
