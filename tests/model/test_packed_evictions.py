@@ -118,7 +118,7 @@ def test_packed_waves_are_right_whatever_is_evicted_meanwhile(
     family: str, tiny_model: Callable, stages: Callable, plain: Callable, tmp_path: Path
 ) -> None:
     """Packings, chunks, endpoints, evictions, divisions, blocks, pools and tiers are drawn together."""
-    runs = [Run(f"{family} {seed}", tiny_model(family), stages, plain, tmp_path) for seed in range(3)]
+    runs = [Run(f"{family} {seed}", tiny_model(family), stages, plain, tmp_path) for seed in range(4)]
     for each in runs:
         each.run()
     assert sum(at > 0 for each in runs for at in each.resumed) > REQUESTS // 2
