@@ -79,8 +79,9 @@ class VirtualTiers(NoDisk):
 class Encoded:
     """Stands in for the socket to the engine: messages are encoded, as they would be, and go nowhere."""
 
-    def send(self, message: Message) -> None:
-        encode(message)
+    def send(self, *messages: Message) -> None:
+        for message in messages:
+            encode(message)
 
 
 class VirtualRank:

@@ -54,8 +54,8 @@ class Events:
 
     told: list[Message] = field(default_factory=list)
 
-    def send(self, message: Message) -> None:
-        self.told.append(message)
+    def send(self, *messages: Message) -> None:
+        self.told.extend(messages)
 
     def take(self) -> list[Message]:
         taken, self.told = self.told, []

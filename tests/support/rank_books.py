@@ -52,8 +52,8 @@ class Events:
 
     told: list[Message] = field(default_factory=list)
 
-    def send(self, message: Message) -> None:
-        self.told.append(message)
+    def send(self, *messages: Message) -> None:
+        self.told.extend(messages)
 
     def of(self, kind: type[M]) -> list[M]:
         return [message for message in self.told if isinstance(message, kind)]

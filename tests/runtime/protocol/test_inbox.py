@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from queue import Empty, SimpleQueue
 
 import pytest
 import zmq
@@ -31,6 +32,35 @@ def test_an_item_wakes_whoever_polls(inbox: Inbox[int]) -> None:
     assert inbox.socket.poll(10_000)
     sender.join()
     assert inbox.take() == [7]
+
+
+def test_whoever_polls_is_woken_once_until_it_looks(inbox: Inbox[int]) -> None:
+    for _ in range(2):
+        for item in range(5):
+            inbox.put(item)
+        inbox.socket.recv()
+        assert not inbox.socket.poll(0), "each further ring would be a system call for nothing"
+        assert inbox.take() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_put_just_after_the_last_item_was_taken_wakes_again(inbox: Inbox[int]) -> None:
+    class Late(SimpleQueue[int]):
+        """Somebody puts an item when the other side has just found nothing more."""
+
+        def get_nowait(self) -> int:
+            try:
+                return super().get_nowait()
+            except Empty:
+                inbox._queue = plain
+                inbox.put(2)
+                raise
+
+    plain: SimpleQueue[int] = SimpleQueue()
+    inbox._queue = Late()
+    inbox.put(1)
+    assert inbox.take() == [1]
+    assert inbox.socket.poll(1000), "it would lie there until something else comes"
+    assert inbox.take() == [2]
 
 
 def test_two_threads_that_tell_each_other_much_at_once_do_not_wait_for_each_other(

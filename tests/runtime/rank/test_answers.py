@@ -66,9 +66,9 @@ class Bench:
         self.watched = Watched("answers")
         self.answers = Answers(sink, sink, self.timeline, 30.0, self.failures.append, self.watched)
 
-    def send(self, event: Message) -> None:
+    def send(self, *events: Message) -> None:
         """As ``RankReports``."""
-        self.told.append(event)
+        self.told.extend(events)
 
     def failed(self, request_id: str, error: Exception) -> None:
         """As ``RankReports``."""

@@ -7,6 +7,8 @@ import pytest
 from wavepp_worker.cache.results import Prepared
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.runtime.protocol.events import CacheChanges
+from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
 
@@ -85,6 +87,18 @@ def test_what_a_wave_computed_is_reusable_when_it_ends_and_not_before() -> None:
     assert (a.compute, b.compute) == ([0.5, 0.25], [0.5, 0.25])
     assert books.requests.ids() == ("a",), "b's prompt is done"
     assert books.parts.reports.waves == 1
+
+
+def test_what_a_wave_made_reusable_is_told_at_once_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = RankBooks()
+    a, b, _ = (books.admit(name, [ord(name)] * 8) for name in ("a", "b", "c"))
+    spans = (Span("a", 0, 8, True), Span("b", 0, 8, True), Span("c", 0, 3, False))
+    sent: list[tuple[Message, ...]] = []
+    monkeypatch.setattr(books.events, "send", lambda *messages: sent.append(messages))
+    books.parts.order.end(books.parts.order.begin(wave(0, *spans)), spans, (0.5,))
+    (changes,) = sent
+    told = [b"".join(run.keys for run in each.stored) for each in changes if isinstance(each, CacheChanges)]
+    assert told == [b"".join(a.keys), b"".join(b.keys)], "c has no full block"
 
 
 def test_a_wave_of_a_canary_alone_is_progress_but_is_not_counted() -> None:

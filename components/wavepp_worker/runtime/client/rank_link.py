@@ -125,7 +125,8 @@ class RankLink:
                 arrived = events.poll(int(1000 * TICK_SECONDS))
                 watched.busy("what its ranks reported", self._event_seconds)
                 if arrived:
-                    self._listener.on_event(Codec.event.decode(events.recv()))
+                    for part in events.recv_multipart():
+                        self._listener.on_event(Codec.event.decode(part))
                 if time.monotonic() > next_tick:
                     self._listener.on_tick()
                     next_tick = time.monotonic() + TICK_SECONDS

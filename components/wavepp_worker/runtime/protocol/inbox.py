@@ -18,6 +18,7 @@ class Inbox(Generic[T]):
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str) -> None:
         self._queue: SimpleQueue[T] = SimpleQueue()
+        self._rung = False
         self.socket = context.socket(zmq.PAIR)
         self.socket.set_hwm(0)
         self.socket.bind(f"inproc://{name}")
@@ -28,13 +29,17 @@ class Inbox(Generic[T]):
     def put(self, item: T, *, wake: bool = True) -> None:
         """Add an item; called by the sending thread only. Without ``wake``, it is taken with what comes next."""
         self._queue.put(item)
-        if wake:
+        # Once until the other side looks: each ring costs it and us a system call, and us the interpreter.
+        if wake and not self._rung:
+            self._rung = True
             self._bell.send(b"")
 
     def take(self) -> list[T]:
         """All items that have arrived; called by the receiving thread only."""
         while self.socket.poll(0):
             self.socket.recv()
+        # Before the items are taken: what is put from now on may come too late for this time, and rings.
+        self._rung = False
         items = []
         while True:
             try:

@@ -19,10 +19,12 @@ class Outbox:
         self._socket.set_hwm(0)
         self._socket.connect(address)
 
-    def send(self, message: Message) -> None:
-        with self._lock:
-            if not self._socket.closed:
-                self._socket.send(encode(message))
+    def send(self, *messages: Message) -> None:
+        """Those of one call travel together, and wake who reads them once."""
+        if messages:
+            with self._lock:
+                if not self._socket.closed:
+                    self._socket.send_multipart([encode(message) for message in messages])
 
     def close(self) -> None:
         with self._lock:

@@ -78,6 +78,7 @@ class Answers:
             raise PositionMismatch(
                 f"{len(ended)} prompts ended in a wave that does not have logits and an ending for each of them"
             )
+        answers: list[Finished] = []
         for local, ending, row in zip(ended, endings, logits, strict=True):
             request_id = local.request.request_id
             try:
@@ -93,7 +94,8 @@ class Answers:
             seconds = (*earlier, own + local.measured)
             stages = tuple(StageTiming(rank, each) for rank, each in enumerate(seconds))
             waves = tuple(local.waves)
-            self._reports.send(Finished(request_id=request_id, first=first, stages=stages, waves=waves))
+            answers.append(Finished(request_id=request_id, first=first, stages=stages, waves=waves))
+        self._reports.send(*answers)
 
 
 def note_traced(requests: Sequence[LocalRequest], header: WaveHeader, ended: float) -> None:

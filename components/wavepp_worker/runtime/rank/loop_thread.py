@@ -76,8 +76,7 @@ class LeaderLoopThread:
                 )
                 self._tell(effects.progress)
                 self._reports.in_flight(self._loop.in_flight)
-                for event in effects.explained:
-                    self._reports.send(event)
+                self._reports.send(*effects.explained)
                 if effects.wave is not None:
                     self._executor.execute(effects.wave, {})
                     self._loop.executed()

@@ -109,8 +109,7 @@ class LeaderWaveThread:
     def _send(self, effects: LeaderWaveEffects) -> None:
         for message in effects.to_loop:
             self._to_loop.put(message, wake=not isinstance(message, RequestsWaiting))
-        for event in effects.events:
-            self._events.send(event)
+        self._events.send(*effects.events)
 
 
 class FollowerWaveThread:
@@ -144,6 +143,5 @@ class FollowerWaveThread:
                 self._rounds.send(effects.vote)
             for request_id in effects.admitted:
                 self._to_loop.put(request_id)
-            for event in effects.events:
-                self._events.send(event)
+            self._events.send(*effects.events)
         stopping.set()

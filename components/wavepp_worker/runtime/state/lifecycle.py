@@ -184,10 +184,14 @@ class RequestLifecycle:
         for row, (first, blocks) in zip(torch.atleast_2d(local.table), attention, strict=False):
             row[first : first + len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
 
-    def chunk_executed(self, local: LocalRequest, span: Span, compute: tuple[float, ...]) -> None:
+    def chunk_executed(
+        self, local: LocalRequest, span: Span, compute: tuple[float, ...], *, more: bool = False
+    ) -> None:
         """Account for an executed chunk: publish its full blocks, hand it off, finish after the last one.
 
-        ``compute``: seconds each rank up to this one took for the wave.
+        Args:
+            compute: seconds each rank up to this one took for the wave.
+            more: this is not the last chunk of the wave.
         """
         request_id, end = span.request_id, span.start + span.length
         local.position = end
@@ -196,7 +200,7 @@ class RequestLifecycle:
         local.compute = [total + seconds for total, seconds in zip(local.compute, compute, strict=True)]
         with self._cache_changes:
             self._cache.publish(request_id, end)
-            self._reports.cache_changed(local)
+            self._reports.cache_changed(local, more=more)
         if local.request.handoff and self.source is not None:
             try:
                 self.source.advance(request_id, end, self._offered(local) if self._cache.slides else None)

@@ -38,8 +38,8 @@ RESTORED_BLOCKS_PER_MESSAGE = 4096
 class EventSink(Protocol):
     """Where events go; see ``protocol.outbox``."""
 
-    def send(self, message: Message) -> None:
-        """Send in the order of the calls; thread-safe, never waits."""
+    def send(self, *messages: Message) -> None:
+        """Send in the order of the calls, those of one call together; thread-safe, never waits."""
 
 
 class RankReports:
@@ -79,10 +79,11 @@ class RankReports:
         self._clock = clock
         self._last_wave = clock()
         self._activity: tuple[float, float | None] = (0.0, None)
+        self._untold: list[CacheChanges] = []
 
-    def send(self, event: Message) -> None:
-        """Tell the engine something that happened at this moment."""
-        self._events.send(event)
+    def send(self, *events: Message) -> None:
+        """Tell the engine what happened at this moment."""
+        self._events.send(*events)
 
     def failed(self, request_id: str, error: Exception) -> None:
         """Tell the engine that this rank could not do something for one request, and go on without it.
@@ -166,10 +167,14 @@ class RankReports:
             )
         )
 
-    def cache_changed(self, published: LocalRequest | None) -> None:
-        """Report what changed in the tree since the last call; ``published``: whose blocks attached.
+    def cache_changed(self, published: LocalRequest | None, *, more: bool = False) -> None:
+        """Report what changed in the tree since the last call.
 
         Calls are in the order of the changes: the caller holds a lock around both.
+
+        Args:
+            published: whose blocks attached.
+            more: the caller is about to call again, and what changed is told together then.
         """
         delta = self._cache.take_changes()
         keys = [block.key for block in delta.stored]
@@ -178,7 +183,12 @@ class RankReports:
         moved = _moved([*(pair for pair in below_device(delta.stored) if runs), *delta.moved])
         if runs or delta.removed or moved:
             removed = b"".join(delta.removed)
-            self.send(CacheChanges(rank=self.rank, stored=tuple(runs), removed=removed, moved=moved))
+            self._untold.append(
+                CacheChanges(rank=self.rank, stored=tuple(runs), removed=removed, moved=moved)
+            )
+        if self._untold and not more:
+            untold, self._untold = self._untold, []
+            self.send(*untold)
 
     def restored(self) -> None:
         """Report what the disk tier kept over the restart, before the first request."""
