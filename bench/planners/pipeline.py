@@ -13,10 +13,16 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS, Lane, PipelineView, Planner
+from wavepp_worker.runtime.planning.planner import (
+    LAUNCH_MARGIN_SECONDS,
+    LONGEST_HOLD_SECONDS,
+    Lane,
+    PipelineView,
+    Planner,
+)
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
-from wavepp_worker.runtime.rank.loop_turn import WAVES_ON_DEVICE
+from wavepp_worker.runtime.rank.loop_turn import HELD_RETRY_SECONDS, WAVES_ON_DEVICE
 
 from bench.common.cells import Shape
 from bench.common.percentile import p95
@@ -63,7 +69,7 @@ def simulate(
     The ring, the waves on rank 0's device and every planner rule are as in the LOOP.
 
     Raises:
-        RuntimeError: the planner schedules nothing although nothing is in flight that could change its mind.
+        RuntimeError: the planner schedules nothing for longer than planners may, though rank 0's device has no work.
     """
     ring, cost = 2 * device.stages, device.cost
     free = [0.0] * device.stages
@@ -76,6 +82,7 @@ def simulate(
     begun: dict[str, float] = {}
     latencies: list[float] = []
     now, upcoming, waves = 0.0, len(arrivals), 0
+    held_since: float | None = None
     while len(latencies) < len(requests):
         while arrivals and arrivals[0][0] + device.admission <= now:
             at, i = heapq.heappop(arrivals)
@@ -92,17 +99,22 @@ def simulate(
         while on_device and on_device[0] <= now:
             on_device.popleft()
         if not lanes:
+            held_since = None
             planner.propose(PipelineView((), tuple(flight)))
         while lanes and len(flight) < ring and len(on_device) < WAVES_ON_DEVICE:
             open_lanes = tuple(lanes.values())[: device.max_batch]
             slack = max(0.0, free[0] - now)
             admitting = sum(at <= now for at, _ in arrivals) if concurrency else 0
-            view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack)
+            held = 0.0 if held_since is None else now - held_since
+            view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack, held=held)
             spans = planner.propose(view)
             if not spans:
-                if not flight:
-                    raise RuntimeError(f"{type(planner).__name__} waits although the pipeline is idle")
+                if held > LONGEST_HOLD_SECONDS:
+                    raise RuntimeError(f"{type(planner).__name__} waits although nothing will change")
+                if held_since is None and slack <= LAUNCH_MARGIN_SECONDS:
+                    held_since = now
                 break
+            held_since = None
             planner.accept(view, spans)
             seconds = cost.a + sum(cost.work(span.start, span.length) for span in spans)
             end = now
@@ -123,6 +135,8 @@ def simulate(
             upcoming_events.append(on_device[0])
         if lanes and (due := free[0] - LAUNCH_MARGIN_SECONDS + 1e-6) > now:
             upcoming_events.append(due)
+        if held_since is not None:
+            upcoming_events.append(now + HELD_RETRY_SECONDS)
         if arrivals:
             upcoming_events.append(arrivals[0][0] + device.admission)
         if upcoming_events:

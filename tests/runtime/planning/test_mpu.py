@@ -125,7 +125,7 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:
     flight = tuple((Span(f"f{i}", 0, 55, True),) for i in range(3))
 
     def launched(*waiting: Lane) -> list[str]:
-        view = PipelineView(waiting, flight)
+        view = PipelineView(waiting, flight, held=1.0)
         spans = planner.propose(view)
         planner.accept(view, spans)
         return [span.request_id for span in spans]

@@ -47,6 +47,11 @@ class Demand:
         self.tokens = 0
         """Most tokens at a time, each request counted whole until its last wave is done."""
 
+    @property
+    def missing(self) -> int:
+        """Requests less than the most at a time."""
+        return self.requests - len(self._whole)
+
     def see(self, view: PipelineView) -> list[Lane]:
         """Account for what the next wave is planned from; returns who came, oldest first, then those behind others."""
         # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.

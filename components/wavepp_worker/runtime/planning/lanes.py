@@ -101,7 +101,7 @@ class Lanes:
         Args:
             admitting: requests that are not admitted yet.
             slack: seconds for which rank 0's device has work already.
-            held: seconds since this was first empty though ``startable``.
+            held: seconds since this was first empty though ``startable`` and rank 0's device was about to run dry.
         """
         if self.ring.full:
             return ()
@@ -109,8 +109,8 @@ class Lanes:
 
     @property
     def startable(self) -> bool:
-        """Whether the ring is empty and some lane could be launched."""
-        return not len(self.ring) and next(self._open(), None) is not None
+        """Whether some lane could be launched, and there is room in the ring."""
+        return not self.ring.full and next(self._open(), None) is not None
 
     def launch(self, spans: tuple[Span, ...]) -> tuple[int, list[LaneProgress]]:
         """Put a proposed wave, or less of it, in flight; returns its id.

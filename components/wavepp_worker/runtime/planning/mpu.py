@@ -3,7 +3,7 @@
 The paper's rules (section 4.6, ``mpu_paper.py``) ask how many waves of a token budget the work makes. Here the cost
 model says how many seconds a wave shall take. Where requests come without waiting for answers, that is what
 ``open_loop.py`` says. Under a *steady* load (``Demand``) who was just answered is about to ask again; until somebody
-has done so, several requests that came to an idle pipeline may be all there will be (``burst.py``). From then on, seven
+has done so, several requests that came to an idle pipeline may be all there will be (``burst.py``). From then on, eight
 rules hold, each a method or an argument of that name. Of ``P`` stages ``Q = P - 1`` lie behind the first; ``a`` is what
 a wave costs by itself (``WaveCost``).
 
@@ -13,6 +13,7 @@ a wave costs by itself (``WaveCost``).
   pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. The most
   that was supplied lately counts, as who was just answered is missing. A wave that takes all there is and could take
   more is launched when rank 0's device is about to run dry, whatever the load.
+* *gathering*: if it is small, it is held even then, for those who are about to ask again (``gathering.py``).
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *whole*: nor is one cut at the end of a wave that others begin, if the wave is stretched little by taking it whole
   and enough requests are left for the other stages: a wave more would cost each of them ``a``.
@@ -32,12 +33,12 @@ from collections.abc import Sequence
 
 from wavepp_worker.runtime.planning.burst import Burst
 from wavepp_worker.runtime.planning.demand import Demand
+from wavepp_worker.runtime.planning.gathering import Gathering
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
 from wavepp_worker.runtime.planning.planner import (
     LAUNCH_MARGIN_SECONDS,
-    LONGEST_HOLD_SECONDS,
     Lane,
     PipelineView,
 )
@@ -47,8 +48,8 @@ from wavepp_worker.runtime.protocol.waves import Span
 
 MIN_TURN_SHARE = 0.2
 """Share of a wave's seconds: who was left behind shares waves with newcomers rather than go alone in less."""
-MAX_HOLD_SHARE = 0.25
-"""Of what a wave costs by itself, the most for which an idle pipeline's first wave is held."""
+MAX_HOLD_SHARE, MAX_HOLD_SECONDS = 0.25, 0.005
+"""Of what a wave costs by itself, the most for which an idle pipeline's first wave is held; and in seconds."""
 MAX_STRETCH = 1.3
 """Seconds a wave may last, per second it should, before a request is cut once more, if there are as many requests as
 stages, or were within the window: one was just answered and is about to ask again. Likewise one with several."""
@@ -86,6 +87,7 @@ class Mpu(PackingPlanner):
         self._demand = Demand()
         self._open_loop = OpenLoop(stages, max_num_batched_tokens, min_num_batched_tokens)
         self._burst = Burst(stages, max_num_batched_tokens, min_num_batched_tokens)
+        self._gathering = Gathering(stages, max_num_batched_tokens)
         self._supply_now = 0.0
         """Tokens of a wave that the requests supplied in the latest decision."""
         self._oldest, self._oldest_begun = "", 0
@@ -129,6 +131,9 @@ class Mpu(PackingPlanner):
         everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
         if everything and room and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
+        gathers = everything and room and demand.steady and not burst
+        if gathers and self._gathering.holds(view, spans, demand, self._cost):
+            return ()
         return spans
 
     def _holds(self, view: PipelineView, burst: bool) -> bool:
@@ -137,7 +142,7 @@ class Mpu(PackingPlanner):
         One wave more than it takes costs ``a`` at every stage. A single stage takes all there is in one wave: that had
         better be all, whatever is known of the load.
         """
-        longest = min(MAX_HOLD_SHARE * self._cost.a, LONGEST_HOLD_SECONDS)
+        longest = min(MAX_HOLD_SHARE * self._cost.a, MAX_HOLD_SECONDS)
         return (burst or self._stages == 1) and not view.in_flight and view.held < longest
 
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
@@ -183,7 +188,8 @@ class Mpu(PackingPlanner):
         spans = self._pack(lanes, left)
         if not plenty and len(spans) < len(lanes):
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
-        return spans, allowed - left.seconds < seconds
+        # A single stage has no others to keep busy: whatever there is makes a wave, and more could.
+        return spans, self._stages == 1 or allowed - left.seconds < seconds
 
     def _whole(self, lanes: Sequence[Lane], seconds: float) -> float:
         """Seconds of a wave that ends with a request rather than within it, if all stages have as many.
@@ -204,6 +210,7 @@ class Mpu(PackingPlanner):
         self._demand.launched(spans, self._supply_now)
         self._open_loop.launched(view.lanes, spans, self._cost)
         self._burst.launched(spans, self._cost)
+        self._gathering.launched()
 
     def _seconds(self, view: PipelineView, lanes: Sequence[Lane]) -> float:
         """How long the next wave should occupy a stage: by *supply*, and while that makes no full waves, by *alone*."""

@@ -11,8 +11,8 @@ from wavepp_worker.runtime.protocol.waves import Span
 
 LAUNCH_MARGIN_SECONDS = 0.005
 """Seconds before rank 0's device runs dry at which the next wave has to be launched, however small it is."""
-LONGEST_HOLD_SECONDS = 0.005
-"""Seconds for which a planner may hold what it could launch while the ring is empty, for those being admitted."""
+LONGEST_HOLD_SECONDS = 0.025
+"""Seconds for which a planner may hold what it could launch once rank 0's device is about to run dry."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,8 @@ class PipelineView:
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
         slack: seconds for which rank 0's device has work already.
-        held: seconds since the planner first held what it could have launched into the empty ring.
+        held: seconds since the planner first held what it could have launched, though rank 0's device was about to
+            run dry.
         behind: admitted requests that reuse what is in no wave yet. They are not in ``lanes`` before it is.
     """
 
@@ -67,8 +68,8 @@ class Planner(ABC):
         """The next wave; at most one span per lane.
 
         Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
-        completed wave, and when the slack is down to ``LAUNCH_MARGIN_SECONDS``; while the ring is empty, also every
-        millisecond, until ``held`` is ``LONGEST_HOLD_SECONDS``, when no planner waits any more.
+        completed wave, when the slack is down to ``LAUNCH_MARGIN_SECONDS``, and from then on every millisecond, until
+        ``held`` is ``LONGEST_HOLD_SECONDS``, when no planner waits any more.
         """
 
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:

@@ -169,8 +169,9 @@ class LeaderLoop:
     def _launch(self, left: Sequence[float], now: float, progress: list[LaneProgress]) -> WaveHeader | None:
         begun = self._timeline.now()
         held = 0.0 if self._held_since is None else now - self._held_since
-        spans = self._lanes.propose(self._waiting, left[-1] if left else 0.0, held)
-        if spans or not self._lanes.startable:
+        slack = left[-1] if left else 0.0
+        spans = self._lanes.propose(self._waiting, slack, held)
+        if spans or slack > LAUNCH_MARGIN_SECONDS or not self._lanes.startable:
             self._held_since = None
         elif self._held_since is None:
             self._held_since = now
