@@ -36,6 +36,7 @@ COMMANDS = {
     "bench.timeline_picture PICTURE": "the waves of every rank as a picture, of a timeline or of prompts that run now",
     "bench.planners": "every planner on the paper's cells, without host and cache",
     "bench.planners.open_loop": "every planner on traces at several loads, without host and cache",
+    "bench.planners.agents": "every planner on agents, whose turns wait for their last answer, without host and cache",
 }
 """What follows ``python -m``, and what it prints."""
 

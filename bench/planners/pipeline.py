@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wavepp_worker.runtime.planning.planner import (
@@ -63,8 +63,12 @@ def simulate(
     requests: Sequence[Shape],
     concurrency: int = 0,
     times: Sequence[float] = (),
+    turns: Mapping[int, tuple[int, float]] | None = None,
 ) -> PlannerRun:
     """Run ``requests`` in order, ``concurrency`` at a time, or each at its time of ``times`` (seconds, ascending).
+
+    With ``turns``, a request comes so many seconds after the answer to the one whose number names it; those that no
+    other names come at once.
 
     The ring, the waves on rank 0's device and every planner rule are as in the LOOP.
 
@@ -78,6 +82,9 @@ def simulate(
     ends: list[float] = []
     on_device: deque[float] = deque()
     arrivals = [(times[i] if times else 0.0, i) for i in range(len(times) or min(concurrency, len(requests)))]
+    if turns is not None:
+        later = {following for following, _ in turns.values()}
+        arrivals = [(0.0, i) for i in range(len(requests)) if i not in later]
     heapq.heapify(arrivals)
     begun: dict[str, float] = {}
     latencies: list[float] = []
@@ -93,7 +100,10 @@ def simulate(
             for span in flight.pop(0):
                 if span.last:
                     latencies.append(now - begun[span.request_id])
-                    if upcoming < len(requests):
+                    if turns is not None:
+                        if (after := turns.get(int(span.request_id))) is not None:
+                            heapq.heappush(arrivals, (now + after[1], after[0]))
+                    elif upcoming < len(requests):
                         heapq.heappush(arrivals, (now, upcoming))
                         upcoming += 1
         while on_device and on_device[0] <= now:
@@ -104,7 +114,7 @@ def simulate(
         while lanes and len(flight) < ring and len(on_device) < WAVES_ON_DEVICE:
             open_lanes = tuple(lanes.values())[: device.max_batch]
             slack = max(0.0, free[0] - now)
-            admitting = sum(at <= now for at, _ in arrivals) if concurrency else 0
+            admitting = sum(at <= now for at, _ in arrivals) if concurrency or turns else 0
             held = 0.0 if held_since is None else now - held_since
             view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack, held=held)
             spans = planner.propose(view)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.mpu import Mpu
@@ -47,3 +49,23 @@ def test_requests_come_at_their_times_whether_or_not_others_are_done() -> None:
     assert outcome.seconds == pytest.approx(50 + 4 * 1.5)
     assert outcome.p50 == pytest.approx(4 * 1.5)
     assert outcome.p95 == pytest.approx(4 * 1.5 + 1.5 - 0.1), "behind the one before"
+
+
+def test_a_turn_comes_after_the_answer_to_the_one_before() -> None:
+    device = VirtualDevice(4, WaveCost(0.5, 0.01, 0.0), hop=0.0, admission=0.0)
+    outcome = simulate(device, GreedyPlanner(100), [Shape(100)] * 3, turns={0: (1, 2.0), 1: (2, 0.0)})
+    assert outcome.seconds == pytest.approx(3 * 4 * 1.5 + 2.0)
+    assert outcome.p95 == pytest.approx(4 * 1.5)
+
+
+def test_agents_that_come_back_apart_keep_one_group_a_stage() -> None:
+    """Sixteen agents on four stages: waves of four turns, but for the first."""
+    device = VirtualDevice(4, WaveCost(0.02, 18.0e-6, 0.0))
+    planner = Mpu(
+        stages=4, max_num_batched_tokens=16384, min_num_batched_tokens=512, block_size=64, cost=device.cost
+    )
+    draw, turns = random.Random(0), {}
+    for turn in range(16 * 19):
+        turns[turn] = turn + 16, 0.003 * draw.random()
+    outcome = simulate(device, planner, [Shape(1024)] * 320, turns=turns)
+    assert outcome.waves < 85

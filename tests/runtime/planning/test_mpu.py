@@ -135,6 +135,9 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:
     assert launched(d, e, f, g) == ["d"]
     assert launched(e, f, g, h) == ["e", "f", "g"]
     assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both fit"
+    assert launched(a, b, c, d) == ["a", "b", "c"]
+    flight = (*flight, (Span("f3", 0, 55, True),))
+    assert launched(d, e, f, g) == ["d", "e", "f"], "alone it would be one wave more than there are stages"
 
 
 def test_nobody_passes_who_would_end_a_wave_sooner_for_what_is_left() -> None:

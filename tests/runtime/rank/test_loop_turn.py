@@ -146,6 +146,12 @@ def test_a_planner_that_holds_what_could_be_launched_is_asked_again_and_told_sin
     loop.complete([WaveDone(wave_id=0)])
     loop.turn([LaneAdmitted("c", 0, 4)], [], 11.0)
     assert held[-1] == 0.0, "another one, held anew"
+    assert loop.turn((), [], 11.002).wave is not None
+    loop.turn([LaneAdmitted("d", 0, 4)], [0.25], 12.0)
+    loop.turn((), [0.004], 12.246)
+    loop.turn((), [0.003], 12.247)
+    assert held[-3:] == pytest.approx([0.0, 0.0, 0.001]), "with a wave in flight, once its device runs dry"
+    assert loop.next_launch([0.003]) == 0.001
 
 
 def test_an_aborted_request_is_over_only_when_no_wave_carries_it() -> None:

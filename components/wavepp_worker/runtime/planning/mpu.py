@@ -19,7 +19,7 @@ a wave costs by itself (``WaveCost``).
   and enough requests are left for the other stages: a wave more would cost each of them ``a``.
 * *turns*: clients that are answered together ask again together. A wave that took all it could leaves others
   behind; mixing these with who comes next would make some of every group wait one wave longer, for ever. So who was
-  left behind goes first and alone, unless all fit.
+  left behind goes first and alone, unless all fit, or each stage has a wave without them.
 * *passing*: who would be cut, and would not end a wave sooner for it, lets those behind pass that end in what is
   left of the wave. Not where the load fills the waves: there, who passes only makes another wait.
 * *same wait*: where the requests ask for ``x`` full waves, some take ``ceil(x)`` waves and some one less. With
@@ -186,7 +186,7 @@ class Mpu(PackingPlanner):
         tokens = self._same_wait(full) if plenty else self._max_tokens
         left = TimeBudget(self._cost, self._block_size, tokens, allowed, passing=not plenty)
         spans = self._pack(lanes, left)
-        if not plenty and len(spans) < len(lanes):
+        if not plenty and len(spans) < len(lanes) and len(view.in_flight) < self._stages:
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
         # A single stage has no others to keep busy: whatever there is makes a wave, and more could.
         return spans, self._stages == 1 or allowed - left.seconds < seconds
