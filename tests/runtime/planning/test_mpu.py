@@ -7,6 +7,7 @@ import statistics
 import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.planning.demand import WINDOW_WAVES
+from wavepp_worker.runtime.planning.gathering import FIRST_PAUSE_WAVES
 from wavepp_worker.runtime.planning.mpu import Mpu
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
@@ -135,9 +136,33 @@ def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:
     assert launched(d, e, f, g) == ["d"]
     assert launched(e, f, g, h) == ["e", "f", "g"]
     assert launched(h, Lane("i", 0, 20)) == ["h", "i"], "both fit"
-    assert launched(a, b, c, d) == ["a", "b", "c"]
-    flight = (*flight, (Span("f3", 0, 55, True),))
-    assert launched(d, e, f, g) == ["d", "e", "f"], "alone it would be one wave more than there are stages"
+
+
+def test_who_was_left_behind_shares_with_newcomers_if_each_stage_has_a_wave() -> None:
+    planner = mpu(4, 64, WaveCost(1.0, 1.0, 0.0))
+    flight = tuple((Span(f"f{i}", 0, 40, True),) for i in range(4))
+    a, b, c, d, e, f = (Lane(name, 0, 20) for name in "abcdef")
+    assert [span.request_id for span in plan(planner, (a, b, c, d), flight[:3])] == ["a", "b"]
+    assert [span.request_id for span in plan(planner, (c, d, e, f), flight)] == ["c", "d", "e"]
+
+
+def test_a_single_stage_holds_half_of_its_clients_for_the_other_half_and_again_some_waves_after_a_miss() -> (
+    None
+):
+    planner = mpu(1, 1024, WaveCost(0.02, 0.001, 0.0))
+    flight = (tuple(Span(f"f{i}", 0, 100, True) for i in range(4)),)
+
+    def launches(held: float, slack: float = 0.0) -> bool:
+        view = PipelineView(lanes(100, 100, 100, 100), flight, slack=slack, held=held)
+        spans = planner.propose(view)
+        if spans:
+            planner.accept(view, spans)
+        return bool(spans)
+
+    assert not launches(held=0.0, slack=1.0), "whoever comes before the device runs dry may share the wave"
+    assert [launches(held) for held in (0.0, 0.019, 0.02)] == [False, False, True]
+    assert all(launches(held=0.0) for _ in range(FIRST_PAUSE_WAVES - 1))
+    assert not launches(held=0.0)
 
 
 def test_nobody_passes_who_would_end_a_wave_sooner_for_what_is_left() -> None:
