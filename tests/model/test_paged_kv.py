@@ -91,10 +91,10 @@ def test_regions_are_where_the_blocks_are() -> None:
     kv = make(range(0, 4), block=4, dtype=torch.bfloat16)
     fill(kv)
     block = 7
-    seen = b"".join(ctypes.string_at(address, size) for address, size in kv.block_regions(block))
+    seen = b"".join(ctypes.string_at(address, size) for address, size in kv.block_regions([block]))
     exported = kv.export_tokens(torch.tensor([block]), 0, 4)
     assert seen == exported.numpy().tobytes()
-    for address, size in kv.block_regions(block):
+    for address, size in kv.block_regions([block]):
         assert any(a <= address and address + size <= a + n for a, n in kv.regions())
     assert sum(n for _, n in kv.regions()) == kv.num_blocks * kv.block_size * kv.bytes_per_token
 
@@ -110,7 +110,7 @@ def test_wrong_imports_are_refused() -> None:
     with pytest.raises(WaveppError, match="the block table has 2"):
         kv.export_tokens(blocks, 0, 9)
     with pytest.raises(WaveppError, match="block 40 does not exist"):
-        kv.block_regions(40)
+        kv.block_regions([40])
 
 
 def test_of_what_a_window_has_passed_nothing_is_sent() -> None:

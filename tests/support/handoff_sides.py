@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,10 +78,14 @@ class FakeKV:
                 at += pool.shape[2]
         assert at == len(values)
 
-    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
+    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
+        (block,) = blocks
         skip = 2 * (layers.start - self.layers.start) if layers is not None else 0
         pools = self.pools[skip : skip + 2 * len(layers or self.layers)]
         return [(pool[block].data_ptr(), pool[block].numel() * 4) for pool in pools]
+
+    def region_spans(self, layers: range | None = None) -> list[int]:
+        return [0] * 2 * len(layers or self.layers)
 
     def regions(self) -> list[tuple[int, int]]:
         return [(pool.data_ptr(), pool.numel() * 4) for pool in self.pools]

@@ -72,7 +72,8 @@ class KvRegions(PullMessage, frozen=True):
 
     Attributes:
         sizes: bytes per block of each region of a block: per layer the keys, then the values.
-        addresses: little-endian uint64 ``[blocks touched by [start, end), len(sizes)]``.
+        addresses: little-endian uint64 ``[blocks touched by [start, end), len(sizes)]``; 0 where a window has let go of
+            a block, as decoding does not see it.
     """
 
     start: int

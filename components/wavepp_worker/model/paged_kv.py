@@ -138,11 +138,19 @@ class TorchPagedKV:
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
         self._whole().import_blocks(blocks, payload)
 
-    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
-        if not 0 <= block < self.num_blocks:
-            raise WaveppError(f"block {block} does not exist; this rank has {self.num_blocks}")
-        sizes = ((pool, self.block_size * _row_bytes(pool)) for pool in self._flat(layers or self.layers))
-        return [(pool.data_ptr() + block * size, size) for pool, size in sizes]
+    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
+        for block, count in zip(blocks, self._blocks, strict=True):
+            if block >= count:
+                raise WaveppError(f"block {block} does not exist; this rank has {count}")
+        found = []
+        for layer in layers or self.layers:
+            for pool in self.pools(layer):
+                block, size = blocks[self.window(layer)], self.block_size * _row_bytes(pool)
+                found.append((pool.data_ptr() + block * size if block >= 0 else 0, size))
+        return found
+
+    def region_spans(self, layers: range | None = None) -> list[int]:
+        return [self.spans[self.window(n)] for n in layers or self.layers for _ in self.pools(n)]
 
     def regions(self) -> list[tuple[int, int]]:
         pools = [(pool.data_ptr(), pool.numel() * pool.element_size()) for pool in self._flat(self.layers)]

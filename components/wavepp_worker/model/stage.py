@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
@@ -159,11 +159,18 @@ class PagedKV(BlockMemory, Protocol):
         ``firsts``: by the span of a window, before which token the payload has nothing.
         """
 
-    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
-        """``(address, bytes)`` of one physical block of ``layers``, or all: layer by layer, keys then values.
+    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
+        """``(address, bytes)`` of a block of tokens in ``layers``, or all: layer by layer, keys then values.
 
-        Each holds the block's tokens one after the other.
+        Each holds the tokens one after the other.
+
+        Args:
+            blocks: the physical block in each window; less than 0 where a window has let go of these tokens, whose
+                addresses are 0 then.
         """
+
+    def region_spans(self, layers: range | None = None) -> list[int]:
+        """Of each of ``block_regions``, the span of its window."""
 
     def regions(self) -> list[tuple[int, int]]:
         """``(address, bytes)`` of every allocation, for registration with a transfer library."""

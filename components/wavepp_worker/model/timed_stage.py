@@ -143,7 +143,10 @@ class TimedKV:
     def _touched(self, block_table: torch.Tensor, start: int, end: int) -> NDArray[np.int64]:
         return block_table.numpy()[start // self.block_size : -(-end // self.block_size)]
 
-    def block_regions(self, block: int, layers: range | None = None) -> list[tuple[int, int]]:
+    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
+        return []
+
+    def region_spans(self, layers: range | None = None) -> list[int]:
         return []
 
     def regions(self) -> list[tuple[int, int]]:

@@ -423,7 +423,9 @@ class Reader:
         self.closed = self.forgotten = 0
         Reader.made.append(self)
 
-    def read(self, agent: Any, regions: Any, rank: Any, table: Any, stop: threading.Event) -> bool:
+    def read(
+        self, agent: Any, regions: Any, rank: Any, prompt_tokens: int, table: Any, stop: threading.Event
+    ) -> bool:
         assert (agent, regions, rank.rank) == (AGENT, REGIONS, 3)
         Reader.behave(stop)
         return not stop.is_set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
+from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
@@ -66,22 +68,29 @@ def test_windows_let_go_and_come_back_from_host_and_disk(
 
 
 @pytest.mark.parametrize(
-    ("family", "partition"),
+    ("family", "partition", "transport"),
     [
-        ("glm_moe_dsa", (2, 2, 2)),
-        ("gpt_oss", (1, 1, 4)),
-        ("deepseek_v3", (4, 2)),
+        ("glm_moe_dsa", (2, 2, 2), "socket"),
+        ("gpt_oss", (1, 1, 4), "socket"),
+        ("gpt_oss", (1, 1, 4), "nixl"),
+        ("deepseek_v3", (4, 2), "socket"),
         *(
-            pytest.param(family, (2, 4), marks=pytest.mark.soak)
+            pytest.param(family, (2, 4), transport, marks=pytest.mark.soak)
+            for transport in ("socket", "nixl")
             for family in FAMILIES
             if family not in ("glm_moe_dsa", "gpt_oss", "deepseek_v3", "qwen3_next", "kimi_linear")
         ),
     ],
 )
 def test_text_that_a_decode_worker_goes_on_with_is_that_of_generate(
-    family: str, partition: tuple[int, ...], tiny_model: Callable[[str], Path]
+    family: str,
+    partition: tuple[int, ...],
+    transport: Literal["socket", "nixl"],
+    tiny_model: Callable[[str], Path],
 ) -> None:
     """Cold and reused; one rank begins with picks of another, some have windows alone, and one latents alone."""
+    if transport == "nixl" and not nixl_installed():
+        pytest.skip("NIXL is not installed; pip install '.[nixl]' has this run over it, too")
     model = tiny_model(family)
     reference, maker = Reference(model, attention="eager"), PromptMaker(seed=7)
     config = EngineConfig(
@@ -93,7 +102,7 @@ def test_text_that_a_decode_worker_goes_on_with_is_that_of_generate(
         block_size=4,
         kv_tokens=400,
         max_model_len=200,
-        handoff="socket",
+        handoff=transport,
     )
     server = BootstrapServer("127.0.0.1", 0, on_cancel=lambda _: None)
     decoding = DecodeConfig(model=model, dtype="float32", kv_tokens=500, max_model_len=250, block_size=5)

@@ -15,37 +15,14 @@ from wavepp_worker.runtime.rank.build import load_device, window_memories
 from tests.runtime.tiers.test_tier_store import rank_config
 
 
-@pytest.mark.parametrize("layers", [range(0, 1), range(1, 2), range(0, 2)])
-def test_a_rank_whose_blocks_are_read_by_address_lets_go_of_none(
-    layers: range, tiny_model: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Also one that has nothing but windows: who reads has no address of what was let go of."""
-    stage = load_stage(tiny_model("gpt_oss"), layers, torch.float32, "cpu")
-    kv = stage.make_kv(4, 4)
-    specs = {
-        handoff: [
-            spec
-            for spec, _ in window_memories(
-                rank_config(tmp_path, handoff=handoff, blocks=4, keeps_keys=False), stage, kv
-            )
-        ]
-        for handoff in ("socket", "nixl")
-    }
-    assert [spec.kind for spec in specs["nixl"]] == ["full"]
-    assert {spec.kind for spec in specs["socket"]} == {
-        "sliding" if each % 2 == 0 else "full" for each in layers
-    }
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text", "qwen3_next"])
-@pytest.mark.parametrize("handoff", ["socket", "nixl"])
 def test_tiers_take_the_bytes_that_an_inspection_says(
-    family: str, handoff: str, tiny_model: Callable[[str], Path], tmp_path: Path
+    family: str, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """All but those of states, which are counted by themselves."""
     stage = load_stage(tiny_model(family), range(2, 6), torch.float32, "cpu")
     kv = stage.make_kv(50, 4, 1)
-    config = rank_config(tmp_path, handoff=handoff, blocks=50, host_blocks=90, disk_blocks=40)
+    config = rank_config(tmp_path, blocks=50, host_blocks=90, disk_blocks=40)
     windows = [
         (spec, memory) for spec, memory in window_memories(config, stage, kv) if spec.kind != "recurrent"
     ]
@@ -59,11 +36,8 @@ def test_tiers_take_the_bytes_that_an_inspection_says(
     said = inspect_model(tiny_model(family), pp=2, partition=(2, 4), dtype="float32").stages[1]
     whole = said.cache_bytes
     assert whole is not None
-    if handoff == "socket":
-        assert held == [said.tier_bytes(361, 4), said.tier_bytes(163, 4)]
-        assert (held[0] < 360 * whole) == (family in ("gpt_oss", "gemma3_text"))
-    else:
-        assert held == [360 * whole, 160 * whole]
+    assert held == [said.tier_bytes(361, 4), said.tier_bytes(163, 4)]
+    assert (held[0] < 360 * whole) == (family in ("gpt_oss", "gemma3_text"))
 
 
 def test_rank_0_keeps_account_of_prompts_where_no_layer_of_it_keeps_every_token(
@@ -78,8 +52,6 @@ def test_rank_0_keeps_account_of_prompts_where_no_layer_of_it_keeps_every_token(
 
     assert windows(keeps_keys=False) == [("sliding", False, 4 * kv.bytes_per_token)]
     assert windows(keeps_keys=True) == [("full", True, 1), ("sliding", False, 4 * kv.bytes_per_token)]
-    # There it keeps every token after all.
-    assert windows(keeps_keys=True, handoff="nixl") == [("full", False, 4 * kv.bytes_per_token)]
 
 
 def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.pull_messages import KvRegions
 from wavepp_worker.model.stage import PagedKV
 
@@ -20,17 +21,19 @@ def token_runs(start: int, end: int, *blocks: int) -> tuple[np.ndarray, np.ndarr
 
 
 def plan_read(
-    message: KvRegions, block_size: int, layers: range, kv: PagedKV, table: torch.Tensor
+    message: KvRegions, rank: RankAddress, prompt_tokens: int, kv: PagedKV, table: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where to read from, where to, and how much: uint64 ``[n]`` addresses, addresses and bytes.
 
     Args:
-        block_size: tokens per block of the rank that offers ``layers``.
+        rank: who offers its layers.
+        prompt_tokens: by which one knows what decoding sees of windows.
         table: int64, this worker's blocks for the request.
 
     Raises:
-        HandoffError: the rank's regions do not fit this worker's layers.
+        HandoffError: the rank's regions do not fit this worker's layers, or what is due of the prompt.
     """
+    block_size, layers = rank.block_size, range(*rank.layers)
     first, last = message.start // block_size, -(-message.end // block_size)
     try:
         theirs = np.frombuffer(message.addresses, dtype="<u8").reshape(last - first, len(message.sizes))
@@ -40,7 +43,8 @@ def plan_read(
             f"{len(message.addresses)} bytes of addresses, which is not one per region and block"
         ) from error
     own_first, own_last = message.start // kv.block_size, -(-message.end // kv.block_size)
-    regions = [kv.block_regions(index, layers) for index in table[own_first:own_last].tolist()]
+    windows = len(kv.spans)
+    regions = [kv.block_regions([index] * windows, layers) for index in table[own_first:own_last].tolist()]
     width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block_size
     if (
         len(message.sizes) != len(width)
@@ -50,6 +54,16 @@ def plan_read(
             f"request {message.request_id}: the blocks of layers {layers.start} to {layers.stop - 1} have "
             "other shapes than here; both sides must have the same model and dtype"
         )
+    firsts = rank.firsts(prompt_tokens)
+    seen_from = (
+        np.array([firsts.get(span, 0) for span in kv.region_spans(layers)], dtype=np.int64) // block_size
+    )
+    due = np.arange(first, last)[:, None] >= seen_from
+    if ((theirs != 0) != due).any():
+        raise HandoffError(
+            f"request {message.request_id}: of tokens {message.start} to {message.end}, rank {rank.rank} offers other "
+            "blocks of its windows than decoding sees"
+        )
     ours = np.array([[address for address, _ in block_regions] for block_regions in regions], dtype=np.uint64)
     starts, lengths = token_runs(message.start, message.end, block_size, kv.block_size)
     sources = theirs[starts // block_size - first] + (starts % block_size).astype(np.uint64)[:, None] * width
@@ -58,4 +72,5 @@ def plan_read(
         + (starts % kv.block_size).astype(np.uint64)[:, None] * width
     )
     sizes = lengths.astype(np.uint64)[:, None] * width
-    return sources.ravel(), targets.ravel(), sizes.ravel()
+    wanted = due[starts // block_size - first]
+    return sources[wanted], targets[wanted], sizes[wanted]

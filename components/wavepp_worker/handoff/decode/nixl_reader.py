@@ -45,10 +45,13 @@ class NixlReader:
         agent: NixlAgent,
         message: KvRegions,
         rank: RankAddress,
+        prompt_tokens: int,
         table: torch.Tensor,
         stop: threading.Event,
     ) -> bool:
         """Read tokens ``[message.start, message.end)`` of one rank's layers into the blocks of ``table``.
+
+        Of windows, only those of a prompt of ``prompt_tokens`` that decoding sees.
 
         Nothing is written any more once this returns or raises. Returns False if ``stop`` ended it early.
 
@@ -56,7 +59,10 @@ class NixlReader:
             HandoffError: the regions do not fit.
             PeerLost: the transfer broke.
         """
-        sources, targets, sizes = plan_read(message, rank.block_size, range(*rank.layers), self._kv, table)
+        sources, targets, sizes = plan_read(message, rank, prompt_tokens, self._kv, table)
+        if not len(sources):
+            # Windows alone, which have let go of all these tokens.
+            return True
         memory = self._memory
         local = memory.describe(targets, sizes, memory.memory, memory.device)
         remote = memory.describe(sources, sizes, agent.memory, agent.device)

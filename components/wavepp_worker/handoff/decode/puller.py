@@ -182,7 +182,7 @@ class Puller:
                 if isinstance(message, KvPiece):
                     await self._take_piece(channel, message, rank, table, offer.prompt_tokens)
                 else:
-                    await self._take_regions(channel, message, agent, rank, table)
+                    await self._take_regions(channel, message, agent, rank, table, offer.prompt_tokens)
                 came_bytes += rank.piece_size(position, message.end, offer.prompt_tokens)
                 position = message.end
         except PeerLost:
@@ -263,13 +263,16 @@ class Puller:
         agent: NixlAgent | None,
         rank: RankAddress,
         table: torch.Tensor,
+        prompt_tokens: int,
     ) -> None:
         if agent is None:
             raise HandoffError(
                 f"request {regions.request_id}: rank {rank.rank} sent regions before its NIXL agent"
             )
         stop = threading.Event()
-        await self._in_thread(lambda: self._reader().read(agent, regions, rank, table, stop), stop)
+        await self._in_thread(
+            lambda: self._reader().read(agent, regions, rank, prompt_tokens, table, stop), stop
+        )
         await channel.send(RegionsRead(request_id=regions.request_id, end=regions.end))
 
     async def _in_thread(self, work: Callable[[], T], stop: threading.Event | None) -> T:

@@ -34,7 +34,6 @@ class NixlSource(RankSource):
     """
 
     transport = "nixl"
-    whole = True
 
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
@@ -70,7 +69,7 @@ class NixlSource(RankSource):
                 await channel.send(KvPiece(request_id=held.request_id, start=start, end=end, size=0))
                 held.delivered(end, time.monotonic())
             return
-        sizes = tuple(size for _, size in self._kv.block_regions(int(held.table[0])))
+        sizes = tuple(size for _, size in self._kv.block_regions([-1] * len(self._kv.spans)))
         step = max(1, min(REGION_BYTES // sum(sizes), REGION_ADDRESSES // len(sizes)))
         while await self._holdings.more(held):
             start = held.sent
@@ -82,8 +81,10 @@ class NixlSource(RankSource):
                 await loop.run_in_executor(self._copier, torch.cuda.synchronize, self._kv.device)
                 if held.ending is not None:
                     return
-            blocks = held.table[first : -(-end // block)].tolist()
-            addresses = [[address for address, _ in self._kv.block_regions(index)] for index in blocks]
+            tables = held.table.view(len(self._kv.spans), -1)[:, first : -(-end // block)]
+            addresses = [
+                [address for address, _ in self._kv.block_regions(blocks)] for blocks in tables.T.tolist()
+            ]
             held.begin_read()
             pull.reading = True
             self._holdings.changed.fire()

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import torch
 
@@ -48,8 +47,6 @@ class RankSource:
     """
 
     transport: Transport
-    whole: ClassVar[bool] = False
-    """Whether all of a prompt is handed over, and of windows more than decoding sees."""
 
     def __init__(
         self, rank: int, host: str, kv: PagedKV, dtype: torch.dtype, timeout: float, on_settled: OnSettled
@@ -74,7 +71,7 @@ class RankSource:
             block_size=kv.block_size,
             dtype=str(dtype).removeprefix("torch."),
             bytes_per_token=kv.bytes_per_token,
-            windows=() if self.whole else _windows(kv),
+            windows=_windows(kv),
             transport=self.transport,
             patience=timeout,
             state_bytes=kv.states.block_bytes if kv.states is not None else 0,

@@ -13,7 +13,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.dtype_choice import dtype_name
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.model_shape import ModelShape
-from wavepp_worker.runtime.client.config_checks import existing, transport_of
+from wavepp_worker.runtime.client.config_checks import existing
 from wavepp_worker.runtime.client.kv_pools import tier_blocks, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -76,10 +76,9 @@ def _bytes_of(config: EngineConfig, shape: ModelShape, blocks: Sequence[int]) ->
     """Bytes of the blocks of all ranks; see ``disk_use``."""
     dtype = dtype_name(config.dtype, shape.dtype, config.device)
     caches = shape.caches_in(config.kv_dtype)
-    windows = transport_of(config) != "nixl"
 
     def of(part: Sequence[LayerCache], count: int) -> int:
-        return tier_bytes_of(config, part, dtype, count, windows)
+        return tier_bytes_of(config, part, dtype, count)
 
     if config.partition is not None:
         ends = list(accumulate(config.partition))

@@ -18,7 +18,6 @@ from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.partition import check_partition
 from wavepp_worker.model.weight_sizes import has_weights, weight_sizes
 from wavepp_worker.model.window_pool import pool_bounds, window_pool
-from wavepp_worker.runtime.client.config_checks import transport_of
 from wavepp_worker.runtime.client.kv_pools import per_rank, snapshot_interval, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -56,7 +55,6 @@ def engine_shares(config: EngineConfig, shape: ModelShape, bound: int = 0) -> li
     adapters = adapter_numbers(config.lora_modules)
     own_states = config.state_blocks is not None
     states = per_rank(config, "state_blocks") if own_states else [config.max_num_seqs] * config.pp
-    windows = transport_of(config) != "nixl"
     shares = []
     for rank in range(config.pp):
         ends = sizes.ends if config.pp == 1 or rank in (0, config.pp - 1) else 0
@@ -65,9 +63,9 @@ def engine_shares(config: EngineConfig, shape: ModelShape, bound: int = 0) -> li
         # A tier has a state for each interval of its tokens, and so has the device, unless it is told how many.
         snapshots = -(-a_state // interval)
         tokens = per_rank(config, "kv_tokens")[rank] if fraction is None else None
-        a_token, held = _most_kept(config, parts, dtype, tokens, windows, bound)
+        a_token, held = _most_kept(config, parts, dtype, tokens, bound)
         blocks = tiers[rank] // config.block_size
-        tier = max(tier_bytes_of(config, part, dtype, blocks, windows) for part in parts)
+        tier = max(tier_bytes_of(config, part, dtype, blocks) for part in parts)
         shares.append(
             Share(
                 device=_device(config.device, rank),
@@ -134,13 +132,12 @@ def _most_kept(
     parts: Sequence[Sequence[LayerCache]],
     dtype: str,
     tokens: int | None,
-    windows: bool,
     bound: int,
 ) -> tuple[int, int]:
     """Bytes of a token in one of these parts, and those that do not grow with tokens, at most."""
     each = []
     for part in parts:
-        spared, held = _windows(config, window_bytes(part, dtype), tokens, bound) if windows else (0, 0)
+        spared, held = _windows(config, window_bytes(part, dtype), tokens, bound)
         each.append((token_bytes(part, dtype) - spared, held))
     return max(growing for growing, _ in each), max(held for _, held in each)
 

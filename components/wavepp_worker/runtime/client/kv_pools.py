@@ -52,15 +52,9 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     return list(zip(*tiers, strict=True))
 
 
-def tier_bytes_of(
-    config: EngineConfig, layers: Sequence[LayerCache], dtype: str, blocks: int, windows: bool
-) -> int:
-    """Bytes of these layers in a tier of so many blocks below the device, without states.
-
-    ``windows``: whether layers with a window have a smaller tier; else they have one like the others'.
-    """
-    sizes = window_bytes(layers, dtype) if windows else {}
-    return tier_bytes(token_bytes(layers, dtype), sizes, blocks, config.block_size)
+def tier_bytes_of(config: EngineConfig, layers: Sequence[LayerCache], dtype: str, blocks: int) -> int:
+    """Bytes of these layers in a tier of so many blocks below the device, without states."""
+    return tier_bytes(token_bytes(layers, dtype), window_bytes(layers, dtype), blocks, config.block_size)
 
 
 def snapshot_interval(config: EngineConfig) -> int:

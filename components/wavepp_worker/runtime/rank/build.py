@@ -127,13 +127,11 @@ def load_device(config: RankConfig) -> StageDevice:
 
         assert isinstance(stage, TorchStage), "others compute on no GPU"
         stage.activations_stay = True
-    # Who reads blocks by their addresses knows one table of them, without holes: all layers keep every token then.
-    whole = config.handoff == "nixl"
     kv = stage.make_kv(
         config.blocks,
         config.block_size,
         config.state_blocks,
-        None if whole else lambda span: _window_pool(config, span)[0],
+        lambda span: _window_pool(config, span)[0],
     )
     return StageDevice(stage, kv, open_tiers(config, window_memories(config, stage, kv)))
 
@@ -143,24 +141,22 @@ def window_memories(
 ) -> list[tuple[WindowSpec, BlockMemory]]:
     """What the rank's layers keep, one window for each way in which a cache is kept, and where its blocks are."""
     windows: list[tuple[WindowSpec, BlockMemory]] = []
-    whole = config.handoff == "nixl" and any(kv.spans)
-    for number, span in enumerate(kv.spans[:1] if whole else kv.spans):
-        sliding = span and not whole
-        blocks, wave = _window_pool(config, span) if sliding else (config.blocks, None)
+    for number, span in enumerate(kv.spans):
+        blocks, wave = _window_pool(config, span) if span else (config.blocks, None)
         host, disk = (
-            window_tier(below, config.block_size, span) if sliding else below
+            window_tier(below, config.block_size, span) if span else below
             for below in (config.host_blocks, config.disk_blocks)
         )
         attention = WindowSpec(
-            f"last {span} tokens" if sliding else "attention",
-            "sliding" if sliding else "full",
+            f"last {span} tokens" if span else "attention",
+            "sliding" if span else "full",
             blocks,
             host_blocks=host,
             disk_blocks=disk,
-            span=span if sliding else 0,
+            span=span,
             wave=wave,
         )
-        windows.append((attention, kv if whole or kv.spans == (0,) else kv.memory(number)))
+        windows.append((attention, kv if kv.spans == (0,) else kv.memory(number)))
     if config.keeps_keys and not any(spec.kind == "full" for spec, _ in windows):
         keys = WindowSpec(
             "keys",
