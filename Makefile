@@ -2,7 +2,8 @@
 # make test    lint, types and tests
 # make test-dynamo   the tests of what meets Dynamo, with all whole graphs, on the newest version it works with, in a
 #                    .venv-dynamo-VERSION of its own
-# make soak    load without a pause, storms over full caches, and rarer graphs, for half an hour; then a million simulated schedules
+# make soak    load without a pause, storms over full caches, and rarer graphs, for half an hour; then a million
+#              simulated schedules
 # make chaos   whole graphs under load for 20 minutes, while processes are killed and disks, descriptors and memory fail
 # make fuzz    5,000 drawn requests and 100,000 damaged messages against a running graph; ARGS="--seed 1" repeats one
 #

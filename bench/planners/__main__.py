@@ -51,9 +51,9 @@ PLANNERS: dict[str, Callable[[VirtualDevice], Planner]] = {
 }
 
 
-def device(model: str) -> VirtualDevice:
-    """The pipeline of one of the paper's systems."""
-    timed, stages = read_system_model(model), SYSTEMS[model].stages
+def device(model: str, stages: int | None = None) -> VirtualDevice:
+    """The pipeline of one of the paper's systems, in as many stages as there unless ``stages`` says how many."""
+    timed, stages = read_system_model(model), stages or SYSTEMS[model].stages
     return VirtualDevice(stages, stage_cost(timed, stages), hop=hop_seconds(timed))
 
 

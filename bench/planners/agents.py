@@ -22,10 +22,10 @@ from rich.progress import track
 from bench.common.cells import Shape
 from bench.common.origin import origin_now
 from bench.common.policies import require_known
-from bench.common.systems import BLOCK, SYSTEMS, hop_seconds, read_system_model, stage_cost
+from bench.common.systems import BLOCK, SYSTEMS
 from bench.common.tables import plain_table, print_table
-from bench.planners.__main__ import PLANNERS
-from bench.planners.pipeline import PlannerRun, VirtualDevice, simulate
+from bench.planners.__main__ import PLANNERS, device
+from bench.planners.pipeline import PlannerRun, simulate
 
 COMPARED = ("greedy", "throttle", "mpu-paper", "mpu")
 LONGEST_TURN = 30_000
@@ -63,8 +63,7 @@ def draw_load(draw: random.Random) -> AgentLoad:
 
 def run_load(load: AgentLoad, model: str, stages: int, names: Sequence[str]) -> list[PlannerRun]:
     """Every planner's outcome on the same load."""
-    timed = read_system_model(model)
-    where = VirtualDevice(stages, stage_cost(timed, stages), hop=hop_seconds(timed))
+    where = device(model, stages)
     return [simulate(where, PLANNERS[name](where), load.requests, turns=load.turns) for name in names]
 
 

@@ -11,7 +11,6 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
-from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
@@ -89,8 +88,8 @@ def test_text_that_a_decode_worker_goes_on_with_is_that_of_generate(
     tiny_model: Callable[[str], Path],
 ) -> None:
     """Cold and reused; one rank begins with picks of another, some have windows alone, and one latents alone."""
-    if transport == "nixl" and not nixl_installed():
-        pytest.skip("NIXL is not installed; pip install '.[nixl]' has this run over it, too")
+    if transport == "nixl":
+        pytest.importorskip("nixl", reason="NIXL is not installed; pip install '.[nixl]'")
     model = tiny_model(family)
     reference, maker = Reference(model, attention="eager"), PromptMaker(seed=7)
     config = EngineConfig(

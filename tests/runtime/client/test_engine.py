@@ -181,7 +181,7 @@ def test_hundreds_of_random_good_and_bad_requests_leak_nothing(engine: PrefillEn
     done, not_done = wait(good, timeout=120)
     assert not not_done, f"seed {seed}"
     assert all(future.exception() is None for future in done)
-    assert refused > 100
+    assert refused > 120
     engine.audit()
 
 

@@ -15,6 +15,15 @@ from wavepp_worker.runtime.rank.build import load_device, window_memories
 from tests.runtime.tiers.test_tier_store import rank_config
 
 
+@pytest.mark.parametrize("layers", [range(0, 1), range(1, 2), range(0, 2)])
+def test_a_rank_has_a_window_for_each_way_its_layers_keep_tokens(
+    layers: range, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    stage = load_stage(tiny_model("gpt_oss"), layers, torch.float32, "cpu")
+    windows = window_memories(rank_config(tmp_path, blocks=4, keeps_keys=False), stage, stage.make_kv(4, 4))
+    assert {spec.kind for spec, _ in windows} == {"sliding" if each % 2 == 0 else "full" for each in layers}
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text", "qwen3_next"])
 def test_tiers_take_the_bytes_that_an_inspection_says(
     family: str, tiny_model: Callable[[str], Path], tmp_path: Path

@@ -60,8 +60,8 @@ class ExecutionOrder:
 
         ``compute``: seconds each rank up to this one took for it; 0 for this one if they are ``measured`` later.
         """
-        for left, (local, span) in enumerate(zip(locals_, spans, strict=True), 1 - len(spans)):
-            self._lifecycle.chunk_executed(local, span, compute, more=left < 0)
+        for local, span in zip(locals_, spans, strict=True):
+            self._lifecycle.chunk_executed(local, span, compute, more=span is not spans[-1])
         counted = any(not local.probe for local in locals_)
         self._reports.wave_executed(compute[-1] if compute else 0.0, counted=counted)
 
