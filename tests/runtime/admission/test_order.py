@@ -234,6 +234,19 @@ def test_who_has_been_passed_by_half_the_bound_is_not_held_back() -> None:
     assert served.asked() == ["12345678x", "12345678y", "abcdefghm"]
 
 
+def test_who_has_been_passed_by_half_the_bound_does_not_wait_behind_others_that_are_held_back() -> None:
+    served = Served(Cache(held=["12345678"]), 60, room=200)
+    popular(served, "abcdefgh")
+    served.arrive("abcdefghmnop", *(f"12345678{each}" for each in "xy"))
+    assert served.admit() == ["12345678x", "12345678y"]
+    served.arrive("abcdefghq")
+    assert served.asked() == [], "two run, and it was passed by 2 of 60"
+    served.arrive(*(f"12345678{each}xyzuvw" for each in "zuv"))
+    assert served.admit() == [f"12345678{each}xyzuvw" for each in "zuv"]
+    served.now = 1
+    assert served.asked() == ["abcdefghmnop"], "passed by 23; who came later costs less and is held back"
+
+
 @pytest.mark.parametrize("order", [False, True])
 def test_higher_priorities_come_first_and_nobody_else_passes_for_it(order: bool) -> None:
     served = Served(Cache(held=["abcdefgh"]), room=9, order=order)

@@ -9,6 +9,7 @@ passed for ever: what those compute who pass a request is bounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -119,9 +120,10 @@ class PrefixOrder:
         arranged = arrange(rivals, looked_at, self.max_passed_tokens)
         if not held_back:
             return arranged
-        chosen = without_held_back(arranged, held_back, 0)
+        overdue = [each for each in rivals if self._overdue(each)]
+        chosen = without_held_back(arranged, held_back, 0, overdue)
         if around.running + len(chosen) <= max(self.stages / 2, len(held_back) / HELD_PER_RUNNING):
-            chosen = without_held_back(arranged, held_back, 1)
+            chosen = without_held_back(arranged, held_back, 1, overdue)
         return self._enough(chosen, around.under_way)
 
     def _missing_popular(self, entry: Waiting) -> bool:
@@ -139,8 +141,12 @@ class PrefixOrder:
             under_way += min(self.wave_tokens, each.prompt_tokens - present)
         return enough
 
+    def _overdue(self, entry: Waiting) -> bool:
+        """Whether it was passed by so much that it waits for nobody's prefix any more."""
+        return 2 * (entry.passed + entry.prompt_tokens) > self.max_passed_tokens
+
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
-        if 2 * (entry.passed + entry.prompt_tokens) > self.max_passed_tokens:
+        if self._overdue(entry):
             return False
         missing = self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - demand.present)
         return missing >= HELD_BACK * entry.prompt_tokens
@@ -194,17 +200,25 @@ def arrange(rivals: Sequence[Waiting], looked_at: Sequence[Demand], bound: int) 
 
 
 def without_held_back(
-    arranged: Sequence[Waiting], held_back: Sequence[Waiting], groups: int
+    arranged: Sequence[Waiting], held_back: Sequence[Waiting], groups: int, overdue: Sequence[Waiting]
 ) -> list[Waiting]:
-    """The leading requests among which those held back are of at most so many groups."""
-    held = {id(each) for each in held_back}
+    """The leading requests among which those held back are of at most so many groups, and who does not wait for others.
+
+    Args:
+        overdue: are not left behind with those held back, as long as they pass nobody by it.
+    """
+    held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
     seen: set[int] = set()
-    for at, each in enumerate(arranged):
+    chosen: list[Waiting] = []
+    first_left = math.inf
+    for each in arranged:
         if id(each) in held and each.demand is not None:
             seen.add(each.demand.group)
-            if len(seen) > groups:
-                return list(arranged[:at])
-    return list(arranged)
+        if len(seen) <= groups or (id(each) in late and each.number < first_left):
+            chosen.append(each)
+        else:
+            first_left = min(first_left, each.number)
+    return chosen
 
 
 def charge(entry: Waiting, waiting: Iterable[Waiting]) -> None:
