@@ -99,6 +99,7 @@ def test_recurrent_layers_keep_a_state_of_a_prompt_and_nothing_of_a_token() -> N
         ({**KIMI_LINEAR, "linear_attn_config": -1}, "linear_attn_config: -1, where an object belongs"),
         ({**KIMI_LINEAR, "linear_attn_config": {"full_attn_layers": 5}}, "full_attn_layers: 5"),
         ({**LLAMA_8B, "indexer_types": ["full"]}, "indexer_types are not 32 names"),
+        ({**GLM, "indexer_types": ["shared", "full", "full", "full"]}, "indexer_types begin with shared"),
         ({**LLAMA_8B, "num_key_value_heads": None}, "num_key_value_heads: None"),
         ({**LLAMA_8B, "num_hidden_layers": "many"}, "num_hidden_layers: 'many'"),
     ],

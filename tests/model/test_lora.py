@@ -52,6 +52,11 @@ def test_an_adapter_says_what_it_adds_to_which_layers(tiny_llama: Path, tmp_path
         ),
         ({"modules_to_save": ["lm_head"]}, "has modules that are trained whole"),
         ({"bias": "all"}, "changes biases"),
+        (
+            {"init_lora_weights": "pissa_niter_4"},
+            r"belongs to weights from .* .init_lora_weights=pissa_niter_4.",
+        ),
+        ({"init_lora_weights": "olora"}, "belongs to weights from"),
         ({"target_parameters": ["experts.gate_up_proj"]}, "has parameters that are no linear layers'"),
         ({"r": 8}, r"has rank 4 in model.layers.0.self_attn.q_proj, where its configuration says r: 8"),
         ({"lora_alpha": None}, "lora_alpha: None"),

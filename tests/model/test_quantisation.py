@@ -58,6 +58,10 @@ def test_schemes_are_told_from_the_configuration(said: dict[str, Any] | None, sc
             "compressed-tensors in the format pack-quantized with 4 and 8 bits",
         ),
         ({"quant_method": "awq", "version": "gemv"}, "awq of version gemv with 4 bits"),
+        (
+            compressed("pack-quantized", {"type": "int", "num_bits": 4}) | {"transform_config": {"R1": {}}},
+            "compressed-tensors with rotations of what layers take in .transform_config.",
+        ),
     ],
 )
 def test_others_are_refused_by_name(said: dict[str, Any], named: str) -> None:
@@ -98,10 +102,12 @@ def test_each_weight_is_made_of_what_belongs_to_it() -> None:
 
 
 def test_plain_checkpoints_are_taken_as_they_are() -> None:
-    odd = {"a.weight": entry("F8_E4M3", 4, 8), "a.weight_scale": entry("F32", 1)}
+    odd = {"a.weight": entry("F8_E4M3", 4, 8), "a_scale": entry("F32", 1)}
     assert stored_weights(None, odd) == {
         name: StoredWeight("plain", numbers, (name,)) for name, numbers in zip(odd, (32, 1), strict=True)
     }
+    with pytest.raises(ConfigError, match=r"^model: a\.weight .* config\.json has no quantization_config"):
+        stored_weights(None, odd | {"a.weight_scale": entry("F32", 1)})
     with pytest.raises(ConfigError, match=r"a\.weight is stored as I8 and has no scale beside it"):
         stored_weights(Scheme("fp8"), {"a.weight": entry("I8", 4, 8)})
 

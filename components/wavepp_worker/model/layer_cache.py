@@ -152,6 +152,10 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
         raise ConfigError(
             f"model: the configuration's indexer_types are not {layers} names (num_hidden_layers)"
         )
+    if indexed and indexers and indexers[0] == "shared":
+        raise ConfigError(
+            "model: the configuration's indexer_types begin with shared, where no layer before has picked tokens"
+        )
     kinds = []
     for layer, name in enumerate(given):
         kind = name

@@ -30,6 +30,8 @@ _WITHOUT = {
     "layer_replication": "layers several times (layer_replication)",
     "alora_invocation_tokens": "an invocation sequence (activated LoRA)",
 }
+_SUBTRACTED = re.compile(r"(pissa|corda).*|olora|loftq|lora_ga", re.IGNORECASE)
+"""Values of ``init_lora_weights`` with which PEFT takes what an adapter began with from the model's own weights."""
 _NOT_OF_TOKENS = "kv_b_proj"
 """Runs on what is cached, not on a wave's tokens."""
 
@@ -155,6 +157,13 @@ def _refuse(name: str, config: Mapping[str, Any]) -> None:
     if config.get("bias", "none") != "none":
         raise ConfigError(
             f"lora_modules: {name} changes biases (bias={config['bias']}), which is not supported; train it without"
+        )
+    begun = config.get("init_lora_weights")
+    if isinstance(begun, str) and _SUBTRACTED.fullmatch(begun):
+        raise ConfigError(
+            f"lora_modules: {name} belongs to weights from which PEFT has taken what it began with (init_lora_weights="
+            f"{begun}), which is not supported; have PEFT convert it to a plain adapter when it saves "
+            "(path_initial_model_for_weight_conversion)"
         )
 
 

@@ -83,7 +83,9 @@ def _named(said: Mapping[str, Any]) -> Scheme:
     if method == "fp8":
         block = said.get("weight_block_size")
         return Scheme(method) if block is None else Scheme(method, (_block(block),))
-    if method == "compressed-tensors":
+    if method == "compressed-tensors" and said.get("transform_config"):
+        method = f"{method} with rotations of what layers take in (transform_config)"
+    elif method == "compressed-tensors":
         groups = list((said.get("config_groups") or {}).values())
         formats = {
             str(said.get("format")),
@@ -142,8 +144,8 @@ def stored_weights(
         tensors: the entries of all files' headers (``dtype``, ``shape``) by name.
 
     Raises:
-        ConfigError: a weight of narrow numbers has no scale, another one has, a scale is no number, or zero points are
-            missing; names ``model``.
+        ConfigError: a weight of narrow numbers has no scale, or one of which ``scheme`` says nothing, another one has,
+            a scale is no number, or zero points are missing; names ``model``.
     """
     found = {} if scheme is None else dict(_quantised(scheme, tensors))
     for weight in found.values():
@@ -167,6 +169,11 @@ def stored_weights(
                 raise ConfigError(
                     f"model: {name} is stored as {entry['dtype']} and has {beside} beside it, which belongs to numbers "
                     f"in {', '.join(sorted(_NARROW))}; download the model again"
+                )
+            if scheme is None and entry["dtype"] in _NARROW and (beside := _scale_of(name, tensors)):
+                raise ConfigError(
+                    f"model: {name} is stored as {entry['dtype']} and has {beside} beside it, but config.json has no "
+                    "quantization_config that says how they belong together; download it again"
                 )
             found[name] = StoredWeight("plain", math.prod(entry["shape"]), (name,))
     return found
