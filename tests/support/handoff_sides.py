@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.handoff.transport import make_source
+from wavepp_worker.model.block_regions import BlockRegions
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.model.stage import NOTHING_PASSED
 
@@ -78,14 +79,10 @@ class FakeKV:
                 at += pool.shape[2]
         assert at == len(values)
 
-    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
-        (block,) = blocks
+    def block_regions(self, layers: range | None = None) -> BlockRegions:
         skip = 2 * (layers.start - self.layers.start) if layers is not None else 0
         pools = self.pools[skip : skip + 2 * len(layers or self.layers)]
-        return [(pool[block].data_ptr(), pool[block].numel() * 4) for pool in pools]
-
-    def region_spans(self, layers: range | None = None) -> list[int]:
-        return [0] * 2 * len(layers or self.layers)
+        return BlockRegions.of([(pool.data_ptr(), pool[0].numel() * 4, 0, len(pool)) for pool in pools])
 
     def regions(self) -> list[tuple[int, int]]:
         return [(pool.data_ptr(), pool.numel() * 4) for pool in self.pools]

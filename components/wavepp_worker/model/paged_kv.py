@@ -9,14 +9,15 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
-from wavepp_worker.errors import HandoffError, WaveppError
-from wavepp_worker.model.cuda_device import to_device
+from wavepp_worker.errors import HandoffError
+from wavepp_worker.model.block_regions import BlockRegions
 from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
 from wavepp_worker.model.stage import NOTHING_PASSED
 from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.model.wave_layout import WaveLayout, WindowLayout, current_wave, token_slots
+from wavepp_worker.model.window_memory import WindowMemory, row_bytes
 
 
 class TorchPagedKV:
@@ -67,7 +68,7 @@ class TorchPagedKV:
         ]
         recurrent = {n: cache for n, cache in zip(layers, caches, strict=True) if not cache.per_token}
         self.states = StateMemory(recurrent, num_states, dtype, device) if recurrent else None
-        self.bytes_per_token = sum(_row_bytes(pool) for pool in self._flat(layers))
+        self.bytes_per_token = sum(row_bytes(pool) for pool in self._flat(layers))
 
     def window(self, layer: int) -> int:
         """The window of a layer, by its number in the model: where ``spans`` has its span."""
@@ -138,19 +139,14 @@ class TorchPagedKV:
     def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
         self._whole().import_blocks(blocks, payload)
 
-    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
-        for block, count in zip(blocks, self._blocks, strict=True):
-            if block >= count:
-                raise WaveppError(f"block {block} does not exist; this rank has {count}")
+    def block_regions(self, layers: range | None = None) -> BlockRegions:
         found = []
         for layer in layers or self.layers:
+            window = self.window(layer)
             for pool in self.pools(layer):
-                block, size = blocks[self.window(layer)], self.block_size * _row_bytes(pool)
-                found.append((pool.data_ptr() + block * size if block >= 0 else 0, size))
-        return found
-
-    def region_spans(self, layers: range | None = None) -> list[int]:
-        return [self.spans[self.window(n)] for n in layers or self.layers for _ in self.pools(n)]
+                size = self.block_size * row_bytes(pool)
+                found.append((pool.data_ptr(), size, window, self._blocks[window]))
+        return BlockRegions.of(found)
 
     def regions(self) -> list[tuple[int, int]]:
         pools = [(pool.data_ptr(), pool.numel() * pool.element_size()) for pool in self._flat(self.layers)]
@@ -172,7 +168,7 @@ class TorchPagedKV:
     def _bytes(self, layers: range, counts: Sequence[int]) -> int:
         """Of so many tokens in the windows of ``layers``."""
         return sum(
-            counts[self.window(layer)] * _row_bytes(pool) for layer in layers for pool in self.pools(layer)
+            counts[self.window(layer)] * row_bytes(pool) for layer in layers for pool in self.pools(layer)
         )
 
     def _split(
@@ -186,47 +182,9 @@ class TorchPagedKV:
         for layer in layers:
             tokens = counts[self.window(layer)] if self.pools(layer) else 0
             for pool in self.pools(layer):
-                size = tokens * _row_bytes(pool)
+                size = tokens * row_bytes(pool)
                 yield layer, pool, payload[at : at + size].view(pool.dtype).view(tokens, *pool.shape[1:])
                 at += size
-
-
-class WindowMemory:
-    """Implements ``BlockMemory``: the blocks of pools that are addressed alike.
-
-    Args:
-        pools: ``[num_blocks * block, heads, dim]`` each.
-    """
-
-    def __init__(self, pools: Sequence[torch.Tensor], num_blocks: int, device: torch.device) -> None:
-        self.num_blocks = num_blocks
-        self.device = device
-        self._pools = [pool.view(num_blocks, -1) for pool in pools]
-        self.block_bytes = sum(_row_bytes(pool) for pool in self._pools)
-
-    def export_blocks(self, blocks: torch.Tensor) -> torch.Tensor:
-        payload = torch.empty(len(blocks), self.block_bytes, dtype=torch.uint8, device=self.device)
-        where = to_device(blocks, self.device)
-        for pool, part in self._parts(payload):
-            torch.index_select(pool, 0, where, out=part)
-        return payload
-
-    def import_blocks(self, blocks: torch.Tensor, payload: torch.Tensor) -> None:
-        where = to_device(blocks, self.device)
-        for pool, part in self._parts(payload):
-            pool.index_copy_(0, where, part)
-
-    def _parts(self, payload: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each pool as ``[num_blocks, elements]`` with its columns of ``payload``, in the pool's dtype."""
-        at = 0
-        for pool in self._pools:
-            size = _row_bytes(pool)
-            yield pool, payload[:, at : at + size].view(pool.dtype)
-            at += size
-
-
-def _row_bytes(pool: torch.Tensor) -> int:
-    return pool[0].numel() * pool.element_size()
 
 
 class PagedCache(Cache):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import torch
+
+from wavepp_worker.model.block_regions import BlockRegions
 
 Activations = dict[str, torch.Tensor]
 """What one stage sends to the next: named tensors whose first dimension is the wave's tokens."""
@@ -159,18 +161,8 @@ class PagedKV(BlockMemory, Protocol):
         ``firsts``: by the span of a window, before which token the payload has nothing.
         """
 
-    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
-        """``(address, bytes)`` of a block of tokens in ``layers``, or all: layer by layer, keys then values.
-
-        Each holds the tokens one after the other.
-
-        Args:
-            blocks: the physical block in each window; less than 0 where a window has let go of these tokens, whose
-                addresses are 0 then.
-        """
-
-    def region_spans(self, layers: range | None = None) -> list[int]:
-        """Of each of ``block_regions``, the span of its window."""
+    def block_regions(self, layers: range | None = None) -> BlockRegions:
+        """Where blocks of tokens of ``layers``, or all, lie: pools layer by layer, keys then values."""
 
     def regions(self) -> list[tuple[int, int]]:
         """``(address, bytes)`` of every allocation, for registration with a transfer library."""

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
+from wavepp_worker.model.block_regions import BlockRegions
 from wavepp_worker.model.stage import NOTHING_PASSED, Activations, Chunk, PagedKV, StageOutput, StateBlocks
 from wavepp_worker.model.timed_model import TimedModel
 from wavepp_worker.model.virtual_device import Clock, Ending, Queue
@@ -143,11 +144,8 @@ class TimedKV:
     def _touched(self, block_table: torch.Tensor, start: int, end: int) -> NDArray[np.int64]:
         return block_table.numpy()[start // self.block_size : -(-end // self.block_size)]
 
-    def block_regions(self, blocks: Sequence[int], layers: range | None = None) -> list[tuple[int, int]]:
-        return []
-
-    def region_spans(self, layers: range | None = None) -> list[int]:
-        return []
+    def block_regions(self, layers: range | None = None) -> BlockRegions:
+        return BlockRegions.of([])
 
     def regions(self) -> list[tuple[int, int]]:
         return []

@@ -36,14 +36,13 @@ def offered(layers: range, block: int, *windows: tuple[int, int]) -> RankAddress
 
 def regions_of(kv: PagedKV, tables: torch.Tensor, start: int, end: int) -> KvRegions:
     """What a rank says of these tokens; ``tables``: a row for each window."""
-    blocks = tables[:, start // kv.block_size : -(-end // kv.block_size)].T.tolist()
-    addresses = [[address for address, _ in kv.block_regions(each)] for each in blocks]
+    regions, blocks = kv.block_regions(), tables[:, start // kv.block_size : -(-end // kv.block_size)]
     return KvRegions(
         request_id="a",
         start=start,
         end=end,
-        sizes=tuple(size for _, size in kv.block_regions([0] * len(kv.spans))),
-        addresses=np.array(addresses, dtype="<u8").tobytes(),
+        sizes=tuple(regions.sizes.tolist()),
+        addresses=regions.addresses(blocks.numpy()).astype("<u8").tobytes(),
     )
 
 

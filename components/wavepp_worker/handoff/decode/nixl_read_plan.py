@@ -43,9 +43,8 @@ def plan_read(
             f"{len(message.addresses)} bytes of addresses, which is not one per region and block"
         ) from error
     own_first, own_last = message.start // kv.block_size, -(-message.end // kv.block_size)
-    windows = len(kv.spans)
-    regions = [kv.block_regions([index] * windows, layers) for index in table[own_first:own_last].tolist()]
-    width = np.array([size for _, size in regions[0]], dtype=np.uint64) // kv.block_size
+    regions = kv.block_regions(layers)
+    width = regions.sizes // kv.block_size
     if (
         len(message.sizes) != len(width)
         or (np.array(message.sizes, dtype=np.uint64) != width * block_size).any()
@@ -55,16 +54,14 @@ def plan_read(
             "other shapes than here; both sides must have the same model and dtype"
         )
     firsts = rank.firsts(prompt_tokens)
-    seen_from = (
-        np.array([firsts.get(span, 0) for span in kv.region_spans(layers)], dtype=np.int64) // block_size
-    )
-    due = np.arange(first, last)[:, None] >= seen_from
+    seen_from = np.array([firsts.get(span, 0) for span in kv.spans], dtype=np.int64) // block_size
+    due = np.arange(first, last)[:, None] >= seen_from[regions.windows]
     if ((theirs != 0) != due).any():
         raise HandoffError(
             f"request {message.request_id}: of tokens {message.start} to {message.end}, rank {rank.rank} offers other "
             "blocks of its windows than decoding sees"
         )
-    ours = np.array([[address for address, _ in block_regions] for block_regions in regions], dtype=np.uint64)
+    ours = regions.addresses(table[own_first:own_last].numpy()[None].repeat(len(kv.spans), axis=0))
     starts, lengths = token_runs(message.start, message.end, block_size, kv.block_size)
     sources = theirs[starts // block_size - first] + (starts % block_size).astype(np.uint64)[:, None] * width
     targets = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import numpy as np
 import torch
 
 from wavepp_worker.handoff.connection.channel import Channel
@@ -69,7 +68,8 @@ class NixlSource(RankSource):
                 await channel.send(KvPiece(request_id=held.request_id, start=start, end=end, size=0))
                 held.delivered(end, time.monotonic())
             return
-        sizes = tuple(size for _, size in self._kv.block_regions([-1] * len(self._kv.spans)))
+        regions = self._kv.block_regions()
+        sizes = tuple(regions.sizes.tolist())
         step = max(1, min(REGION_BYTES // sum(sizes), REGION_ADDRESSES // len(sizes)))
         while await self._holdings.more(held):
             start = held.sent
@@ -82,9 +82,7 @@ class NixlSource(RankSource):
                 if held.ending is not None:
                     return
             tables = held.table.view(len(self._kv.spans), -1)[:, first : -(-end // block)]
-            addresses = [
-                [address for address, _ in self._kv.block_regions(blocks)] for blocks in tables.T.tolist()
-            ]
+            addresses = regions.addresses(tables.numpy())
             held.begin_read()
             pull.reading = True
             self._holdings.changed.fire()
@@ -94,7 +92,7 @@ class NixlSource(RankSource):
                     start=start,
                     end=end,
                     sizes=sizes,
-                    addresses=np.array(addresses, dtype="<u8").tobytes(),
+                    addresses=addresses.astype("<u8").tobytes(),
                 )
             )
             await self._holdings.changed.wait_for(lambda: held.ending or not pull.reading)
