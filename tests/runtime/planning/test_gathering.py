@@ -64,6 +64,18 @@ def test_after_a_miss_nobody_is_missed_for_some_waves_and_for_twice_as_many_afte
     assert clients.holds(2, 2, 2, 1)
 
 
+def test_who_waits_for_admission_and_did_not_come_is_not_waited_for_again_for_some_waves() -> None:
+    """The cache is full, say: somebody is always about to be admitted, and would hold every small wave."""
+    clients = Clients()
+    for pause in (FIRST_PAUSE_WAVES, 2 * FIRST_PAUSE_WAVES):
+        assert clients.holds(2, 2, 2, admitting=1)
+        assert not clients.holds(2, 2, 2, admitting=1, held=0.02), "the miss"
+        for _ in range(pause):
+            assert not clients.holds(2, 2, 2, admitting=1)
+            assert not clients.holds(2, 2, 2, 1, admitting=1)
+            clients.gathering.launched()
+
+
 def test_who_has_left_is_not_missed_again() -> None:
     clients = Clients()
     assert not clients.holds(2, 2, 2, held=0.02)
