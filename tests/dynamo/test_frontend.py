@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+from wavepp_worker.dynamo import frontend
 from wavepp_worker.dynamo.frontend import FrontendArgs, vocabulary
-from wavepp_worker.errors import ConfigError
+from wavepp_worker.errors import ConfigError, PlaneUnreached
 
 
 def test_the_vocabulary_comes_from_the_model(text_model: Path, tmp_path: Path) -> None:
@@ -28,3 +33,25 @@ def test_predictions_without_kv_events_are_refused_before_anything_starts() -> N
     FrontendArgs.parse(without_events)
     with pytest.raises(ConfigError, match=r"router_predicted_ttl_secs=null"):
         FrontendArgs.parse([*without_events, "--router-predicted-ttl-secs", "30"])
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "code"),
+    [(asyncio.CancelledError(), 0), (ConfigError("no"), 2), (PlaneUnreached("gone"), 1)],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_exit_code_says_why_a_frontend_ended(
+    ended_by: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(serving: Coroutine[Any, Any, None], **_: Any) -> None:
+        serving.close()
+        raise ended_by
+
+    monkeypatch.setattr(sys, "argv", ["frontend"])
+    monkeypatch.setattr(frontend.uvloop, "run", run)
+    ended = 0
+    try:
+        frontend.main()
+    except SystemExit as exited:
+        ended = int(exited.code or 0)
+    assert ended == code

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from wavepp_worker.dynamo.generate_chunks import (
     cancelled_chunk,
     completion_usage,
@@ -39,6 +40,14 @@ def test_a_prefill_ends_for_length_whatever_its_token() -> None:
     assert (chunk["token_ids"], chunk["finish_reason"]) == ([4], "length")
     assert chunk["disaggregated_params"] == {"room": 7}
     assert chunk["engine_data"] == {"kv_cache_hit": {"prompt_tokens": 3, "reused_tokens": 2}}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_prefill_has_its_tokens_logprobs_if_they_were_asked_for(asked: bool) -> None:
+    result = PrefillResult(request_id="r", first=TOKENS[0], prompt_tokens=3, reused_tokens=2, timings=TIMINGS)
+    chunk = prefill_chunk(result, {}, logprobs=asked)
+    assert chunk.get("log_probs") == ([-0.5] if asked else None)
+    assert ("top_logprobs" in chunk) == asked
 
 
 def test_a_cancelled_request_ends_without_a_token() -> None:

@@ -19,7 +19,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.(?:default\.)?weight")
 _OF_A_LAYER = re.compile(r"\blayers\.(\d{1,9})\.")
-_WITHOUT = {
+_REFUSED = {
     "use_dora": "DoRA",
     "use_qalora": "inputs that are averaged over groups (use_qalora)",
     "modules_to_save": "modules that are trained whole (modules_to_save)",
@@ -151,7 +151,7 @@ def _refuse(name: str, config: Mapping[str, Any]) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ConfigError(f"lora_modules: {name} is a {kind} adapter; only LORA is supported")
-    for key, what in _WITHOUT.items():
+    for key, what in _REFUSED.items():
         if config.get(key):
             raise ConfigError(f"lora_modules: {name} has {what}, which is not supported; train it without")
     if config.get("bias", "none") != "none":

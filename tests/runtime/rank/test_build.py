@@ -7,12 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import zmq
+from wavepp_worker.liveness.watchdog import Watchdog
 from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.runtime.admission.wave_gate import WaveGate
 from wavepp_worker.runtime.rank import build
-from wavepp_worker.runtime.rank.build import load_device, window_memories
+from wavepp_worker.runtime.rank.build import Context, load_device, make_rank, make_threads, window_memories
+from wavepp_worker.runtime.trace.recorder import Recorder
 
 from tests.runtime.tiers.test_tier_store import rank_config
+from tests.support.rank_books import Events
 
 
 @pytest.mark.parametrize("layers", [range(0, 1), range(1, 2), range(0, 2)])
@@ -87,3 +92,46 @@ def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(
     assert "scaled_dot_product_attention over gathered pages, chunk by chunk" in first
     assert "page-locked memory and a socket" in first
     assert "by NCCL from GPU to GPU" in second
+
+
+def test_a_rank_reports_where_its_executor_was_idle_and_bounds_its_waves_as_configured(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    config = rank_config(
+        tmp_path,
+        model=str(tiny_llama),
+        device="cpu",
+        layers=(1, 3),
+        threads=1,
+        blocks=4,
+        disk_blocks=0,
+        ownership="lease",
+        handoff="none",
+        activations="socket",
+        rounds=("inproc://rounds",),
+        data=("inproc://data-0", "inproc://data-1"),
+        wait=10.0,
+        wave_timeout=5.0,
+        first_wave_timeout=50.0,
+    )
+    events, gate, recorder = Events(), WaveGate(config.wait), Recorder()
+    device = load_device(config)
+    parts = make_rank(config, device, events, gate, recorder)
+    context: Context = zmq.Context()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    threads = make_threads(
+        config, context, device, parts, events, gate, recorder.timeline, fail, Watchdog(fail)
+    )
+    try:
+        assert threads.executor.idle is parts.reports.idle, "else heartbeats say that it never waited"
+        bound = threads.executor._bound
+        assert bound.seconds(1.0) == 50.0
+        bound.observe(1.0, 0.1)
+        assert bound.seconds(1.0) == 5.0
+    finally:
+        threads.executor.close()
+        device.tiers.close()
+        context.destroy(linger=0)
