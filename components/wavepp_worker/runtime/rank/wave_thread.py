@@ -81,8 +81,8 @@ class LeaderWaveThread:
         self._watched.idle()
         for vote in self._rounds.votes(plan.round_id):
             tally = self._wave.cast(vote)
-        if tally is not None:
-            self._rounds.broadcast(tally)
+        assert tally is not None, "there is one once every rank has voted"
+        self._rounds.broadcast(tally)
         self._watched.busy(f"the outcome of round {plan.round_id}", self._turn_seconds)
         self._send(self._wave.close(time.monotonic()))
 
