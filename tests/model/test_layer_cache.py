@@ -45,6 +45,13 @@ def test_windows_are_kept_whole_where_no_layer_sees_everything() -> None:
     assert set(layer_kinds(unused.get)) == {"full_attention"}
 
 
+def test_windows_slide_as_older_files_say_it() -> None:
+    """Every so many layers one sees everything: ``sliding_window_pattern``, where there are no ``layer_types``."""
+    older = {**SLIDING, "num_hidden_layers": 14, "sliding_window_pattern": 6}
+    assert [at for at, cache in enumerate(layer_caches(older.get)) if cache.policy == "full"] == [5, 11]
+    assert set(layer_kinds({**older, "sliding_window": None}.get)) == {"full_attention"}
+
+
 QWEN3_NEXT = {
     "num_hidden_layers": 48,
     "num_key_value_heads": 2,
@@ -96,6 +103,7 @@ def test_recurrent_layers_keep_a_state_of_a_prompt_and_nothing_of_a_token() -> N
         ({**LLAMA_8B, "layer_types": 0}, "layer_types are not 32 names"),
         ({**QWEN3_NEXT, "linear_key_head_dim": None}, "linear_key_head_dim: None"),
         ({**QWEN3_NEXT, "full_attention_interval": 0}, "full_attention_interval: 0"),
+        ({**SLIDING, "sliding_window_pattern": 0}, "sliding_window_pattern: 0"),
         ({**KIMI_LINEAR, "linear_attn_config": -1}, "linear_attn_config: -1, where an object belongs"),
         ({**KIMI_LINEAR, "linear_attn_config": {"full_attn_layers": 5}}, "full_attn_layers: 5"),
         ({**LLAMA_8B, "indexer_types": ["full"]}, "indexer_types are not 32 names"),

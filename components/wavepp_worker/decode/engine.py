@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -67,7 +68,7 @@ class DecodeEngine:
         self.info: ModelInfo = read_model_info(config.model)
         self.adapters = read_adapters(config.lora_modules)
         if config.kv_memory_fraction is not None:
-            config = with_pool(config, read_model_shape(config.model))
+            config = with_pool(config, replace(read_model_shape(config.model), caches=self.info.caches))
         self.config = config
         self.max_model_len = longest_request(config, self.info.context_length)
         self.total_blocks = pool_tokens(config) // config.block_size

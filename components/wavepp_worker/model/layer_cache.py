@@ -176,7 +176,8 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
 
 
 def _hybrid(config: Lookup, layers: int) -> list[str] | None:
-    """Types of layers as files of two families say them, in place of ``layer_types``; None if they do not."""
+    """Types of layers as files of three families say them, in place of ``layer_types``; None if they do not."""
+    other = "linear_attention"
     if config("full_attention_interval") is not None:
         every = _said(config, "full_attention_interval")
         attend = set(range(every - 1, layers, every))
@@ -188,9 +189,12 @@ def _hybrid(config: Lookup, layers: int) -> list[str] | None:
                 "of layers"
             )
         attend = {number - 1 for number in numbers}
+    elif config("sliding_window_pattern") is not None and config("sliding_window") is not None:
+        every, other = _said(config, "sliding_window_pattern"), "sliding_attention"
+        attend = set(range(every - 1, layers, every))
     else:
         return None
-    return ["full_attention" if layer in attend else "linear_attention" for layer in range(layers)]
+    return ["full_attention" if layer in attend else other for layer in range(layers)]
 
 
 def _attention(config: Lookup, layer: int, kind: str) -> LayerCache:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class PrefillEngine:
             )
         self.info: ModelInfo = read_model_info(config.model)
         if config.kv_memory_fraction is not None:
-            config = with_pools(config, read_model_shape(config.model))
+            config = with_pools(config, replace(read_model_shape(config.model), caches=self.info.caches))
         self.config = config
         self.adapters = read_adapters(config.lora_modules)
         self.max_model_len = longest_prompt(config, self.info.context_length)
