@@ -11,6 +11,8 @@ from wavepp_worker.dynamo import frontend
 from wavepp_worker.dynamo.frontend import FrontendArgs, vocabulary
 from wavepp_worker.errors import ConfigError, PlaneUnreached
 
+from tests.support.certificates import loopback_certificates
+
 
 def test_the_vocabulary_comes_from_the_model(text_model: Path, tmp_path: Path) -> None:
     assert vocabulary(text_model) == 258
@@ -25,6 +27,21 @@ def test_the_command_line_is_the_frontends_and_the_model() -> None:
     assert args.rest == ("--http-port", "8123", "--router-mode", "kv")
     with pytest.raises(ConfigError, match="--nonsense"):
         FrontendArgs.parse(["--nonsense", "1"])
+
+
+def test_the_certificate_is_the_public_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By flags or by Dynamo's variables; the frontend behind it is not told of it."""
+    authority, certificate, key = loopback_certificates(tmp_path)
+    flags = ["--tls-cert-path", str(certificate), "--tls-key-path", str(key)]
+    args = FrontendArgs.parse(["--http-port", "8123", *flags])
+    assert (args.certificate, args.rest) == ((certificate, key), ("--http-port", "8123"))
+    with pytest.raises(ConfigError, match="must be provided together"):
+        FrontendArgs.parse(flags[:2])
+    with pytest.raises(ConfigError, match=r"--tls-cert-path, --tls-key-path: .* no certificate with its key"):
+        FrontendArgs.parse(["--tls-cert-path", str(authority), "--tls-key-path", str(key)])
+    monkeypatch.setenv("DYN_TLS_CERT_PATH", str(certificate))
+    monkeypatch.setenv("DYN_TLS_KEY_PATH", str(key))
+    assert FrontendArgs.parse([]).certificate == (certificate, key)
 
 
 def test_predictions_without_kv_events_are_refused_before_anything_starts() -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,9 +13,12 @@ import pytest
 from aiohttp import web
 from wavepp_worker.dynamo import frontend_proxy, request_bodies
 from wavepp_worker.dynamo.chat_template import ChatTemplate
+from wavepp_worker.dynamo.frontend import tls_context
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.chat_template import MessageWriter
+
+from tests.support.certificates import loopback_certificates
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
@@ -55,7 +60,10 @@ class Upstream:
 
 
 def through_the_proxy(
-    check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]], *, chats: bool = True
+    check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]],
+    *,
+    chats: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     async def main() -> None:
         upstream = Upstream()
@@ -66,11 +74,12 @@ def through_the_proxy(
         ports = _ports(2)
         await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
         template = ChatTemplate(MessageWriter("{{ messages[0].content + 'a' }}", {}))
-        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats)
+        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats, tls=tls)
+        scheme = "http" if tls is None else "https"
         await proxy.start("127.0.0.1", ports[1])
         try:
             async with aiohttp.ClientSession() as session:
-                await asyncio.wait_for(check(f"http://127.0.0.1:{ports[1]}", upstream, session), 20)
+                await asyncio.wait_for(check(f"{scheme}://127.0.0.1:{ports[1]}", upstream, session), 20)
         finally:
             await proxy.close()
             await proxy.close()
@@ -85,6 +94,24 @@ def _ports(count: int) -> list[int]:
     for server in servers:
         server.close()
     return ports
+
+
+def test_with_a_certificate_clients_speak_https_and_several_choices_work(tmp_path: Path) -> None:
+    """The proxy asks itself for choices, and the frontend by plain HTTP."""
+    authority, *certificate = loopback_certificates(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(authority))
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{url}{CHAT}", json=HELLO, ssl=trusting) as answer:
+            assert (answer.status, await answer.text()) == (207, "data: one\n\ndata: two\n\n")
+        async with session.post(f"{url}{CHAT}", json={**HELLO, "n": 2}, ssl=trusting) as answer:
+            # The first part's answer that is not 200 is the whole's.
+            assert answer.status == 207
+        assert len(upstream.requests) >= 2
+        with pytest.raises(aiohttp.ClientError):
+            await session.post(f"{url.replace('https', 'http')}{CHAT}", json=HELLO)
+
+    through_the_proxy(check, tls=tls_context((certificate[0], certificate[1])))
 
 
 def test_a_frontend_that_has_no_worker_yet_says_so() -> None:

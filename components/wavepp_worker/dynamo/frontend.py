@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from wavepp_worker.model.grammar_judge import GrammarJudge
 
 
+_TLS = {"--tls-cert-path": "DYN_TLS_CERT_PATH", "--tls-key-path": "DYN_TLS_KEY_PATH"}
+"""Flags of the frontend that are the public port's, with their variables."""
+
+
 @dataclass(frozen=True)
 class FrontendArgs:
     """What of the command line is ours; the rest is the frontend's.
@@ -38,6 +43,8 @@ class FrontendArgs:
     Attributes:
         planes: how it finds and hears workers, among all that the frontend makes of the rest.
         migrations: ``--migration-limit``, which is the frontend's too.
+        certificate: of the public port, with its key; None for plain HTTP. Between the proxy and the frontend there is
+            no TLS: both are in this process.
     """
 
     host: str
@@ -46,6 +53,7 @@ class FrontendArgs:
     rest: tuple[str, ...]
     planes: Planes
     migrations: int = 0
+    certificate: tuple[Path, Path] | None = None
 
     @staticmethod
     def fetch(model: Path) -> Path:
@@ -63,8 +71,20 @@ class FrontendArgs:
         own.add_argument("--model", type=Path)
         given, rest = own.parse_known_args(argv)
         checked = _check_frontend_flags(rest)
+        certificate = None
+        if checked.tls_cert_path and checked.tls_key_path:
+            certificate = checked.tls_cert_path, checked.tls_key_path
+            tls_context(certificate)
+        for flag in _TLS:
+            own.add_argument(flag)
         return cls(
-            checked.http_host, checked.http_port, given.model, tuple(rest), checked, checked.migration_limit
+            checked.http_host,
+            checked.http_port,
+            given.model,
+            tuple(own.parse_known_args(rest)[1]),
+            checked,
+            checked.migration_limit,
+            certificate,
         )
 
 
@@ -92,6 +112,23 @@ def _check_frontend_flags(argv: Sequence[str]) -> Any:
             "--Frontend.router_predicted_ttl_secs=null)"
         )
     return config
+
+
+def tls_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    """Of a server with this certificate and key, PEM.
+
+    Raises:
+        ConfigError: they cannot be read, or do not belong together.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(*certificate)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--tls-cert-path, --tls-key-path: {certificate[0]} and {certificate[1]} are no certificate with its key "
+            f"({error}); give PEM files that belong together, the key without a passphrase"
+        ) from error
+    return context
 
 
 def vocabulary(model: Path | None) -> int | None:
@@ -134,7 +171,10 @@ async def _serve(args: FrontendArgs) -> None:
         chats=args.model is None or has_chat_template(args.model),
         judge=_judge(args.model),
         migrations=args.migrations,
+        tls=tls_context(args.certificate) if args.certificate is not None else None,
     )
+    for variable in _TLS.values():
+        os.environ.pop(variable, None)
     # The last of two equal flags counts.
     sys.argv = [sys.argv[0], *args.rest, "--http-host", "127.0.0.1", "--http-port", str(port)]
     hide_unused_nats(args.planes)

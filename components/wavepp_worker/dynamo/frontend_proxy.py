@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import ssl
 import time
 import uuid
 from collections.abc import Mapping
@@ -62,6 +63,7 @@ class FrontendProxy:
         chats: bool = True,
         judge: GrammarJudge | None = None,
         migrations: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare a proxy; it does not listen yet.
 
@@ -72,8 +74,10 @@ class FrontendProxy:
             chats: whether the model has a template at all; without, the frontend may have no path for chats.
             judge: of what answers are to match, closed with the proxy; None if the model is unknown.
             migrations: how often a request may go to another worker, see ``Upstream``.
+            tls: what clients are to speak; None for plain HTTP.
         """
         self._template = template
+        self._tls = tls
         self._chats = chats
         self._grammars = judge
         self.upstream = Upstream(upstream, migrations=migrations)
@@ -99,12 +103,12 @@ class FrontendProxy:
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, ssl_context=self._tls).start()
         except OSError as error:
             raise ConfigError(
                 f"--http-port: cannot listen on {host}:{port} ({error.strerror}); choose a free port"
             ) from error
-        await self._fan_out.open(_own_url(host, self.port))
+        await self._fan_out.open(_own_url(host, self.port, "http" if self._tls is None else "https"))
 
     @property
     def port(self) -> int:
@@ -241,10 +245,10 @@ def _passed_on(request: web.BaseRequest, body: bytes, decoded: Any) -> bytes:
     return body if carried is None else json.dumps(carried).encode()
 
 
-def _own_url(host: str, port: int) -> str:
+def _own_url(host: str, port: int, scheme: str) -> str:
     """Where the server that listens on ``host`` reaches itself."""
     own = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"
+    return f"{scheme}://[{own}]:{port}" if ":" in own else f"{scheme}://{own}:{port}"
 
 
 def _refused(status: int, kind: str, sentence: str) -> web.Response:

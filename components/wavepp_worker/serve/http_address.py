@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.graph import Service
 from wavepp_worker.serve.ports import HeldPorts
@@ -41,3 +44,8 @@ def reachable(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return "127.0.0.1" if host == "0.0.0.0" else "[::1]"
     return f"[{host}]" if ":" in host else host
+
+
+def http_scheme(flags: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """What a frontend with these settings speaks: ``https`` if it has a certificate."""
+    return "https" if flags.get("tls_cert_path") or variables.get("DYN_TLS_CERT_PATH") else "http"

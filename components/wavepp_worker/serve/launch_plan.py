@@ -21,7 +21,7 @@ from wavepp_worker.serve.environment import (
 )
 from wavepp_worker.serve.flag_check import check_module
 from wavepp_worker.serve.graph import COMMON, Graph, Service
-from wavepp_worker.serve.http_address import http_address, reachable
+from wavepp_worker.serve.http_address import http_address, http_scheme, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
 from wavepp_worker.serve.planned import check_planner_etcd, planned_services, planner_note, unplanned_bounds
 from wavepp_worker.serve.planner_link import LABEL
@@ -175,7 +175,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             host, port, note = http_address(service, own, options.host, options.port, held)
             notes += [note] if note else []
             flags |= {"http_host": host, "http_port": port}
-            base_url = f"http://{reachable(host)}:{port}"
+            base_url = f"{http_scheme(flags, {**os.environ, **own.envs})}://{reachable(host)}:{port}"
             address = base_url, port
             if own.workers > 1:
                 raise ConfigError(
