@@ -29,6 +29,12 @@ def test_the_command_line_is_the_frontends_and_the_model() -> None:
         FrontendArgs.parse(["--nonsense", "1"])
 
 
+def test_names_of_what_is_served_are_given_one_by_one_or_together() -> None:
+    assert FrontendArgs.parse([]).served == frozenset()
+    args = FrontendArgs.parse(["--served-model-name", "a, b", "--served-model-name=c"])
+    assert (args.served, args.rest) == ({"a", "b", "c"}, ())
+
+
 def test_the_certificate_is_the_public_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By flags or by Dynamo's variables; the frontend behind it is not told of it."""
     authority, certificate, key = loopback_certificates(tmp_path)

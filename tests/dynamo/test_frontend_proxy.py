@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import time
@@ -63,6 +64,7 @@ def through_the_proxy(
     check: Callable[[str, Upstream, aiohttp.ClientSession], Awaitable[None]],
     *,
     chats: bool = True,
+    served: frozenset[str] = frozenset(),
     tls: ssl.SSLContext | None = None,
 ) -> None:
     async def main() -> None:
@@ -74,7 +76,9 @@ def through_the_proxy(
         ports = _ports(2)
         await web.TCPSite(runner, "127.0.0.1", ports[0]).start()
         template = ChatTemplate(MessageWriter("{{ messages[0].content + 'a' }}", {}))
-        proxy = FrontendProxy(f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats, tls=tls)
+        proxy = FrontendProxy(
+            f"http://127.0.0.1:{ports[0]}", 100, template, chats=chats, served=served, tls=tls
+        )
         scheme = "http" if tls is None else "https"
         await proxy.start("127.0.0.1", ports[1])
         try:
@@ -94,6 +98,24 @@ def _ports(count: int) -> list[int]:
     for server in servers:
         server.close()
     return ports
+
+
+def test_requests_for_models_of_others_pass_as_they_are() -> None:
+    """Their vocabulary may be larger, and their workers may know what ours do not."""
+    theirs = {"model": "theirs", "prompt": [100_000], "echo": True, "n": 2}
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        async with session.post(f"{url}{COMPLETIONS}", json=theirs) as answer:
+            assert answer.status == 207
+        assert [json.loads(body) for _, _, body, _ in upstream.requests] == [theirs]
+        for name in ("ours", "an adapter"):
+            async with session.post(f"{url}{COMPLETIONS}", json={**theirs, "model": name}) as answer:
+                assert answer.status == 400
+        upstream.failing = True
+        async with session.post(f"{url}{CHAT}", json={**HELLO, "model": "theirs"}) as answer:
+            assert (answer.status, (await answer.json())["message"][:15]) == (500, "Failed to parse")
+
+    through_the_proxy(check, chats=False, served=frozenset({"ours", "an adapter"}))
 
 
 def test_with_a_certificate_clients_speak_https_and_several_choices_work(tmp_path: Path) -> None:

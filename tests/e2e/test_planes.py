@@ -34,6 +34,12 @@ pytestmark = [
         reason="there is no etcd on this machine; install one (apt install etcd-server)",
     ),
 ]
+NAMES = ["etcd-tcp-zmq", "etcd-nats-nats"]
+"""Of the planes: discovery, requests, events."""
+EVERYWHERE = pytest.mark.parametrize("planes", NAMES, indirect=True, scope="module")
+NATS_IN_SOAK = pytest.mark.parametrize(
+    "planes", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.soak)], indirect=True, scope="module"
+)
 LENGTH = 400
 ANSWER = 6
 
@@ -158,6 +164,7 @@ def answered(graph: ServedGraph, tokens: list[int], expected: str) -> bool:
     return True
 
 
+@EVERYWHERE
 def test_texts_are_right_and_a_known_prefix_is_reused(graph: ServedGraph, reference: Reference) -> None:
     is_reused(graph, reference, 1)
     answer = graph.post(
@@ -173,6 +180,7 @@ def environment_of(pid: int) -> dict[str, str]:
     return dict(each.decode().split("=", 1) for each in variables if each)
 
 
+@NATS_IN_SOAK
 def test_a_planner_hears_of_each_wave_and_step(planes: Planes) -> None:
     """By Dynamo's own subscriber and decoder; the numbers are those of the requests."""
     graph = planes.graph
@@ -237,6 +245,7 @@ def test_a_planner_hears_of_each_wave_and_step(planes: Planes) -> None:
         assert all(each["scheduled_requests"][f"num_{key}_requests"] for each in known)
 
 
+@NATS_IN_SOAK
 def test_replicas_come_and_go_under_load_as_the_planner_decides(planes: Planes, reference: Reference) -> None:
     """Dynamo's coordinator lets the replicas of prefill go from 1 to 2 and back, and no request fails."""
     if len(planes.graph.workers("PrefillWorker")) > 1:
@@ -289,6 +298,7 @@ def test_replicas_come_and_go_under_load_as_the_planner_decides(planes: Planes, 
     graph.audit()
 
 
+@NATS_IN_SOAK
 def test_a_killed_prefill_worker_is_back_and_answers(planes: Planes, reference: Reference) -> None:
     graph = planes.graph
     victim = graph.workers("PrefillWorker")[0]
@@ -333,6 +343,7 @@ def waiting(graph: ServedGraph) -> set[str]:
     return {line.partition(":")[0] for line in lines if "| --discovery-backend=etcd needs etcd" in line}
 
 
+@NATS_IN_SOAK
 def test_answers_are_right_again_after_the_server_was_away(planes: Planes, reference: Reference) -> None:
     graph, asked = planes.graph, prompt(20, 60)
     expected = reference.text(asked, ANSWER)

@@ -74,6 +74,7 @@ def test_a_worker_that_discovery_forgot_while_it_ran_serves_again(graph: ServedG
     served_within(graph, 60)
 
 
+@pytest.mark.soak
 def test_a_worker_that_was_told_to_stop_does_not_mind_that_discovery_has_it_no_more(
     graph: ServedGraph,
 ) -> None:

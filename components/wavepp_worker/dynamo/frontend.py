@@ -43,6 +43,8 @@ class FrontendArgs:
     Attributes:
         planes: how it finds and hears workers, among all that the frontend makes of the rest.
         migrations: ``--migration-limit``, which is the frontend's too.
+        served: names of the models that ``model`` is the directory of, adapters' as well; none: of all. Requests for
+            others pass unchecked.
         certificate: of the public port, with its key; None for plain HTTP. Between the proxy and the frontend there is
             no TLS: both are in this process.
     """
@@ -53,6 +55,7 @@ class FrontendArgs:
     rest: tuple[str, ...]
     planes: Planes
     migrations: int = 0
+    served: frozenset[str] = frozenset()
     certificate: tuple[Path, Path] | None = None
 
     @staticmethod
@@ -69,6 +72,7 @@ class FrontendArgs:
         """
         own = Parser(prog="python -m wavepp_worker.dynamo.frontend", add_help=False, allow_abbrev=False)
         own.add_argument("--model", type=Path)
+        own.add_argument("--served-model-name", action="append", default=[])
         given, rest = own.parse_known_args(argv)
         checked = _check_frontend_flags(rest)
         certificate = None
@@ -84,6 +88,7 @@ class FrontendArgs:
             tuple(own.parse_known_args(rest)[1]),
             checked,
             checked.migration_limit,
+            frozenset(name.strip() for each in given.served_model_name for name in each.split(",")),
             certificate,
         )
 
@@ -97,6 +102,12 @@ def _check_frontend_flags(argv: Sequence[str]) -> Any:
         "--model",
         metavar="PATH",
         help="model directory, to check token ids against its vocabulary (default: none)",
+    )
+    parser.add_argument(
+        "--served-model-name",
+        metavar="NAME,...",
+        help="names under which workers serve that model and its adapters, where the frontend has other models, too, "
+        "whose requests pass unchecked (default: all are checked)",
     )
     FrontendArgGroup().add_arguments(parser)
     try:
@@ -171,6 +182,7 @@ async def _serve(args: FrontendArgs) -> None:
         chats=args.model is None or has_chat_template(args.model),
         judge=_judge(args.model),
         migrations=args.migrations,
+        served=args.served,
         tls=tls_context(args.certificate) if args.certificate is not None else None,
     )
     for variable in _TLS.values():

@@ -63,6 +63,7 @@ class FrontendProxy:
         chats: bool = True,
         judge: GrammarJudge | None = None,
         migrations: int = 0,
+        served: frozenset[str] = frozenset(),
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Prepare a proxy; it does not listen yet.
@@ -74,9 +75,12 @@ class FrontendProxy:
             chats: whether the model has a template at all; without, the frontend may have no path for chats.
             judge: of what answers are to match, closed with the proxy; None if the model is unknown.
             migrations: how often a request may go to another worker, see ``Upstream``.
+            served: names of the models that all this is known of; none for every model. Requests for others pass as
+                they are.
             tls: what clients are to speak; None for plain HTTP.
         """
         self._template = template
+        self._served = served
         self._tls = tls
         self._chats = chats
         self._grammars = judge
@@ -156,15 +160,16 @@ class FrontendProxy:
                     if (count := choices_wanted(decoded)) > 1 and request.path in CARRYING_PATHS:
                         check_bytes(count, len(body))
                         return await self._fan_out.answer(request, decoded, count)
-                    return await self._pass_on(request, _passed_on(request, body, decoded))
+                    passed_on = _passed_on(request, body, decoded)
+                    return await self._pass_on(request, passed_on, ours=decoded is not None)
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
         except (BodyRefused, Unanswered) as error:
             return _refused(error.status, error.kind, str(error))
 
-    async def _pass_on(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
+    async def _pass_on(self, request: web.BaseRequest, body: bytes, *, ours: bool) -> web.StreamResponse:
         def complaint() -> str | None:
-            if request.path != CHAT_PATH:
+            if request.path != CHAT_PATH or not ours:
                 return None
             if not self._chats:
                 return NO_CHATS
@@ -231,6 +236,8 @@ class FrontendProxy:
         if request.method != "POST":
             return None
         decoded = _decoded(body)
+        if self._served and isinstance(decoded, Mapping) and decoded.get("model") not in self._served:
+            return None
         sentence = refused_header(request.headers) or refusal(request.path, decoded, self._vocab_size)
         if sentence is not None:
             raise InvalidRequest(sentence)
