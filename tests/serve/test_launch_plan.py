@@ -23,6 +23,8 @@ from wavepp_worker.serve.graph import resolve
 from wavepp_worker.serve.launch_plan import LaunchPlan, Options, make_launch_plan
 from wavepp_worker.serve.model_choice import DEMO_MODEL, DEMO_SHAPE
 
+from tests.support.certificates import loopback_certificates
+
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
@@ -348,6 +350,24 @@ def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.Mo
             make_launch_plan(graph, {}, Options(port=taken))
         with pytest.raises(ConfigError, match=r"Front\.http_port: "):
             make_launch_plan(graph, {"Front": {"http_port": taken}}, Options())
+
+
+@pytest.mark.parametrize("by", ["flags", "variables"])
+def test_a_frontend_with_a_certificate_is_asked_by_https(
+    by: str, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, certificate, key = loopback_certificates(tmp_path)
+    frontend = {"tls_cert_path": str(certificate), "tls_key_path": str(key)} if by == "flags" else {}
+    if by == "variables":
+        monkeypatch.setenv("DYN_TLS_CERT_PATH", str(certificate))
+        monkeypatch.setenv("DYN_TLS_KEY_PATH", str(key))
+    config = {"Common": {"model": str(tiny_llama)}, "Frontend": frontend}
+    base_url = make_launch_plan(resolve("graphs:agg_wavepp"), config, Options()).base_url
+    assert base_url is not None
+    assert base_url.startswith("https://127.0.0.1:")
+    frontend |= {"tls_cert_path": str(key), "tls_key_path": str(key)}
+    with pytest.raises(ConfigError, match=r"no certificate with its key"):
+        make_launch_plan(resolve("graphs:agg_wavepp"), config, Options())
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid"])
