@@ -73,19 +73,19 @@ class FrontendArgs:
         own = Parser(prog="python -m wavepp_worker.dynamo.frontend", add_help=False, allow_abbrev=False)
         own.add_argument("--model", type=Path)
         own.add_argument("--served-model-name", action="append", default=[])
+        for flag in _TLS:
+            own.add_argument(flag)
         given, rest = own.parse_known_args(argv)
-        checked = _check_frontend_flags(rest)
+        checked = _check_frontend_flags(argv)
         certificate = None
         if checked.tls_cert_path and checked.tls_key_path:
             certificate = checked.tls_cert_path, checked.tls_key_path
             tls_context(certificate)
-        for flag in _TLS:
-            own.add_argument(flag)
         return cls(
             checked.http_host,
             checked.http_port,
             given.model,
-            tuple(own.parse_known_args(rest)[1]),
+            tuple(rest),
             checked,
             checked.migration_limit,
             frozenset(name.strip() for each in given.served_model_name for name in each.split(",")),
@@ -93,7 +93,7 @@ class FrontendArgs:
         )
 
 
-def _check_frontend_flags(argv: Sequence[str]) -> Any:
+def _check_frontend_flags(argv: Sequence[str] | None) -> Any:
     from dynamo.frontend.frontend_args import FrontendArgGroup, FrontendConfig
 
     program = "python -m wavepp_worker.dynamo.frontend"
