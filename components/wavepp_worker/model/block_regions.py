@@ -29,13 +29,8 @@ class BlockRegions:
     @classmethod
     def of(cls, pools: list[tuple[int, int, int, int]]) -> BlockRegions:
         """Of pools in the order of ``(first address, bytes of a block, window, blocks)``."""
-        firsts, sizes, windows, blocks = zip(*pools, strict=True) if pools else ((),) * 4
-        return cls(
-            np.array(firsts, dtype=np.uint64),
-            np.array(sizes, dtype=np.uint64),
-            np.array(windows, dtype=np.int64),
-            np.array(blocks, dtype=np.int64),
-        )
+        firsts, sizes, windows, blocks = np.array(pools, dtype=np.int64).reshape(-1, 4).T
+        return cls(firsts.astype(np.uint64), sizes.astype(np.uint64), windows, blocks)
 
     def __len__(self) -> int:
         return len(self.firsts)
