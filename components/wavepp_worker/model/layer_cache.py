@@ -139,7 +139,8 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
     if given is None:
         window = config("sliding_window") if config("use_sliding_window") is not False else None
         given = (
-            _hybrid(config, layers) or ["full_attention" if window is None else "sliding_attention"] * layers
+            _older_types(config, layers)
+            or ["full_attention" if window is None else "sliding_attention"] * layers
         )
     if not isinstance(given, list | tuple) or len(given) != layers or {*map(type, given)} != {str}:
         raise ConfigError(
@@ -175,26 +176,27 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def _hybrid(config: Lookup, layers: int) -> list[str] | None:
+def _older_types(config: Lookup, layers: int) -> list[str] | None:
     """Types of layers as files of three families say them, in place of ``layer_types``; None if they do not."""
-    other = "linear_attention"
     if config("full_attention_interval") is not None:
-        every = _said(config, "full_attention_interval")
-        attend = set(range(every - 1, layers, every))
-    elif config("linear_attn_config") is not None:
+        return _every(layers, _said(config, "full_attention_interval"), "linear_attention")
+    if config("linear_attn_config") is not None:
         numbers = _nested(config).get("full_attn_layers")
         if not isinstance(numbers, list | tuple) or {*map(type, numbers)} - {int}:
             raise ConfigError(
                 f"model: the configuration's linear_attn_config says full_attn_layers: {numbers!r}; they are numbers "
                 "of layers"
             )
-        attend = {number - 1 for number in numbers}
-    elif config("sliding_window_pattern") is not None and config("sliding_window") is not None:
-        every, other = _said(config, "sliding_window_pattern"), "sliding_attention"
-        attend = set(range(every - 1, layers, every))
-    else:
-        return None
-    return ["full_attention" if layer in attend else other for layer in range(layers)]
+        attend = set(numbers)
+        return ["full_attention" if layer + 1 in attend else "linear_attention" for layer in range(layers)]
+    if config("sliding_window_pattern") is not None and config("sliding_window") is not None:
+        return _every(layers, _said(config, "sliding_window_pattern"), "sliding_attention")
+    return None
+
+
+def _every(layers: int, interval: int, others: str) -> list[str]:
+    """The last of each ``interval`` layers attends to everything."""
+    return [others if (layer + 1) % interval else "full_attention" for layer in range(layers)]
 
 
 def _attention(config: Lookup, layer: int, kind: str) -> LayerCache:
