@@ -40,6 +40,8 @@ EVERYWHERE = pytest.mark.parametrize("planes", NAMES, indirect=True, scope="modu
 NATS_IN_SOAK = pytest.mark.parametrize(
     "planes", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.soak)], indirect=True, scope="module"
 )
+WITH_ETCD = pytest.mark.parametrize("planes", NAMES[:1], indirect=True, scope="module")
+"""The other planes are no different for the launcher."""
 LENGTH = 400
 ANSWER = 6
 
@@ -245,11 +247,9 @@ def test_a_planner_hears_of_each_wave_and_step(planes: Planes) -> None:
         assert all(each["scheduled_requests"][f"num_{key}_requests"] for each in known)
 
 
-@NATS_IN_SOAK
+@WITH_ETCD
 def test_replicas_come_and_go_under_load_as_the_planner_decides(planes: Planes, reference: Reference) -> None:
     """Dynamo's coordinator lets the replicas of prefill go from 1 to 2 and back, and no request fails."""
-    if len(planes.graph.workers("PrefillWorker")) > 1:
-        pytest.skip("the other planes are no different for the launcher")
     graph, seeds = planes.graph, itertools.count(1000)
     prompts = [prompt(seed, 60) for seed in range(900, 902)]
     expected = [reference.text(each, ANSWER) for each in prompts]
