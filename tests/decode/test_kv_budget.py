@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from wavepp_worker.decode import engine
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.kv_budget import decode_share, with_pool
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.model.model_shape import ModelShape, read_model_shape
 from wavepp_worker.model.stage_loader import load_stage
 
 GIB = 1 << 30
@@ -47,3 +50,22 @@ def test_each_request_has_a_state_beside_its_tokens(tiny_model: Callable[[str], 
     assert pooled.kv_tokens == int(
         0.5 * (GIB - share.weights - share.room - share.beside) / kv.bytes_per_token
     )
+
+
+def test_an_engine_knows_from_transformers_what_a_file_leaves_out(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma 2's older files do not say which layers slide."""
+    model = shutil.copytree(tiny_model("gemma2"), tmp_path / "older")
+    said = json.loads((model / "config.json").read_text())
+    assert "sliding_attention" in said.pop("layer_types")
+    (model / "config.json").write_text(json.dumps(said))
+    counted: list[ModelShape] = []
+
+    def noted(config: DecodeConfig, shape: ModelShape) -> DecodeConfig:
+        counted.append(shape)
+        return with_pool(config, shape)
+
+    monkeypatch.setattr(engine, "with_pool", noted)
+    engine.DecodeEngine(DecodeConfig(model=model, kv_memory_fraction=0.01, max_model_len=64))
+    assert counted[0].caches == read_model_shape(tiny_model("gemma2")).caches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,9 @@ import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.layer_cache import state_bytes, token_bytes
-from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.model.model_shape import ModelShape, read_model_shape
 from wavepp_worker.model.weight_sizes import weight_sizes
-from wavepp_worker.runtime.client import kv_budget
+from wavepp_worker.runtime.client import engine, kv_budget
 from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.kv_pools import state_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
@@ -164,3 +166,22 @@ def test_windows_take_what_their_pools_and_tiers_do_wherever_layers_go_to(
     for share in on_gpus:
         most = max(taken(range(first, first + 3), 8000, 0) for first in (1, 2))
         assert 8000 * share.token_bytes + share.beside >= most
+
+
+def test_an_engine_knows_from_transformers_what_a_file_leaves_out(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gemma 2's older files do not say which layers slide."""
+    model = shutil.copytree(tiny_model("gemma2"), tmp_path / "older")
+    said = json.loads((model / "config.json").read_text())
+    assert "sliding_attention" in said.pop("layer_types")
+    (model / "config.json").write_text(json.dumps(said))
+    counted: list[ModelShape] = []
+
+    def noted(config: EngineConfig, shape: ModelShape) -> EngineConfig:
+        counted.append(shape)
+        return with_pools(config, shape)
+
+    monkeypatch.setattr(engine, "with_pools", noted)
+    engine.PrefillEngine(EngineConfig(model=model, kv_memory_fraction=0.01, max_model_len=64))
+    assert counted[0].caches == read_model_shape(tiny_model("gemma2")).caches
