@@ -11,9 +11,10 @@ from wavepp_worker.intake.remote_prefill import RemotePrefill
 def test_what_a_decode_worker_counts_is_shown() -> None:
     remote, registry = RemotePrefill(RemotePrefillConfig(), QueueName("a", "b")), CollectorRegistry()
     registry.register(RemoteMetrics(remote))
-    remote.sent, remote.returned = 3, 1
+    remote.sent, remote.addressed, remote.returned = 3, 2, 1
     shown = generate_latest(registry).decode().splitlines()
     assert "wavepp_remote_prefills_total 3.0" in shown
+    assert "wavepp_remote_prefills_addressed_total 2.0" in shown
     assert "wavepp_remote_prefills_returned_total 1.0" in shown
 
 

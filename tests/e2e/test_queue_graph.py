@@ -26,6 +26,7 @@ from tests.support.served_graph import ServedGraph
 pytestmark = pytest.mark.e2e
 
 LOCAL = 64
+REUSED, PREFILLED = "wavepp_reused_tokens_total", "wavepp_prompt_tokens_total"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,35 @@ def test_long_prompts_go_through_the_queue_and_all_answers_are_right(
     # Sampling is the decode worker's, but for the first token; an end that must not come yet is banned for that.
     answer = graph.complete(longer[0][1:], max_tokens=6, temperature=0.9, seed=5, min_tokens=6)
     assert answer["usage"]["completion_tokens"] == 6
+    graph.audit()
+
+
+def test_a_job_addresses_the_worker_that_dynamos_router_chooses(graph: ServedGraph) -> None:
+    def of_workers(metric: str) -> list[float]:
+        return [graph.metric(worker, metric) for worker in graph.workers("PrefillWorker")]
+
+    def ask(prompt: list[int]) -> None:
+        graph.complete(prompt, max_tokens=1)
+
+    documents = prompts(11, 4, 400)
+    before, reused, taken = sent(graph), of_workers(REUSED), of_workers(PREFILLED)
+    addressed = graph.metric(decode(graph), "wavepp_remote_prefills_addressed_total")
+    for turn in range(3):
+        for salt in ("", "a tenant"):
+            for document in documents:
+                assert graph.complete([*document, turn], max_tokens=1, cache_salt=salt)
+    [burst] = prompts(12, 1, 400)
+    # Nobody has told of its blocks when the others are sent.
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, [[*burst, number] for number in range(4)]))
+    assert sent(graph) == before + 28
+    assert graph.metric(decode(graph), "wavepp_remote_prefills_addressed_total") == addressed + 28
+    now = of_workers(REUSED)
+    # Each document twice under each salt, and the burst's beginning three times: all but once are found.
+    assert sum(now) - sum(reused) == 2 * 2 * 4 * 400 + 3 * 400
+    assert min(each - was for each, was in zip(of_workers(PREFILLED), taken, strict=True)) > 0, (
+        "both have some"
+    )
     graph.audit()
 
 

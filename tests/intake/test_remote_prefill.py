@@ -65,7 +65,7 @@ def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
 
     async def work(remote: RemotePrefill) -> None:
         for _ in range(2):  # a client may use its id again
-            job = remote.send(REQUEST)
+            job = await remote.send(REQUEST)
             address = await job.address(5, never)
             assert (address.host, address.port, job.attempt) == ("127.0.0.1", 4242, 1)
             assert prefills.running + prefills.waiting <= 1, "not done yet"
@@ -80,28 +80,67 @@ def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
     empty(server, name)
 
 
-def test_a_prompt_goes_where_its_beginning_was_prefilled(
-    with_remote: Callable[[Work], Any], make_intake: MakeIntake
+class Chosen:
+    """A ``Placement`` that always says the same."""
+
+    def __init__(self, replica: str | None) -> None:
+        self.replica = replica
+        self.asked: list[tuple[list[int], str, bool]] = []
+        self.held: set[str] = set()
+
+    async def choose(self, job_id: str, tokens: list[int], salt: str, *, idle: bool) -> str | None:
+        self.asked.append((tokens, salt, idle))
+        if self.replica is not None:
+            self.held.add(job_id)
+        return self.replica
+
+    def over(self, job_id: str) -> None:
+        self.held.discard(job_id)
+
+
+def test_a_prompt_goes_where_it_is_placed_until_that_has_it_no_more(
+    server: NatsServer, name: QueueName, make_intake: MakeIntake
 ) -> None:
-    prefills = [FakePrefills(), FakePrefills()]
+    prefills = [FakePrefills(seconds=0.2), FakePrefills(seconds=0.2)]
     for number, each in enumerate(prefills):
         make_intake(f"r{number}", each)
+    config = RemotePrefillConfig(remote_prefill="nats", nats_server=server.url)
 
-    async def work(remote: RemotePrefill) -> None:
-        async def prefill(*ids: int) -> str:
-            job = remote.send(PrefillRequest.of("r", ids, handoff=True))
-            answer = await job._asking
-            job.leave(done=True)
-            return answer.replica
+    async def work() -> None:
+        for number in (1, 0):
+            placement = Chosen(f"r{number}")
+            remote = RemotePrefill(config, name, placement)
+            await remote.open()
+            jobs = [await remote.send(REQUEST) for _ in range(3)]
+            assert [idle for _, _, idle in placement.asked] == [True, False, False]
+            assert placement.asked[0][:2] == ([1, 2], "s")
+            assert len(placement.held) == remote.addressed == 3
+            assert [(await job._asking).replica for job in jobs] == [f"r{number}"] * 3
+            await asyncio.sleep(0)
+            assert not placement.held
+            # One that is gone has it until another takes it.
+            placement.replica = "gone"
+            for prefill in prefills:
+                prefill.seconds = 30.0
+            taken = await remote.send(REQUEST)
+            assert len(placement.held) == 1
+            await taken.address(10, never)
+            assert not placement.held, "another has it"
+            taken.leave(done=False)
+            left = await remote.send(REQUEST)
+            left.leave(done=False)
+            await asyncio.wait({left._asking})
+            await asyncio.sleep(0)
+            assert not placement.held, "nobody wants it"
+            for prefill in prefills:
+                prefill.seconds = 0.2
+            placement.replica = None
+            anybody = await remote.send(REQUEST)
+            assert (await anybody._asking).replica in ("r0", "r1")
+            assert remote.addressed == 5
+            await remote.close()
 
-        beginnings = [[number] * 64 for number in range(6)]
-        homes = [await prefill(*each) for each in beginnings]
-        for _ in range(2):
-            assert [await prefill(*each, 1, 2) for each in beginnings] == homes
-        # Of this one too little is known.
-        assert remote.send(PrefillRequest.of("r", [*beginnings[0], *[9] * 65]))._job.replica is None
-
-    with_remote(work)
+    asyncio.run(asyncio.wait_for(work(), 60))
 
 
 def test_another_attempt_has_another_address(
@@ -112,7 +151,7 @@ def test_another_attempt_has_another_address(
     make_intake("r1", prefills)
 
     async def work(remote: RemotePrefill) -> None:
-        job = remote.send(REQUEST)
+        job = await remote.send(REQUEST)
         first = await job.address(5, never)
         second = await job.address(5, never)
         assert (job.attempt, first.room != second.room) == (2, True)
@@ -125,11 +164,11 @@ def test_nobody_has_begun_it_the_caller_left_and_it_was_given_up(
     with_remote: Callable[[Work], Any], make_intake: MakeIntake, queue: PrefillQueue
 ) -> None:
     async def impatient(remote: RemotePrefill) -> None:
-        job = remote.send(REQUEST)
+        job = await remote.send(REQUEST)
         with pytest.raises(QueueError, match="--remote-prefill-patience"):
             await job.address(0.2, never)
         job.leave(done=False)
-        job = remote.send(REQUEST)
+        job = await remote.send(REQUEST)
         with pytest.raises(RequestAborted):
             await job.address(5, lambda: True)
         job.leave(done=False)
@@ -140,11 +179,11 @@ def test_nobody_has_begun_it_the_caller_left_and_it_was_given_up(
     make_intake("r1", prefills, intake_attempts=1)
 
     async def failing(remote: RemotePrefill) -> None:
-        job = remote.send(REQUEST)
+        job = await remote.send(REQUEST)
         await job.address(5, never)
         with pytest.raises(RequestFailed, match="given up"):
             await job.address(5, never)
-        refused = remote.send(PrefillRequest.of("r", [900], handoff=True))
+        refused = await remote.send(PrefillRequest.of("r", [900], handoff=True))
         await refused.address(5, never)
         with pytest.raises(InvalidRequest, match="outside the vocabulary"):
             await refused.address(5, never)
@@ -160,7 +199,7 @@ def test_a_long_queue_and_a_server_that_is_gone_keep_prompts_here(
     async def work(remote: RemotePrefill) -> None:
         assert remote.wanted(11)
         assert not remote.wanted(10)
-        jobs = [remote.send(REQUEST) for _ in range(2)]
+        jobs = [await remote.send(REQUEST) for _ in range(2)]
         assert not remote.wanted(11), "a burst sees its own length"
         for job in jobs:
             job.leave(done=False)

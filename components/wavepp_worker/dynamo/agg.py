@@ -25,10 +25,12 @@ from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk
 from wavepp_worker.dynamo.intake_metrics import RemoteMetrics
+from wavepp_worker.dynamo.job_router import JobRouter
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
+from wavepp_worker.dynamo.runtime_args import JOBS_ALONE
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import (
@@ -84,10 +86,16 @@ class AggWorker(WaveppWorker):
         )
         self._defaults = default_sampling(args.engine.model)
         self._remote: RemotePrefill | None = None
+        self._job_router: JobRouter | None = None
         if args.remote.remote_prefill == "nats":
             name = QueueName(args.runtime.namespace, args.runtime.served_model_name)
             etcd = args.runtime.options.discovery_backend == "etcd"
-            self._remote = RemotePrefill(args.remote, name, etcd=etcd)
+            path = (
+                args.remote.remote_prefill_endpoint
+                or f"{args.runtime.namespace}{JOBS_ALONE}.prefill.generate"
+            )
+            self._job_router = JobRouter(args.runtime, path, args.engine.block_size)
+            self._remote = RemotePrefill(args.remote, name, self._job_router, etcd=etcd)
             self._prefill.metrics.show(RemoteMetrics(self._remote))
 
     @classmethod
@@ -127,6 +135,12 @@ class AggWorker(WaveppWorker):
         await super().cleanup()
         if self._remote is not None:
             await self._remote.close()
+
+    async def on_endpoint_ready(self, endpoint: Any) -> None:
+        """As of every worker; the router over those that take jobs needs Dynamo's runtime."""
+        await super().on_endpoint_ready(endpoint)
+        if self._job_router is not None:
+            await self._job_router.open()
 
     def controls(self) -> dict[str, Control]:
         own = {} if self._remote is None else {"remote_prefill": self._remote_prefill_control}
@@ -198,7 +212,7 @@ class AggWorker(WaveppWorker):
         self, remote: RemotePrefill, request_id: str, parsed: ParsedRequest, context: Context
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The answer of a prompt that a prefill worker takes from the queue, and again another, if one dies."""
-        job = remote.send(await self._prefill.request(request_id, parsed))
+        job = await remote.send(await self._prefill.request(request_id, parsed))
         done = False
         try:
             while True:

@@ -21,8 +21,12 @@ class RemoteMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         counters = {
             "remote_prefills": ("Prompts that were sent to the queue to be prefilled.", self._remote.sent),
+            "remote_prefills_addressed": (
+                "Of these, prompts whose job addressed the replica that the router chose.",
+                self._remote.addressed,
+            ),
             "remote_prefills_returned": (
-                "Of these, prompts prefilled here after all.",
+                "Of all sent, prompts prefilled here after all.",
                 self._remote.returned,
             ),
         }

@@ -29,6 +29,7 @@ from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
+from wavepp_worker.dynamo.runtime_args import JOBS_ALONE
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError, WorkerPaused
@@ -36,9 +37,6 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.model.lora import adapter_paths
 from wavepp_worker.worker_description import EngineDescription
-
-JOBS_ALONE = "-jobs"
-"""What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
 
 
 class PrefillWorker(WaveppWorker):

@@ -11,6 +11,9 @@ from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
 from wavepp_worker.errors import ConfigError
 
+JOBS_ALONE = "-jobs"
+"""What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
+
 
 @dataclass(frozen=True)
 class RuntimeArgs:

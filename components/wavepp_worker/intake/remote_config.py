@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from wavepp_worker.former_names import LONGEST_SECONDS, Settings
 
@@ -24,3 +24,17 @@ class RemotePrefillConfig(Settings):
     """Jobs in the queue from which on this worker prefills longer ones itself, too."""
     remote_prefill_patience: float = Field(default=10.0, gt=0, le=LONGEST_SECONDS)
     """Seconds after which this worker prefills itself what no prefill worker has begun."""
+    remote_prefill_endpoint: str | None = None
+    """Dynamo endpoint, ``NAMESPACE.COMPONENT.ENDPOINT``, of the prefill workers that take these jobs; a job addresses
+    the one that Dynamo's KV-aware router chooses of them. Default: ``prefill.generate`` of those that take jobs
+    alone."""
+
+    @field_validator("remote_prefill_endpoint")
+    @classmethod
+    def _three_names(cls, path: str | None) -> str | None:
+        if path is None:
+            return None
+        path = path.removeprefix("dyn://")
+        if len(parts := path.split(".")) != 3 or not all(parts):
+            raise ValueError(f"should be NAMESPACE.COMPONENT.ENDPOINT, not {path!r}")
+        return path

@@ -18,9 +18,9 @@ from wavepp_worker.intake.limits_key import LimitsKey, limits_key
 from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.opening import open_soon
+from wavepp_worker.intake.placement import Placement
 from wavepp_worker.intake.prefill_limits import PrefillLimits
 from wavepp_worker.intake.prefill_queue import answered
-from wavepp_worker.intake.prefix_places import PrefixPlaces
 from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.nats_variables import nats_environment
@@ -48,32 +48,46 @@ class RemoteJob:
         self,
         client: QueueClient,
         job: Job,
-        on_answer: Callable[[JobResult], None],
+        placement: Placement | None,
+        waiting: set[str],
         leaving: set[asyncio.Task[None]],
     ) -> None:
         """Sends it.
 
         Args:
-            on_answer: told who prefilled it.
+            placement: told when the replica that it addresses has it no more.
+            waiting: has its id until somebody has begun it, or it is over.
             leaving: holds what is still said of it once nobody waits for it.
         """
         self.attempt = 0
         self._leaving = leaving
-        self._on_answer = on_answer
+        self._placement = placement
+        self._waiting = waiting
         self._client = client
         self._job = job
         self._addresses: asyncio.Queue[Running | None] = asyncio.Queue()
         self._asking = asyncio.create_task(self._ask())
+        self._asking.add_done_callback(self._over)
 
     async def _ask(self) -> JobResult:
         try:
-            answer = answered(await self._client.ask(self._job, self._hear))
-            self._on_answer(answer)
-            return answer
+            return answered(await self._client.ask(self._job, self._hear))
         finally:
             self._addresses.put_nowait(None)
 
+    def _over(self, asking: asyncio.Task[JobResult]) -> None:
+        self._waiting.discard(self._job.id)
+        self._placed_no_more()
+
+    def _placed_no_more(self) -> None:
+        if self._placement is not None and self._job.replica is not None:
+            self._placement.over(self._job.id)
+
     def _hear(self, state: JobState) -> None:
+        if isinstance(state, Running):
+            self._waiting.discard(self._job.id)
+            if state.replica != self._job.replica:
+                self._placed_no_more()
         if isinstance(state, Running) and state.handoff is not None:
             self._addresses.put_nowait(state)
 
@@ -137,13 +151,22 @@ class RemotePrefill:
     Attributes:
         limits: what decides who prefills; may be changed at any time.
         sent: prompts that were prefilled through the queue, or tried to be.
+        addressed: those of them whose job addressed a replica.
         returned: those of them that this worker had to prefill itself after all.
     """
 
-    def __init__(self, config: RemotePrefillConfig, name: QueueName, *, etcd: bool = False) -> None:
+    def __init__(
+        self,
+        config: RemotePrefillConfig,
+        name: QueueName,
+        placement: Placement | None = None,
+        *,
+        etcd: bool = False,
+    ) -> None:
         """Nothing is connected yet; where the server is, is read from the environment now.
 
         Args:
+            placement: says which replica a prompt should go to; without, whoever has room takes it.
             etcd: whether the limits are also what a key of etcd says.
 
         Raises:
@@ -154,10 +177,11 @@ class RemotePrefill:
             max_prefill_queue_size=config.max_prefill_queue_size,
         )
         self.patience = config.remote_prefill_patience
-        self.sent = self.returned = 0
+        self.sent = self.addressed = self.returned = 0
         self._client = QueueClient(name, config.nats_server, nats_environment())
-        self._places = PrefixPlaces()
+        self._placement = placement
         self._queued = 0
+        self._sent_since: set[str] = set()
         self._reached = False
         self._leaving: set[asyncio.Task[None]] = set()
         self._etcd = EtcdKey(limits_key(name)) if etcd else None
@@ -191,24 +215,27 @@ class RemotePrefill:
 
     def wanted(self, uncached_tokens: int) -> bool:
         """Whether a prompt is to be prefilled through the queue."""
-        return self._reached and self.limits.remotely(uncached_tokens, self._queued)
+        return self._reached and self.limits.remotely(uncached_tokens, self._depth())
 
-    def send(self, request: PrefillRequest) -> RemoteJob:
+    async def send(self, request: PrefillRequest) -> RemoteJob:
         """Queue a prompt, under an id of its own: clients may choose those of requests, and use one twice.
-
-        It addresses the replica that prefilled most of it before, if that was half of it.
 
         Args:
             request: as an engine here would take it.
         """
         self.sent += 1
-        # Until it is looked at again, so that a burst sees its own length.
-        self._queued += 1
-        place = self._places.find(request.tokens, request.salt)
-        worthwhile = place is not None and 2 * place.tokens >= request.prompt_tokens
+        idle = self._depth() == 0
+        job_id = f"{request.request_id}-{uuid.uuid4().hex}"
+        self._sent_since.add(job_id)
+        tokens = token_ids.unpack(request.tokens).tolist()
+        placement = self._placement
+        replica = (
+            None if placement is None else await placement.choose(job_id, tokens, request.salt, idle=idle)
+        )
+        self.addressed += replica is not None
         job = Job(
-            id=f"{request.request_id}-{uuid.uuid4().hex}",
-            token_ids=tuple(token_ids.unpack(request.tokens).tolist()),
+            id=job_id,
+            token_ids=tuple(tokens),
             sampling=JobSampling(
                 **{name: getattr(request.sampling, name) for name in request.sampling.__struct_fields__}
             ),
@@ -217,13 +244,13 @@ class RemotePrefill:
             banned=request.banned,
             allowed=request.allowed,
             handoff=True,
-            replica=place.replica if place is not None and worthwhile else None,
+            replica=replica,
         )
+        return RemoteJob(self._client, job, placement, self._sent_since, self._leaving)
 
-        def note(answer: JobResult) -> None:
-            self._places.note(request.tokens, request.salt, answer.replica)
-
-        return RemoteJob(self._client, job, note, self._leaving)
+    def _depth(self) -> int:
+        """Jobs in the queue: when it was looked at, and those sent since, so that a burst sees its own length."""
+        return self._queued + len(self._sent_since)
 
     async def _obey(self, etcd: EtcdKey) -> None:
         """Take over what the key says, whenever it changes."""
@@ -241,6 +268,7 @@ class RemotePrefill:
         while True:
             try:
                 self._queued = await self._client.depth()
+                self._sent_since.clear()
                 self._reached = True
             except Exception as error:
                 # Until it is back, all is prefilled here.
