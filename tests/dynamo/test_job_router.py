@@ -66,6 +66,21 @@ def test_where_jobs_wait_a_replica_is_waited_for_that_has_half_of_the_prompt() -
     assert half.asked == [(None, False, "s"), ("job", True, "s")]
 
 
+def test_choices_are_made_one_after_the_other() -> None:
+    router = Router(0xABC, 4)
+    router.seconds = 0.05
+
+    async def work() -> None:
+        made = make(router, [0xABC])
+        first = asyncio.create_task(made.choose("first", PROMPT, "", idle=True))
+        second = asyncio.create_task(made.choose("second", PROMPT, "", idle=False))
+        await asyncio.sleep(0.02)
+        assert [job for job, *_ in router.asked] == ["first"]
+        assert [await first, await second] == ["abc", "abc"]
+
+    asyncio.run(work())
+
+
 def test_without_workers_or_a_router_nobody_is_chosen() -> None:
     router = Router(1, 4)
     assert choose(make(router, []), idle=True) is None

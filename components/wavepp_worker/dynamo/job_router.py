@@ -42,6 +42,7 @@ class JobRouter:
         self._block = block_size
         self._router: Any = None
         self._workers: Any = None
+        self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Future[None]] = set()
 
     async def open(self) -> None:
@@ -73,9 +74,7 @@ class JobRouter:
         if self._router is None or not self._workers.instance_ids():
             return None
         try:
-            if not idle and not self._worth_waiting(await self._best(tokens, salt), tokens):
-                return None
-            return f"{(await self._best(tokens, salt, job_id))[0]:x}"
+            return await asyncio.wait_for(self._choose(job_id, tokens, salt, idle), CHOICE_SECONDS)
         except asyncio.CancelledError:
             self.over(job_id)
             raise
@@ -83,6 +82,13 @@ class JobRouter:
             self.over(job_id)
             logger.debug("job %s addresses no replica: %s", job_id, error)
             return None
+
+    async def _choose(self, job_id: str, tokens: list[int], salt: str, idle: bool) -> str | None:
+        # One after the other, as each is to know of the choice before it.
+        async with self._turn:
+            if not idle and (await self._best(tokens, salt))[2] * self._block < LEAST_SHARE * len(tokens):
+                return None
+            return f"{(await self._best(tokens, salt, job_id))[0]:x}"
 
     def over(self, job_id: str) -> None:
         """As ``Placement`` says."""
@@ -93,14 +99,10 @@ class JobRouter:
 
     async def _best(self, tokens: list[int], salt: str, job_id: str | None = None) -> tuple[int, int, int]:
         """Worker, its rank of data parallelism, blocks that it has; counts as that worker's for a job that is named."""
-        choice = self._router.best_worker(
+        best: tuple[int, int, int] = await self._router.best_worker(
             tokens, request_id=job_id, update_indexer=job_id is not None, cache_namespace=salt or None
         )
-        best: tuple[int, int, int] = await asyncio.wait_for(choice, CHOICE_SECONDS)
         return best
-
-    def _worth_waiting(self, best: tuple[int, int, int], tokens: list[int]) -> bool:
-        return best[2] * self._block >= LEAST_SHARE * len(tokens)
 
     async def _free(self, job_id: str) -> None:
         try:

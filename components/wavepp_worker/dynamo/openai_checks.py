@@ -21,7 +21,7 @@ from wavepp_worker.dynamo.openai_ranges import (
 )
 from wavepp_worker.dynamo.worker_choice import refused_nvext
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.request_checks import check_salt, first_outside, outside_vocabulary
+from wavepp_worker.request_checks import are_ids, check_salt, first_outside, outside_vocabulary
 
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
 MOST_PROMPTS = 128
@@ -92,7 +92,7 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
 def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
     def check(body: Mapping[str, Any]) -> str | None:
         prompt = body.get("prompt")
-        if not isinstance(prompt, list):
+        if not isinstance(prompt, list) or (vocab_size is not None and are_ids(prompt, vocab_size)):
             return None
         several = _several(prompt)
         if len(prompt) > MOST_PROMPTS and several:
@@ -100,7 +100,7 @@ def _prompt(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]
         if vocab_size is None:
             return None
         for ids in (prompt, *(part for part in prompt if isinstance(part, list))) if several else (prompt,):
-            bad = first_outside(ids, vocab_size)
+            bad = None if are_ids(ids, vocab_size) else first_outside(ids, vocab_size)
             if bad is not None:
                 return outside_vocabulary(bad, vocab_size)
         return None
