@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from dynamo._core import Context
 from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.dynamo import worker as worker_module
-from wavepp_worker.errors import EngineDead, HandoffError
+from wavepp_worker.errors import EngineDead
 from wavepp_worker.liveness.stop_times import stop_variables
 
 from tests.support import fake_engines as fakes
@@ -164,49 +163,6 @@ def test_a_worker_that_was_not_told_to_stop_waits_for_nobody(kind: str, text_mod
     run(check())
 
 
-WHERE_PREFILLED = {"why", "clear_kv_blocks", "dump_state", "start_profile", "stop_profile"}
-
-
-def test_controls(kind: str, text_model: Path) -> None:
-    async def check() -> None:
-        worker = await started(kind, text_model)
-        where_prefilled = set() if kind == "decode" else WHERE_PREFILLED
-        everywhere = {"audit", "timings", "describe", "pause", "resume"}
-        assert worker.supported_controls() == everywhere | where_prefilled
-        assert (await worker.engine_control("audit", {}))["status"] == "ok"
-        described = await worker.engine_control("describe", {})
-        assert described["status"] == "ok"
-        assert [engine["role"] for engine in described["engines"]] == (
-            ["prefill", "decode"] if kind == "agg" else [kind]
-        )
-        claimed = "127.0.0.1:4242" if kind == "prefill" else None
-        assert described["engines"][0]["bootstrap"] == claimed
-        await collect(worker, prompt(kind), Context("r"))
-        timings = await worker.engine_control("timings", {"last": 4})
-        assert len(timings["timings"]) == (0 if kind == "decode" else 1)
-        assert (await worker.engine_control("timings", {"last": "x"}))["status"] == "error"
-        unknown = await worker.engine_control("timings", {"lst": 1})
-        assert unknown == {
-            "status": "error",
-            "message": "lst: unknown; timings takes last, of how many requests",
-        }
-        refused = await worker.engine_control("other", {})
-        assert refused["status"] == "error"
-        assert refused["message"].startswith("there is no control 'other'; these are: audit, ")
-        handler = worker._handler if kind != "agg" else worker._prefill
-
-        def leak(timeout: float = 30.0) -> None:
-            raise HandoffError("block 3 is held")
-
-        handler.engine.audit = leak
-        assert await worker.engine_control("audit", {}) == {
-            "status": "error",
-            "message": "HandoffError: block 3 is held",
-        }
-
-    run(check())
-
-
 def test_s38_a_duplicate_id_is_refused_and_hurts_nobody(
     kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,27 +230,5 @@ def test_an_answer_that_cannot_be_put_into_words_fails_alone(
         handler = worker._handler if which == "decode" else worker._decode
         assert handler.engine.aborted["r"].is_set(), "nobody wants the rest"
         assert reasons(await collect(worker, prompt(which, room=2), Context("s"))) == ["length"]
-
-    run(check())
-
-
-def test_whoever_waits_for_an_audit_takes_no_thread_from_others(
-    text_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quiet = threading.Event()
-    monkeypatch.setattr(
-        fakes.FakePrefillEngine, "audit", lambda *_: {"ranks": [quiet.wait(15)]}, raising=True
-    )
-
-    async def check() -> None:
-        worker = await started("prefill", text_model)
-        # More than there may be threads.
-        audits = [asyncio.create_task(worker.engine_control("audit", {})) for _ in range(40)]
-        await asyncio.sleep(0)
-        dumped = await asyncio.wait_for(worker.engine_control("dump_state", {}), 5)
-        assert dumped == {"status": "ok", "live": 0}
-        quiet.set()
-        assert await asyncio.gather(*audits) == [{"status": "ok", "ranks": [True]}] * 40
-        await worker.cleanup()
 
     run(check())

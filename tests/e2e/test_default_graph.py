@@ -45,7 +45,7 @@ def ask(graph: ServedGraph, prompt: list[int]) -> dict[str, Any]:
 
 
 def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(graph: ServedGraph) -> None:
-    """S63: only consumed KV events can tell a new frontend where a prefix is."""
+    """S62, S63: only consumed KV events can tell a new frontend where a prefix is; decode hears who prefilled it."""
     draw = random.Random(11)
     prefixes = [[draw.randrange(256) for _ in range(400)] for _ in range(10)]
     home = {number: prefilled_by(ask(graph, prefix)) for number, prefix in enumerate(prefixes)}
@@ -65,6 +65,8 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
     for number in draw.sample(range(10), 10):
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]
+        workers = answer["nvext"]["worker_id"]
+        assert (workers["prefill_dp_rank"], workers["decode_dp_rank"]) == (0, 0)
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] >= 384
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -13,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import msgspec
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import GenerateRequest, LLMEngine
@@ -23,7 +21,7 @@ from dynamo.common.backend.publisher import ComponentSnapshot
 from dynamo.common.constants import DisaggregationMode
 from prometheus_client import CollectorRegistry
 
-from wavepp_worker.dynamo.control_bodies import Control, check_names, seconds
+from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
@@ -39,6 +37,7 @@ from wavepp_worker.dynamo.request_log import TraceIds, log_requests
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.dynamo.tracer import make_tracer
+from wavepp_worker.dynamo.worker_controls import WorkerControls
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
@@ -50,13 +49,6 @@ UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
 """After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
-PAUSE_WAIT_SECONDS = 30.0
-"""How long a worker that is paused waits for its requests to end, unless it is told otherwise; as Dynamo's own do."""
-MOST_PAUSE_WAIT_SECONDS = 600.0
-
-IN_TURN = ("audit", "clear_kv_blocks", "dump_state", "start_profile", "stop_profile")
-"""Controls of which each takes a thread for many seconds where a rank hangs or many requests run; who asks for the same
-again waits for its turn without one, as others need some of the few."""
 
 
 class WaveppWorker(LLMEngine):
@@ -89,7 +81,7 @@ class WaveppWorker(LLMEngine):
         self._closed = False
         self._live = LiveRequests()
         self._pause = Pause()
-        self._turns = {control: asyncio.Lock() for control in IN_TURN}
+        self._controls = WorkerControls(self)
         self.passes = ForwardPasses()
         self._perf_metrics = PerfMetrics(runtime, self.passes.samples) if runtime.perf_metrics else None
         self.tracer = make_tracer(os.environ)
@@ -257,13 +249,7 @@ class WaveppWorker(LLMEngine):
 
         A control raises InvalidRequest if its body is wrong, and any other WaveppError if it cannot be done.
         """
-        return {
-            "audit": self._audit_control,
-            "describe": self._describe_control,
-            "timings": self._timings_control,
-            "pause": self._pause_control,
-            "resume": self._resume_control,
-        }
+        return self._controls.by_name()
 
     def supported_controls(self) -> set[str]:
         return set(self.controls())
@@ -274,49 +260,32 @@ class WaveppWorker(LLMEngine):
         return WorkerDescription(instance=instance, engines=self.describe(), paused=self._pause.on)
 
     async def engine_control(self, control: str, body: Any) -> dict[str, Any]:
-        """Answer ``POST /engine/control/CONTROL``; ``status`` is ``ok``, or ``error`` with a ``message``."""
-        asked = self.controls().get(control)
-        if asked is None:
-            known = ", ".join(sorted(self.controls()))
-            return {"status": "error", "message": f"there is no control {control!r}; these are: {known}"}
-        if not isinstance(body, dict):
-            return {"status": "error", "message": f"the body of {control} should be a JSON object, or empty"}
-        try:
-            async with self._turns.get(control, contextlib.nullcontext()):
-                return {"status": "ok", **await asked(body)}
-        except InvalidRequest as error:
-            return {"status": "error", "message": str(error)}
-        except WaveppError as error:
-            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        """Answer ``POST /engine/control/CONTROL``."""
+        return await self._controls.answer(self.controls(), control, body)
 
-    async def _audit_control(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("audit", body, {})
-        return await asyncio.to_thread(self.audit)
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return len(self._live)
 
-    async def _describe_control(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("describe", body, {})
-        return dict(msgspec.to_builtins(self.description()))
+    async def pause(self, seconds: float) -> bool:
+        """Take no new requests; whether all others ended within ``seconds``.
 
-    async def _timings_control(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("timings", body, {"last": "of how many requests"})
-        last = body.get("last", 16)
-        if isinstance(last, bool) or not isinstance(last, int) or last < 1:
-            raise InvalidRequest(f"last={last!r} should be a whole number above 0")
-        return {"timings": self.timings(last)}
-
-    async def _pause_control(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("pause", body, {"timeout_s": "how long to wait for requests to end"})
-        wait = seconds(body, "timeout_s", PAUSE_WAIT_SECONDS, MOST_PAUSE_WAIT_SECONDS)
+        Raises:
+            InvalidRequest: it is not in discovery.
+        """
         endpoint = self._present_endpoint()
-        quiet = await self._pause.begin(
-            endpoint, self._stop_taking, self._take_again, self.is_quiescent, wait
+        return await self._pause.begin(
+            endpoint, self._stop_taking, self._take_again, self.is_quiescent, seconds
         )
-        return {"paused": True, "quiet": quiet, "running": len(self._live)}
 
-    async def _resume_control(self, body: dict[str, Any]) -> dict[str, Any]:
-        check_names("resume", body, {})
-        resumed = await self._pause.end(self._present_endpoint(), self._take_again)
-        return {"paused": False, "was_paused": resumed}
+    async def resume(self) -> bool:
+        """Take requests again; whether it was paused.
+
+        Raises:
+            InvalidRequest: it is not in discovery.
+        """
+        return await self._pause.end(self._present_endpoint(), self._take_again)
 
     def _present_endpoint(self) -> Any:
         if self._endpoint is None or self._stop_order.given or self._dying.is_set():
