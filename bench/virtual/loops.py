@@ -11,6 +11,7 @@ from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import (
+    NOBODY,
     LaneAdmitted,
     LaneMessage,
     LaneProgress,
@@ -29,9 +30,11 @@ class TimedLanes(Lanes):
 
     planning: list[float]
 
-    def propose(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> tuple[Span, ...]:
+    def propose(
+        self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0
+    ) -> tuple[Span, ...]:
         begun = time.thread_time()
-        spans = super().propose(admitting, slack, held)
+        spans = super().propose(waiting, slack, held)
         if spans:
             self.planning.append(time.thread_time() - begun)
         return spans

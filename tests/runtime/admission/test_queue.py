@@ -32,6 +32,20 @@ def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
     queue.check()
 
 
+def test_what_those_will_compute_that_are_not_admitted_counts_as_far_as_it_is_known() -> None:
+    queue = AdmissionQueue(limit=1)
+    assert queue.waiting_tokens() == 0
+    for name in "abc":
+        queue.arrive(name, 100, 0.0)
+    assert queue.waiting_tokens() == 300
+    queue.apply(RoundOutcome(candidates=(Admit("a", 16), Admit("b", 40), Admit("c", 0))), 0.0)
+    assert queue.waiting_tokens() == 244
+    queue.work(0.0)
+    assert queue.waiting_tokens() == 244, "a is being prepared"
+    queue.apply(RoundOutcome(admitted=(Admit("a", 16),)), 0.0)
+    assert queue.waiting_tokens() == 160
+
+
 def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds_a_lease() -> None:
     """Promise 9: a request bigger than the headroom is admitted alone."""
     queue = AdmissionQueue(limit=4)

@@ -120,14 +120,15 @@ def test_a_wave_is_stretched_rather_than_a_request_cut_if_all_stages_have_one(st
     assert (spans[0].length < 150) == cut
 
 
-def test_those_that_wait_to_be_admitted_count_as_many_as_those_that_are() -> None:
-    def wave(admitting: int) -> list[tuple[str, int, int]]:
+def test_what_those_compute_that_wait_to_be_admitted_counts() -> None:
+    def wave(tokens: int) -> list[tuple[str, int, int]]:
         planner = mpu(5, 512, WaveCost(a=4.0, b=1.0, c=0.0))
-        return shape(planner.propose(PipelineView(lanes(320, 320), admitting=admitting)))
+        view = PipelineView(lanes(320, 320), admitting=2, admitting_tokens=tokens)
+        return shape(planner.propose(view))
 
     assert wave(0) == [("r0", 0, 80)], "320 of the other, over four stages behind the first"
-    assert wave(2) == [("r0", 0, 240)], "640 more of others"
-    assert wave(6) == [("r0", 0, 320), ("r1", 0, 192)]
+    assert wave(640) == [("r0", 0, 240)], "960 of the others"
+    assert wave(6400) == [("r0", 0, 320)], "full waves for all stages, and all requests take as many"
 
 
 def test_who_was_left_behind_goes_before_newcomers_unless_all_fit() -> None:

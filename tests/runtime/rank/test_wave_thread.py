@@ -114,7 +114,7 @@ def test_a_request_is_admitted_on_both_ranks_and_all_leave_when_told(bench: Benc
     assert bench.to_loop.socket.poll(10_000), "a lane is something to wake up for"
     wait_until(lambda: bench.follower.requests.admitted("a"))
     assert bench.admitted.socket.poll(10_000)
-    assert bench.to_loop.take() == [RequestsWaiting(1), RequestsWaiting(0), LaneAdmitted("a", 0, 10)]
+    assert bench.to_loop.take() == [RequestsWaiting(1, 10), RequestsWaiting(0), LaneAdmitted("a", 0, 10)]
     assert bench.admitted.take() == ["a"]
     assert not any(stopping.is_set() for _, stopping in ranks)
     bench.command(Stop())
@@ -137,7 +137,7 @@ def test_who_only_waits_does_not_wake_the_loop(bench: Bench) -> None:
     for running, _ in ranks:
         running.join(10)
     assert not bench.to_loop.socket.poll(0)
-    assert bench.to_loop.take() == [RequestsWaiting(1)]
+    assert bench.to_loop.take() == [RequestsWaiting(1, 10)]
 
 
 def test_a_follower_heartbeats_while_messages_come_without_a_pause(bench: Bench) -> None:

@@ -126,7 +126,7 @@ def test_a_request_is_announced_looked_up_prepared_and_given_a_lane() -> None:
     first, second = leader.rounds(submit("a"), now=1.0)
     assert (first.round_id, [each.request_id for each in first.arrivals], first.hint) == (0, ["a"], ("a",))
     assert (second.round_id, second.arrivals, second.prepare) == (1, (), (Admit("a", 0),))
-    assert leader.told() == [RequestsWaiting(1), RequestsWaiting(0), LaneAdmitted("a", 0, 10)]
+    assert leader.told() == [RequestsWaiting(1, 10), RequestsWaiting(0), LaneAdmitted("a", 0, 10)]
     assert leader.events == [Admitted(request_id="a", endpoint=0, queued=0.0, admission=0.0, at=1.0)]
 
 

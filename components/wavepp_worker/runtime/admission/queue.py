@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import structs
 
@@ -28,7 +28,8 @@ LOCAL_RETRY_SECONDS = 0.01
 """Seconds until a request that does not fit rank 0 is looked at again, unless something is freed before."""
 ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
-
+MOST_COUNTED = 128
+"""Requests whose tokens are counted: more than enough for all stages of a pipeline."""
 
 NO_KEYS = BlockKeys()
 
@@ -67,6 +68,11 @@ class AdmissionQueue:
     def __len__(self) -> int:
         """Requests that are not admitted yet."""
         return len(self._waiting) + len(self._preparing)
+
+    def waiting_tokens(self) -> int:
+        """Tokens that they will compute, as far as they were looked up; of many, of the first."""
+        entries = islice(chain(self._preparing.values(), self._waiting.values()), MOST_COUNTED)
+        return sum(entry.prompt_tokens - (entry.candidate or 0) for entry in entries)
 
     @property
     def halfway(self) -> bool:

@@ -6,11 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
-from wavepp_worker.runtime.admission.queue import AdmissionQueue
+from wavepp_worker.runtime.admission.queue import MOST_COUNTED, AdmissionQueue
 from wavepp_worker.runtime.admission.work import Admission, Work
 from wavepp_worker.runtime.protocol.commands import RankTask
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -60,6 +61,12 @@ class RoundPlanner:
     def waiting(self) -> int:
         """Requests that are not admitted yet."""
         return len(self._queue) + len(self._arrivals)
+
+    def waiting_tokens(self) -> int:
+        """Tokens that they will compute, as far as is known."""
+        return self._queue.waiting_tokens() + sum(
+            arrival.prompt_tokens for arrival, _ in islice(self._arrivals.values(), MOST_COUNTED)
+        )
 
     @property
     def running(self) -> int:

@@ -52,11 +52,6 @@ class Demand:
         """Requests less than the most at a time."""
         return self.requests - len(self._whole)
 
-    @property
-    def mean_tokens(self) -> int:
-        """Of a request that waits or is in flight, counted whole; 0 if there is none."""
-        return self._tokens // len(self._whole) if self._whole else 0
-
     def see(self, view: PipelineView) -> list[Lane]:
         """Account for what the next wave is planned from; returns who came, oldest first, then those behind others."""
         # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.

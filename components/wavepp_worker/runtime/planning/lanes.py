@@ -9,11 +9,13 @@ from itertools import islice
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import (
+    NOBODY,
     LaneAborted,
     LaneAdmitted,
     LaneEnded,
     LaneProgress,
     LaneScheduled,
+    RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.protocol.whereabouts import InLanes
@@ -95,17 +97,19 @@ class Lanes:
         """The request's blocks are its own."""
         self._leased.discard(request_id)
 
-    def propose(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> tuple[Span, ...]:
+    def propose(
+        self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0
+    ) -> tuple[Span, ...]:
         """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
 
         Args:
-            admitting: requests that are not admitted yet.
+            waiting: requests that are not admitted yet.
             slack: seconds for which rank 0's device has work already.
             held: seconds since this was first empty though ``startable`` and rank 0's device was about to run dry.
         """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view(admitting, slack, held))
+        return self._planner.propose(self._view(waiting, slack, held))
 
     @property
     def startable(self) -> bool:
@@ -188,11 +192,19 @@ class Lanes:
         if any(not self.ring.carries(request_id) for request_id in self._aborted):
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
-    def _view(self, admitting: int = 0, slack: float = 0.0, held: float = 0.0) -> PipelineView:
+    def _view(self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0) -> PipelineView:
         """What the planner may put into the next wave, and what is in flight."""
         lanes = tuple(self._open())
         behind = tuple(self._lanes[request_id] for request_id in self._after)
-        return PipelineView(lanes, tuple(self.ring.waves()), admitting, slack=slack, held=held, behind=behind)
+        return PipelineView(
+            lanes,
+            tuple(self.ring.waves()),
+            admitting=waiting.requests,
+            admitting_tokens=waiting.tokens,
+            slack=slack,
+            held=held,
+            behind=behind,
+        )
 
     def _open(self) -> Iterator[Lane]:
         """The lanes that have a place in the waves."""

@@ -237,7 +237,7 @@ class Mpu(PackingPlanner):
         b, half = cost.b + cost.c / 2, cost.c / 2
         first = cost.work(head.next, head.left)
         # Where they wait for room, smaller waves would leave even less of it, as fewer requests are in flight at once.
-        total, longest = first + view.admitting * cost.work(0, self._demand.mean_tokens), head.end
+        total, longest = first + cost.b * view.admitting_tokens, head.end
         for lane in lanes[1:]:
             total += (lane.end - lane.next) * (b + half * (lane.next + lane.end))
             longest = max(longest, lane.end)

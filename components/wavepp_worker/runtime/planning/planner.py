@@ -46,6 +46,7 @@ class PipelineView:
         lanes: admitted requests with tokens left, first come first served. Planners only read them.
         in_flight: the spans of each wave in the ring, oldest first.
         admitting: requests that wait to be admitted.
+        admitting_tokens: that these will compute, as far as is known.
         slack: seconds for which rank 0's device has work already.
         held: seconds since the planner first held what it could have launched, though rank 0's device was about to
             run dry.
@@ -55,6 +56,7 @@ class PipelineView:
     lanes: Sequence[Lane]
     in_flight: Sequence[tuple[Span, ...]] = ()
     admitting: int = 0
+    admitting_tokens: int = 0
     slack: float = 0.0
     held: float = 0.0
     behind: Sequence[Lane] = ()

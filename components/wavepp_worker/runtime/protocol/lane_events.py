@@ -9,9 +9,17 @@ from wavepp_worker.runtime.protocol.commands import Explain
 
 @dataclass(frozen=True)
 class RequestsWaiting:
-    """WAVE to LOOP on rank 0: so many requests are not admitted yet. Nothing to wake up for."""
+    """WAVE to LOOP on rank 0: requests that are not admitted yet. Nothing to wake up for.
+
+    Attributes:
+        tokens: that they will compute, as far as is known.
+    """
 
     requests: int
+    tokens: int = 0
+
+
+NOBODY = RequestsWaiting(0)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.protocol.commands import Explain
 from wavepp_worker.runtime.protocol.events import ForwardPass, LanesExplained
 from wavepp_worker.runtime.protocol.lane_events import (
+    NOBODY,
     LaneMaterialised,
     LaneMessage,
     LaneProgress,
@@ -71,7 +72,7 @@ class LeaderLoop:
         self._lanes = lanes
         self._order = order
         self._timeline = timeline
-        self._waiting = 0
+        self._waiting = NOBODY
         self._held_since: float | None = None
         self._idle_since = timeline.now()
 
@@ -107,7 +108,7 @@ class LeaderLoop:
         explained: list[LanesExplained] = []
         for message in messages:
             if isinstance(message, RequestsWaiting):
-                self._waiting = message.requests
+                self._waiting = message
             elif isinstance(message, Explain):
                 explained.append(self._explain(message, len(left)))
             else:
@@ -155,7 +156,7 @@ class LeaderLoop:
     def _waits_for(self) -> Cause:
         if len(self._lanes):
             return "ring" if self._lanes.ring.full else "planner"
-        return "admission" if self._waiting else "no_requests"
+        return "admission" if self._waiting.requests else "no_requests"
 
     def _explain(self, question: Explain, on_device: int) -> LanesExplained:
         return LanesExplained(

@@ -26,6 +26,7 @@ from wavepp_worker.runtime.protocol.commands import (
 )
 from wavepp_worker.runtime.protocol.events import AdmissionExplained, Admitted, Event, Released
 from wavepp_worker.runtime.protocol.lane_events import (
+    NOBODY,
     LaneAdmitted,
     LaneMessage,
     LaneProgress,
@@ -81,7 +82,7 @@ class LeaderWave:
         self._next_beat = 0.0 if math.isfinite(heartbeat_seconds) else math.inf
         self._ballot: Ballot | None = None
         self._tally: Tally | None = None
-        self._waiting = 0
+        self._told = NOBODY
         self.stopped = False
         """Whether the round that told all ranks to leave is over."""
 
@@ -179,10 +180,11 @@ class LeaderWave:
         return self._ballot
 
     def _tell_waiting(self) -> tuple[RequestsWaiting, ...]:
-        if self._planner.waiting == self._waiting:
+        waiting = RequestsWaiting(self._planner.waiting, self._planner.waiting_tokens())
+        if waiting == self._told:
             return ()
-        self._waiting = self._planner.waiting
-        return (RequestsWaiting(self._waiting),)
+        self._told = waiting
+        return (waiting,)
 
     def _lane(self, admission: Admission) -> LaneAdmitted:
         request = self._requests.known(admission.request_id).whole
