@@ -40,6 +40,7 @@ def test_a_value_changes_what_it_names_and_no_value_nothing() -> None:
         (b"4000", "no JSON object like"),
         (b"{", "no JSON object like"),
         (b'{"a": "\xff"}', "no JSON object like"),
+        (b'{"a": ' + b"[" * 100_000, "no JSON object like"),
         (b'{"max_local": 4}', "give max_local_prefill_length or max_prefill_queue_size"),
         (b'{"max_prefill_queue_size": -1}', "whole numbers of at least 0"),
     ],

@@ -37,6 +37,7 @@ def test_what_cannot_be_sent_is_refused_by_its_sender() -> None:
         (Job(id="a", text="x" * MOST_JOB_BYTES), "a queue takes at most"),
         (Job(id="a", text="\ud800"), "cannot be sent"),
         (Job(id="a", token_ids=(1,), deadline_seconds=-1.0), "deadline_seconds"),
+        (Job(id="a", token_ids=(1,), replica="r\n"), "replica"),
     ):
         with pytest.raises(InvalidRequest, match=says):
             job.encode()

@@ -34,7 +34,7 @@ class LimitsKey:
         try:
             body = {} if value is None else msgspec.json.decode(value, type=dict[str, object])
             return self._started.changed(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             why = f'it is no JSON object like {{"max_local_prefill_length": 4000}}: {error}'
         except InvalidRequest as error:
             why = str(error)

@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     sampling: JobSampling = JobSampling()
     salt: str = ""
     priority: int = 0
-    replica: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")] | None = None
+    replica: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")] | None = None
     deadline_seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] | None = None
     handoff: bool = False
     banned: tuple[int, ...] = ()
