@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from wavepp_worker.intake.decision import Begin, Drop, GiveUp, decide, superseded
+from wavepp_worker.intake.decision import Begin, Drop, GiveUp, decide, superseded, under_way
 from wavepp_worker.intake.job_ledger import Recorded
 from wavepp_worker.intake.messages import JobFailure, JobResult, JobState, JobTimings, Running, Waiting
 
@@ -53,3 +53,11 @@ def test_only_another_message_that_was_begun_supersedes() -> None:
     assert superseded(Recorded(Running(job=2, replica="r", attempt=1), 7), 1) == 2
     # Of a state that somebody forged, no message is known.
     assert superseded(Recorded(Waiting(job=0, attempts=0, error=""), 7), 1) is None
+
+
+def test_what_is_answered_or_begun_by_another_message_is_not_under_way() -> None:
+    assert under_way(Recorded(Running(job=1, replica="r", attempt=1), 7), 1)
+    assert under_way(Recorded(Waiting(job=1, attempts=1, error="e"), 7), 1)
+    assert not under_way(Recorded(Running(job=2, replica="r", attempt=1), 7), 1)
+    for found in (None, Recorded(ANSWER, 7), Recorded(FAILURE, 7)):
+        assert not under_way(found, 1)

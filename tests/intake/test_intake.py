@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from wavepp_worker.errors import (
     ConfigError,
@@ -23,7 +24,7 @@ from wavepp_worker.intake import opening
 from wavepp_worker.intake import streams as streams_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
-from wavepp_worker.intake.messages import Job
+from wavepp_worker.intake.messages import Job, JobFailure
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 
@@ -285,6 +286,64 @@ def test_a_replica_that_is_silent_loses_its_jobs(
     stopped.set()
     slow.seconds = 0
     empty(server, name)
+
+
+def test_who_is_done_first_answers_also_what_another_has_begun_meanwhile(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """As after a pause of the server: neither begins it again and again because of the other."""
+    first, second = FakePrefills(seconds=60), FakePrefills(seconds=60)
+    silent = make_intake("r1", first)
+    future = queue.submit([1, 2], id="job")
+    wait_for(lambda: first.asked)
+    stopped = threading.Event()
+    silent._loop.call_soon_threadsafe(stopped.wait, 10)
+    make_intake("r2", second)
+    wait_for(lambda: second.asked)
+    first.release.set()
+    stopped.set()
+    answer = future.result(10)
+    assert (answer.replica, answer.attempt) == ("r1", 1)
+    empty(server, name)
+    second.release.set()
+    wait_for(lambda: second.running == 0)
+    assert (len(first.asked), len(second.asked)) == (1, 1)
+    assert queue.prefill([1, 2], id="job") == answer
+
+
+def test_who_fails_leaves_the_job_to_who_has_begun_it_meanwhile(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    first, second = FakePrefills(seconds=60), FakePrefills(seconds=60)
+    first.failures = 1000
+    silent = make_intake("r1", first)
+    future = queue.submit([1, 2])
+    wait_for(lambda: first.asked)
+    stopped = threading.Event()
+    silent._loop.call_soon_threadsafe(stopped.wait, 10)
+    make_intake("r2", second)
+    wait_for(lambda: second.asked)
+    first.release.set()
+    stopped.set()
+    wait_for(silent.idle)
+    second.release.set()
+    answer = future.result(10)
+    assert (answer.replica, answer.attempt, len(first.asked)) == ("r2", 2, 1)
+    empty(server, name)
+
+
+def test_an_answer_that_the_server_refused_is_none(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """All hear it, as whoever listens hears what is published, stored or not."""
+    future = queue.submit([1, 2], id="job")
+    wait_for(lambda: queue.depth() == 1)
+    late = JobFailure(code="failed", error="it was overtaken")
+    headers = {"Nats-Expected-Last-Subject-Sequence": "17"}
+    with pytest.raises(Exception, match="wrong last sequence"):
+        publish(server, name.state("job"), msgspec.json.encode(late), headers=headers)
+    make_intake("r1", FakePrefills())
+    assert future.result(10).first_token == 3
 
 
 def test_a_long_job_is_kept_alive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ class FakePrefills:
 
     Attributes:
         seconds: that each takes, once it is admitted.
+        release: once set, none takes longer.
         admits: requests that run at once; others wait.
         failures: how many requests fail before the first that does not; 1000 stands for all.
         asked: every request.
@@ -31,6 +33,7 @@ class FakePrefills:
 
     def __init__(self, seconds: float = 0.0, admits: int = 1000) -> None:
         self.seconds, self.admits = seconds, admits
+        self.release = threading.Event()
         self.failures = 0
         self.dead = False
         self.asked: list[PrefillRequest] = []
@@ -102,6 +105,6 @@ class FakePrefills:
             if is_stopped():
                 self.aborted.append(request.request_id)
                 raise RequestAborted(f"request {request.request_id} was aborted by its caller")
-            if loop.time() >= end:
+            if loop.time() >= end or self.release.is_set():
                 return
             await asyncio.sleep(0.005)

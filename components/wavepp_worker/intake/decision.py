@@ -49,6 +49,11 @@ def superseded(found: Recorded | None, number: int) -> int | None:
     return other if other and other != number else None
 
 
+def under_way(found: Recorded | None, number: int) -> bool:
+    """Whether the message of this number was begun, and is neither answered nor given up."""
+    return found is not None and isinstance(found.state, (Running, Waiting)) and found.state.job == number
+
+
 def decide(found: Recorded | None, *, other_is_there: bool, most_attempts: int) -> Begin | Drop | GiveUp:
     """Decide.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, WaveppError, error_text
 from wavepp_worker.intake.config import IntakeConfig
-from wavepp_worker.intake.decision import Begin, Drop, GiveUp, decide, superseded
+from wavepp_worker.intake.decision import Begin, Drop, GiveUp, decide, superseded, under_way
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken
 from wavepp_worker.intake.messages import (
@@ -64,12 +64,18 @@ class JobRunner:
             self._counts.ended("undelivered")
 
     async def _run(self, taken: TakenJob) -> None:
+        overtaken = False
         while True:
             found = await self._ledger.find(taken.token, FIND_SECONDS)
+            if overtaken and under_way(found, taken.number):
+                # By another replica, which acknowledges it: to begin once more would overtake that one in turn.
+                self._counts.ended("duplicate")
+                return
             other = superseded(found, taken.number)
             there = other is not None and await self._streams.is_message_there(other)
             decision = decide(found, other_is_there=there, most_attempts=self._attempts)
             # If another replica has it now, or had its answer first, that is what is decided on next.
+            overtaken = True
             with suppress(Overtaken):
                 match decision:
                     case Drop():
@@ -135,9 +141,25 @@ class JobRunner:
             timings=job_timings(result.timings),
             handoff=running.handoff,
         )
-        await self._ledger.write(taken.token, answer, revision)
+        await self._answer(taken, answer, revision)
         self._counts.ended("finished")
         await taken.message.ack()
+
+    async def _answer(self, taken: TakenJob, answer: JobResult, revision: int) -> None:
+        """Write an answer, also where another replica has begun the job meanwhile: who is done first has answered.
+
+        Raises:
+            Overtaken: it is answered already, or begun by another message.
+        """
+        while True:
+            try:
+                await self._ledger.write(taken.token, answer, revision)
+                return
+            except Overtaken:
+                found = await self._ledger.find(taken.token, FIND_SECONDS)
+                if found is None or not under_way(found, taken.number):
+                    raise
+                revision = found.revision
 
     async def _after(self, taken: TakenJob, error: Exception, attempt: int, revision: int) -> None:
         """An attempt ended without an answer."""

@@ -36,6 +36,8 @@ UNREACHED_SECONDS = 300.0
 DEADLINE_GRACE_SECONDS = 1.0
 """How long after its deadline a sender itself gives a job up that no replica has."""
 AGAIN_SECONDS = 0.25
+RECORDED_SECONDS = (0.0, 0.01, 0.05, 0.2)
+"""The pauses before it is looked whether an answer that was heard is recorded: it may be heard a little sooner."""
 FORGIVEN_SECONDS = 2.0
 """How long the message of a job that failed may take to leave its stream."""
 _NOT_STORED = 10077
@@ -251,7 +253,9 @@ class QueueClient:
                 state: JobState | None = await asyncio.wait_for(heard.get(), look)
             except asyncio.TimeoutError:
                 state = None
-            if state is None:
+            if isinstance(state, (JobResult, JobFailure)):
+                state = await self._recorded(job)
+            elif state is None:
                 # What was said while the connection was lost is not heard again.
                 try:
                     there = await self._streams.is_there(job.token)
@@ -280,6 +284,18 @@ class QueueClient:
                     f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
                 )
                 await self.cancel(job.id, "deadline", why)
+
+    async def _recorded(self, job: Job) -> Answer | None:
+        """The answer that is recorded, once one was heard; None if there is none, and for now none can be found.
+
+        All hear an answer that the server then refuses, as its writer did not know the state before.
+        """
+        for pause in RECORDED_SECONDS:
+            await asyncio.sleep(pause)
+            found = await self._find(job)
+            if found is not None and isinstance(found.state, (JobResult, JobFailure)):
+                return found.state
+        return None
 
     async def _find(self, job: Job) -> Recorded | None:
         try:
