@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import cast
+
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
+from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import (
     MAX_HINT_AGE_SECONDS,
     MAX_LOOKED_UP_AGAIN,
     AdmissionQueue,
 )
+from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
@@ -44,6 +50,37 @@ def test_what_those_will_compute_that_are_not_admitted_counts_as_far_as_it_is_kn
     assert queue.waiting_tokens() == 244, "a is being prepared"
     queue.apply(RoundOutcome(admitted=(Admit("a", 16),)), 0.0)
     assert queue.waiting_tokens() == 160
+
+
+def test_what_those_that_wait_have_in_common_is_computed_once() -> None:
+    queue = AdmissionQueue(limit=1, block_size=BLOCK)
+    for name, tokens in {"a": [1] * 40, "b": [2] * 40, "c": [1] * 16 + [3] * 24, "d": [1] * 16}.items():
+        queue.arrive(name, len(tokens), 0.0, BlockKeys.of(keys_of(tokens)))
+    assert queue.waiting_tokens() == 40 + 40 + 24 + BLOCK, "the last block of a prompt is always computed"
+
+
+def test_who_is_held_back_by_the_order_is_not_about_to_come() -> None:
+    class Chooses:
+        """An order that lets one at a time be prepared."""
+
+        wave_tokens = BLOCK
+
+        def heads(self, waiting: Iterable[Waiting], now: float, around: Surroundings) -> list[Waiting]:
+            return list(waiting)[-1:]
+
+        def admitted(self, entry: Waiting, endpoint: int) -> None: ...
+
+    queue = AdmissionQueue(limit=4, order=cast("PrefixOrder", Chooses()))
+    for number, name in enumerate("abc"):
+        queue.arrive(name, 100 + number, 0.0)
+    cache = cast("CacheView", SimpleNamespace(leaves_snapshots=False, standing=lambda *_: Standing(0, 0)))
+    queue.work(0.0, cache=cache)
+    assert queue.waiting_tokens() == 102
+    queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in "abc")), 0.0)
+    assert [admit.request_id for admit in queue.work(0.0, cache=cache).prepare] == ["c"]
+    assert queue.waiting_tokens() == 102, "once, as it is being prepared"
+    queue.withdraw("c")
+    assert queue.waiting_tokens() == 201, "who is to come is to be looked at again"
 
 
 def test_the_head_is_tried_again_alone_and_beyond_the_headroom_once_nobody_holds_a_lease() -> None:

@@ -61,6 +61,8 @@ class AdmissionQueue:
     _looked_up_at: float = -math.inf
     _looked_up: bool = False
     _arrivals: int = 0
+    _chosen: list[Waiting] | None = None
+    """Who of those that wait may be prepared, as ``order`` said last; None for all."""
 
     def __post_init__(self) -> None:
         self._sharing = Sharing(self.block_size)
@@ -70,9 +72,10 @@ class AdmissionQueue:
         return len(self._waiting) + len(self._preparing)
 
     def waiting_tokens(self) -> int:
-        """Tokens that they will compute, as far as they were looked up; of many, of the first."""
-        entries = islice(chain(self._preparing.values(), self._waiting.values()), MOST_COUNTED)
-        return sum(entry.prompt_tokens - (entry.candidate or 0) for entry in entries)
+        """Tokens that they will compute, as far as is known; of many, of the first; of nobody who is held back."""
+        coming = self._waiting.values() if self._chosen is None else self._chosen
+        entries = islice(chain(self._preparing.values(), coming), MOST_COUNTED)
+        return sum(entry.prompt_tokens - max(entry.candidate or 0, entry.shared) for entry in entries)
 
     @property
     def halfway(self) -> bool:
@@ -85,6 +88,7 @@ class AdmissionQueue:
         self._arrivals += 1
         reusable = self._sharing.reusable(keys, prompt_tokens)
         entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
+        entry.shared = self._sharing.with_waiting(entry, reversed(self._waiting.values()))
         last = next(reversed(self._waiting.values()), entry)
         self._waiting[request_id] = entry
         if last.priority < priority:
@@ -95,6 +99,7 @@ class AdmissionQueue:
         self._lower.pop(request_id, None)
         found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
         if found is not None:
+            self._chosen = None
             give_back(found, found.prompt_tokens)
             self._sharing.making.stopped_reading(request_id)
             self.freed()
@@ -349,7 +354,7 @@ class AdmissionQueue:
                 for entry in self._preparing.values()
             )
             around = Surroundings(room, cache, len(making) + len(self._preparing), under_way, making.writer)
-            chosen = self.order.heads(self._waiting.values(), now, around)
+            chosen = self._chosen = self.order.heads(self._waiting.values(), now, around)
         if chosen is None:
             return list(islice(self._waiting.items(), places))
         if not chosen:
@@ -378,6 +383,8 @@ class AdmissionQueue:
                 charge(entry, self._waiting.values())
             self._preparing[admit.request_id] = entry
             self._sharing.reads(admit)
+            if self._chosen is not None and entry in self._chosen:
+                self._chosen.remove(entry)
 
     def _lockstep_work(
         self, heads: Sequence[tuple[str, Waiting]], reconcile: tuple[Admit, ...], now: float

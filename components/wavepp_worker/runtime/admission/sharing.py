@@ -7,10 +7,12 @@ from itertools import islice
 
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.branches import branches
-from wavepp_worker.runtime.admission.in_the_making import InTheMaking, makes_next, shareable
+from wavepp_worker.runtime.admission.in_the_making import InTheMaking, common_blocks, makes_next, shareable
 from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.protocol.rounds import Admit
 
+MAX_COMPARED, MAX_COMMON = 128, 8
+"""Of those that wait, so many are looked at for a common first block, and of these so many for how much is common."""
 MAX_BRANCHES_FROM = 128
 """Of those that wait, so many are looked at for where they leave the prompt of one that is being prepared."""
 
@@ -30,6 +32,19 @@ class Sharing:
     def reusable(self, keys: BlockKeys, prompt_tokens: int) -> int:
         """Blocks of a prompt that others may compute for it."""
         return shareable(keys, prompt_tokens, self._block_size) if self._block_size else 0
+
+    def with_waiting(self, entry: Waiting, waiting: Iterable[Waiting]) -> int:
+        """Tokens that a prompt has in common with one that waits: they are computed once.
+
+        Args:
+            waiting: the latest first, of which few are looked at.
+        """
+        common = (
+            common_blocks(entry.keys, other.keys, 1, min(entry.reusable, len(other.keys)))
+            for other in islice(waiting, MAX_COMPARED)
+            if makes_next(other.keys, entry.keys, 0, entry.reusable)
+        )
+        return self._block_size * max(islice(common, MAX_COMMON), default=0)
 
     def candidate(self, request_id: str, entry: Waiting) -> Admit:
         """The furthest endpoint there is for a request, with blocks that another is to compute."""

@@ -20,6 +20,7 @@ class Waiting:
         priority: those of a higher one are served first.
         keys: of the full blocks of the prompt.
         reusable: most of them that the request could reuse.
+        shared: tokens in common with one that waited already when it came.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
         discovered: when it was so first.
@@ -37,6 +38,7 @@ class Waiting:
     keys: BlockKeys
     reusable: int
     priority: int = 0
+    shared: int = 0
     candidate: int | None = None
     hinted: float = -math.inf
     discovered: float | None = None
