@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from wavepp_worker.errors import (
     ConfigError,
     InvalidRequest,
+    QueueError,
     RequestAborted,
     RequestFailed,
     RequestTimeout,
@@ -84,6 +86,16 @@ def publish(server: NatsServer, subject: str, data: bytes, **options: Any) -> No
         await connection.jetstream().publish(subject, data, **options)
 
     on_server(server, send)
+
+
+def forget(server: NatsServer, name: QueueName) -> None:
+    """As if its store were new."""
+
+    async def delete(connection: Any) -> None:
+        for stream in (name.jobs_stream, name.states_stream, name.dead_stream):
+            await connection.jetstream().delete_stream(stream)
+
+    on_server(server, delete)
 
 
 def empty(server: NatsServer, name: QueueName) -> None:
@@ -496,6 +508,38 @@ def test_jobs_outlive_the_server(
     assert [future.result(30).first_token for future in futures] == list(range(1, 21))
     empty(server, name)
     assert len(prefills.asked) == 20
+
+
+def test_a_server_that_comes_back_with_an_empty_store_gets_its_queue_anew(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    prefills = FakePrefills(seconds=60)
+    make_intake("r1", prefills)
+    lost = queue.submit([1, 2], id="lost")
+    wait_for(lambda: prefills.asked)
+    forget(server, name)
+    # Its message has the number that the lost one had, which is still running.
+    other = queue.submit([1, 3], id="other")
+    wait_for(lambda: len(prefills.asked) == 2)
+    prefills.release.set()
+    assert other.result(10).first_token == 4
+    with contextlib.suppress(QueueError):  # or its answer came
+        assert lost.result(20).first_token == 3
+    empty(server, name)
+
+
+def test_a_sender_makes_a_queue_anew_that_is_gone(
+    server: NatsServer, name: QueueName, queue: PrefillQueue
+) -> None:
+    forget(server, name)
+    queue.submit([1, 2])
+
+    def queued() -> bool:
+        with contextlib.suppress(QueueError):
+            return queue.depth() == 1
+        return False
+
+    wait_for(queued)
 
 
 def test_a_consumer_that_never_acknowledges_holds_up_its_own_jobs_alone(

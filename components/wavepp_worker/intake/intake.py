@@ -50,7 +50,7 @@ class Intake:
         self._prefills = prefills
         self._config = config
         self._name = name
-        self._taken: dict[int, TakenJob] = {}
+        self._taken: dict[tuple[str, int], TakenJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._taking = True
         self._paused = False
@@ -181,10 +181,10 @@ class Intake:
         if self._paused or not self._taking:
             self._spawn(message.nak())
             return
-        if taken.number in self._taken:
+        if taken.key in self._taken:
             # Delivered again while it is here: its signs of life were late, and it goes on.
             return
-        self._taken[taken.number] = taken
+        self._taken[taken.key] = taken
         self._spawn(self._run(taken))
 
     async def _run(self, taken: TakenJob) -> None:
@@ -193,7 +193,7 @@ class Intake:
         except Exception:
             logger.exception("job %s is delivered again", taken.token)
         finally:
-            del self._taken[taken.number]
+            del self._taken[taken.key]
 
     async def _on_cancel(self, message: Any) -> None:
         job = token_of(message.subject)

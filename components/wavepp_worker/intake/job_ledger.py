@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -46,7 +47,7 @@ class JobLedger:
         Raises:
             QueueError: the server does not answer.
         """
-        from nats.errors import Error
+        from nats.errors import Error, NoRespondersError
         from nats.js.errors import NotFoundError
 
         name = self._streams.name
@@ -64,6 +65,10 @@ class JobLedger:
                     raise QueueError(
                         f"the NATS server does not say what became of job {job}: {error}"
                     ) from error
+                if isinstance(error, NoRespondersError):
+                    # A server that came back with nothing in its store.
+                    with suppress(Exception):
+                        await self._streams.ensure()
             await asyncio.sleep(AGAIN_SECONDS)
         # What is no state is somebody's mischief, and stands for nothing but its revision.
         state = read_state(found.data or b"") or Waiting(job=0, attempts=0, error="its state cannot be read")

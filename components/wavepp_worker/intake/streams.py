@@ -27,6 +27,8 @@ JETSTREAM_SECONDS = 2.0
 """Until a server that answers has its JetStream."""
 STATUS_SECONDS = 1.5
 """Until the server answers that it has nothing; one that was restarted does not."""
+_GONE = ("409", "503")
+"""What the server says where a consumer was deleted, and where there is none."""
 _EXISTS_OTHERWISE = 10058
 _NO_JETSTREAM = (None, 10008, 10039, 10076)
 
@@ -163,6 +165,9 @@ class QueueStreams:
             replica: as of ``ensure_consumer``.
             count: most of them.
             seconds: to wait for them; None takes only what is there.
+
+        Raises:
+            QueueError: the consumer is not there, or its stream.
         """
         connection = self.connection
         inbox = connection.new_inbox()
@@ -180,7 +185,10 @@ class QueueStreams:
                     message = await answers.next_msg(timeout=(seconds or 0.0) + STATUS_SECONDS)
                 except TimeoutError:
                     return
-                if message.headers is not None and "Status" in message.headers:
+                status = (message.headers or {}).get("Status")
+                if status in _GONE:
+                    raise QueueError(f"there are no jobs to be had of {self.name.jobs_stream}: {status}")
+                if status is not None:
                     return
                 yield message
         finally:

@@ -47,6 +47,11 @@ class TakenJob:
         """The message's, in its stream."""
         return int(self.message.metadata.sequence.stream)
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Equal for deliveries of one message: a stream that is made anew counts from 1 again."""
+        return self.token, self.number
+
     def late(self, now: Callable[[], float] = time.time) -> bool:
         """Whether its deadline has passed: ``now`` against the server's clock when it was sent."""
         if self.job is None or self.job.deadline_seconds is None:
