@@ -6,6 +6,10 @@ from typing import Any
 
 from wavepp_worker.errors import WaveppError
 
+_NO_TEXT = (
+    "no text at all goes on to match the grammar; give what refers to itself another way to end, or widen it"
+)
+
 
 class GrammarMatcher:
     """One answer's place in its grammar. Not thread-safe; what takes long lets other threads run."""
@@ -27,7 +31,7 @@ class GrammarMatcher:
         bits = bytes(self._matcher.compute_bitmask())
         self._check()
         if not any(bits):
-            raise WaveppError("no text at all goes on to match the grammar")
+            raise WaveppError(_NO_TEXT)
         return bits
 
     def accept(self, token: int) -> bool:
@@ -43,6 +47,8 @@ class GrammarMatcher:
     def _check(self) -> None:
         if self._matcher.is_error():
             text = str(self._matcher.get_error()).strip()
+            if "NoExtensionBias" in text:
+                raise WaveppError(_NO_TEXT)
             raise WaveppError(
                 f"the grammar cannot be followed: {text.splitlines()[0][:200] if text else '?'}"
             )
