@@ -58,6 +58,10 @@ def test_what_the_engine_does_not_do_is_refused(maker: RequestMaker) -> None:
     for wrong, says in (
         (PrefillRequest.of("r", [1], handoff=True), "handoff=none"),
         (PrefillRequest.of("r", [1], sampling=SamplingParams(logprobs=6)), "logprobs is 6"),
+        (
+            PrefillRequest.of("r", [1], sampling=SamplingParams(logit_bias=((-1, 5.0),))),
+            "logit_bias: token id -1 is outside the vocabulary",
+        ),
         (PrefillRequest.of("r", [1], sampling="hot"), "cannot be sent"),  # type: ignore[arg-type]
         (PrefillRequest.of("r", [1], salt="s" * 2000), "salt has 2000 bytes"),
     ):

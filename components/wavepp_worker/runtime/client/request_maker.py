@@ -12,7 +12,14 @@ from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import check_sampling, resolve_seed
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.text_tokenizer import TextTokenizer
-from wavepp_worker.request_checks import check_allowed, check_banned, check_lora, check_prompt, check_salt
+from wavepp_worker.request_checks import (
+    check_allowed,
+    check_banned,
+    check_biased,
+    check_lora,
+    check_prompt,
+    check_salt,
+)
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
@@ -68,6 +75,7 @@ class RequestMaker:
         check_salt(request.lora, "lora")
         check_lora(request.lora, self._adapters)
         check_sampling(request.sampling, self._config.top_logprobs)
+        check_biased(request.sampling.logit_bias, self._vocab_size)
         check_banned(request.banned, self._vocab_size)
         check_allowed(request.allowed, request.banned, self._vocab_size)
         if request.handoff and self._config.handoff == "none":
