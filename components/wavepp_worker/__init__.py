@@ -26,12 +26,9 @@ if TYPE_CHECKING:
     from wavepp_worker.model.sampling import SamplingParams
     from wavepp_worker.runtime.client.engine import PrefillEngine
     from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-    from wavepp_worker.runtime.protocol.requests import (
-        EngineStats,
-        IndexDelta,
-        PrefillRequest,
-        PrefillResult,
-    )
+    from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+    from wavepp_worker.runtime.protocol.load import EngineStats
+    from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 __all__ = [
     "AuditError",
@@ -58,8 +55,8 @@ __all__ = [
 
 _HOMES = {
     "EngineConfig": "runtime.protocol.engine_config",
-    "EngineStats": "runtime.protocol.requests",
-    "IndexDelta": "runtime.protocol.requests",
+    "EngineStats": "runtime.protocol.load",
+    "IndexDelta": "runtime.protocol.index_delta",
     "Job": "intake.messages",
     "JobResult": "intake.messages",
     "PrefillEngine": "runtime.client.engine",

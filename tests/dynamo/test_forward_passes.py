@@ -8,7 +8,7 @@ import pytest
 from wavepp_worker.decode.engine_io import DecodeStep
 from wavepp_worker.dynamo import forward_passes
 from wavepp_worker.dynamo.forward_passes import REPEAT_SECONDS, ForwardPasses
-from wavepp_worker.runtime.protocol.requests import PrefillPass
+from wavepp_worker.runtime.protocol.load import PrefillPass
 
 from tests.support.dynamo_workers import FakeEndpoint
 from tests.support.fake_engines import FakeFpmPublisher

@@ -10,7 +10,7 @@ import pytest
 import zmq
 from wavepp_worker.dynamo import kv_event_thread
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.fake_router import BLOCK, stored
 from tests.support.waiting import wait_until

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.dynamo.kv_events import MAX_BLOCKS_PER_EVENT, PendingEvents, signed
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.fake_router import BLOCK, FakeRouter, stored
 

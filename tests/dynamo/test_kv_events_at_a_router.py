@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.serve.broker import Broker
 from wavepp_worker.serve.ports import HeldPorts
 

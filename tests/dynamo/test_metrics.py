@@ -8,11 +8,11 @@ from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.handoff.decode.receiver import Moments
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.load import RankLoad
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillResult,
     RankHandedOff,
-    RankLoad,
     StageTiming,
     Timings,
 )

@@ -9,11 +9,11 @@ import pytest
 from wavepp_worker.dynamo.prefill_tracing import PrefillTracing
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillRequest,
     PrefillResult,
-    PrefillTrace,
     RankHandedOff,
     Timings,
 )

@@ -16,14 +16,13 @@ from wavepp_worker.dynamo.spans import (
 )
 from wavepp_worker.handoff.decode.receiver import Moments
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace, WaveTrace
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillResult,
-    PrefillTrace,
     RankHandedOff,
     StageTiming,
     Timings,
-    WaveTrace,
 )
 
 STAGES = (StageTiming(0, 0.5), StageTiming(1, 0.5))

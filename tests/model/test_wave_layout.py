@@ -3,18 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model import wave_layout
+from wavepp_worker.model import wave_layout, window_layout
 from wavepp_worker.model.stage import Chunk
-from wavepp_worker.model.wave_layout import current_wave, lay_out_wave, running, token_slots
+from wavepp_worker.model.wave_layout import current_wave, lay_out_wave, running
 
 CPU = torch.device("cpu")
 FIRST, SECOND = torch.tensor([7, 2]), torch.tensor([5])
-
-
-def test_tokens_lie_where_the_block_table_says() -> None:
-    assert token_slots(FIRST, 2, 7, 4).tolist() == [30, 31, 8, 9, 10]
-    with pytest.raises(WaveppError, match=r"tokens \[0, 9\) need 3 blocks of 4 but the block table has 2"):
-        token_slots(FIRST, 0, 9, 4)
 
 
 def test_a_prefill_wave_writes_its_chunks_and_reads_each_request_from_its_start() -> None:
@@ -34,7 +28,8 @@ def test_all_that_a_device_has_to_know_of_a_wave_goes_there_by_one_copy(
     """With a window of everything and one of two tokens; nothing is read where no chunk has a prefix."""
     chunks = [Chunk(start, 2, FIRST, True), Chunk(0, 2, SECOND, False), Chunk(0, 1, SECOND, True)]
     copied: list[torch.Tensor] = []
-    monkeypatch.setattr(wave_layout, "to_device", lambda tensor, device: copied.append(tensor) or tensor)
+    for module in (wave_layout, window_layout):
+        monkeypatch.setattr(module, "to_device", lambda tensor, device: copied.append(tensor) or tensor)
     brought = lay_out_wave(chunks, 4, torch.device("meta"), (0, 2))
     assert len(copied) == 1
     monkeypatch.undo()
@@ -48,28 +43,6 @@ def test_all_that_a_device_has_to_know_of_a_wave_goes_there_by_one_copy(
         if there.read_slots is not None and here.read_slots is not None:
             assert torch.equal(there.read_slots, here.read_slots)
     assert len(copied) == 1
-
-
-def test_without_a_prefix_nothing_is_read() -> None:
-    assert (
-        lay_out_wave([Chunk(0, 5, FIRST, True), Chunk(0, 1, SECOND, True)], 4, CPU).window(0, 0).read_slots
-        is None
-    )
-
-
-def test_a_decode_wave_is_padded_with_each_requests_own_first_token_and_masked() -> None:
-    wave = lay_out_wave([Chunk(4, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
-    assert wave.decode
-    assert wave.window(0, 0).read_slots is not None
-    assert wave.window(0, 0).read_slots.view(2, 5).tolist() == [[28, 29, 30, 31, 8], [20, 21, 20, 20, 20]]
-    mask = wave.window(0, 0).decode_mask(None)
-    assert mask is not None
-    assert mask.view(2, 5).int().tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
-    windowed = wave.window(0, 0).decode_mask(3)
-    assert windowed is not None
-    assert windowed.view(2, 5).int().tolist() == [[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]
-    same = lay_out_wave([Chunk(1, 1, FIRST, True), Chunk(1, 1, SECOND, True)], 4, CPU)
-    assert same.window(0, 0).decode_mask(None) is None, "everything is attended"
 
 
 @pytest.mark.parametrize("chunks", [[], [Chunk(0, 0, FIRST, True)], [Chunk(-1, 2, FIRST, True)]])

@@ -8,7 +8,7 @@ from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.remote_prefill import RemotePrefill
-from wavepp_worker.runtime.protocol.requests import EngineStats
+from wavepp_worker.runtime.protocol.load import EngineStats
 from wavepp_worker.serve.worker_load import load_lines
 
 PREFILL = EngineStats(

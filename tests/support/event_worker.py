@@ -15,7 +15,7 @@ from dynamo.common.backend.run import run
 from dynamo.common.backend.sample_engine import SampleLLMEngine
 from wavepp_worker.dynamo import kv_event_thread
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 BLOCK = 4
 """Tokens of a block."""

@@ -19,11 +19,11 @@ from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.load import RankLoad
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillResult,
     RankHandedOff,
-    RankLoad,
     StageTiming,
     Timings,
 )

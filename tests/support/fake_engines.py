@@ -15,16 +15,15 @@ from wavepp_worker.handoff.decode.receiver import Moments
 from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.runtime.protocol.load import EngineStats
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace, WaveTrace
 from wavepp_worker.runtime.protocol.requests import (
-    EngineStats,
     HandedOff,
     PrefillRequest,
     PrefillResult,
-    PrefillTrace,
     RankHandedOff,
     StageTiming,
     Timings,
-    WaveTrace,
 )
 from wavepp_worker.worker_description import EngineDescription, RankDescription
 

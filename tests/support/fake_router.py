@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wavepp_worker import token_ids
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.dynamo.kv_events import ClearedEvent, KvEvent, RemovedEvent, StoredEvent
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 BLOCK = 2
 

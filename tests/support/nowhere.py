@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from wavepp_worker.model import state_memory, wave_layout, window_memory
+from wavepp_worker.model import state_memory, wave_layout, window_layout, window_memory
 from wavepp_worker.model.torch_stage import TorchStage
 
 NOWHERE = torch.device("meta")
@@ -54,7 +54,7 @@ class Nowhere:
         self.stage._model = copy.deepcopy(stage._model).to(NOWHERE, torch.bfloat16)
         self.stage.device, self.stage.dtype = NOWHERE, torch.bfloat16
         patch.setattr(self.stage, "_brought", self._bring)
-        for module in (wave_layout, window_memory, state_memory):
+        for module in (wave_layout, window_layout, window_memory, state_memory):
             patch.setattr(module, "to_device", self._bring)
         for owner, name in ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "new_tensor")):
             patch.setattr(owner, name, _refusing(getattr(owner, name)))

@@ -11,7 +11,7 @@ from dynamo.llm import FpmDirectPublisher
 
 from wavepp_worker.decode.engine_io import DecodeStep
 from wavepp_worker.dynamo.pass_samples import PassSamples
-from wavepp_worker.runtime.protocol.requests import PrefillPass
+from wavepp_worker.runtime.protocol.load import PrefillPass
 
 logger = logging.getLogger(__name__)
 

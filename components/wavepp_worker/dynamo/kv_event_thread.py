@@ -14,7 +14,7 @@ import zmq
 
 from wavepp_worker.dynamo.kv_event_wire import message
 from wavepp_worker.dynamo.kv_events import KvEvent, PendingEvents
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.socket_directory import make_socket_directory
 
 logger = logging.getLogger(__name__)

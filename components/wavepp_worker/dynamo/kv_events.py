@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from wavepp_worker import token_ids
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 MAX_BLOCKS_PER_EVENT = 1024
 """Blocks in one event, so that a long prompt is not one huge message."""

@@ -14,13 +14,8 @@ from prometheus_client.registry import Collector
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.decode.engine_io import Arrived, DecodeStats
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.runtime.protocol.requests import (
-    EngineStats,
-    HandedOff,
-    PrefillResult,
-    RankLoad,
-    Timings,
-)
+from wavepp_worker.runtime.protocol.load import EngineStats, RankLoad
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillResult, Timings
 
 METRIC_PREFIX = "wavepp_"
 _BUCKET_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -28,13 +28,9 @@ from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.request_checks import check_allowed
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.runtime.protocol.requests import (
-    HandedOff,
-    IndexDelta,
-    PrefillPass,
-    PrefillRequest,
-    PrefillResult,
-)
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.load import PrefillPass
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, PrefillResult
 from wavepp_worker.worker_description import EngineDescription
 
 POLL_SECONDS = 0.05

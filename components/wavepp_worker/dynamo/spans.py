@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from wavepp_worker.decode.engine_io import Arrived
-from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillResult, PrefillTrace, WaveTrace
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace, WaveTrace
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillResult
 
 Attribute = str | bool | int | float | Sequence[str] | Sequence[int] | Sequence[float]
 PREFILL, DECODE = "wavepp.prefill", "wavepp.decode"

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 
-from wavepp_worker.model.wave_layout import WindowLayout
+from wavepp_worker.model.window_layout import WindowLayout
 
 _DTYPES = (torch.float16, torch.bfloat16)
 _OLDEST = (8, 0)

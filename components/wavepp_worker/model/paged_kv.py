@@ -16,7 +16,8 @@ from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
 from wavepp_worker.model.stage import NOTHING_PASSED
 from wavepp_worker.model.state_memory import StateMemory
-from wavepp_worker.model.wave_layout import WaveLayout, WindowLayout, current_wave, token_slots
+from wavepp_worker.model.wave_layout import WaveLayout, current_wave
+from wavepp_worker.model.window_layout import WindowLayout, token_slots
 from wavepp_worker.model.window_memory import WindowMemory, row_bytes
 
 

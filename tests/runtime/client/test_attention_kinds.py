@@ -13,7 +13,8 @@ from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.model.test_packing import FAMILIES
 from tests.support.decode_bench import Collector

@@ -13,7 +13,8 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.timed_model import write_timed_model
 from wavepp_worker.runtime.client import rank_processes
-from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support import hanging_rank
 from tests.support.timed_models import timed_model

@@ -13,7 +13,7 @@ from wavepp_worker.cache.moves import Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.protocol.events import CacheChanges, MovedBlocks, StoredRun
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.cache_bench import key
 

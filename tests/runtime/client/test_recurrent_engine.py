@@ -16,7 +16,8 @@ from wavepp_worker.decode.engine_io import DecodeRequest
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.handoff.offer import FirstToken
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.runtime.protocol.requests import IndexDelta, PrefillRequest
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support.decode_bench import Collector
 from tests.support.handoff_sides import room_of

@@ -32,14 +32,10 @@ from wavepp_worker.runtime.client.state_dump import state_dump
 from wavepp_worker.runtime.client.stats import engine_stats
 from wavepp_worker.runtime.protocol.commands import Clear, Dump, Submit
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.load import EngineStats, PrefillPass
 from wavepp_worker.runtime.protocol.rank_state import MOST_REQUESTS
-from wavepp_worker.runtime.protocol.requests import (
-    EngineStats,
-    HandedOff,
-    IndexDelta,
-    PrefillPass,
-    PrefillResult,
-)
+from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillResult
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 from wavepp_worker.worker_description import EngineDescription
 

@@ -17,7 +17,7 @@ from wavepp_worker.block_keys import BlockKeys, prefix_root
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import CacheChanges, StoredRun
-from wavepp_worker.runtime.protocol.requests import IndexDelta
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 HASH_BYTES = 8
 

@@ -42,8 +42,10 @@ from wavepp_worker.runtime.protocol.events import (
     RankFailed,
     RankReady,
 )
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
+from wavepp_worker.runtime.protocol.load import PrefillPass
 from wavepp_worker.runtime.protocol.rank_state import RankState
-from wavepp_worker.runtime.protocol.requests import HandedOff, IndexDelta, PrefillPass
+from wavepp_worker.runtime.protocol.requests import HandedOff
 
 logger = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ import msgspec
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,
     PrefillRequest,
     PrefillResult,
-    PrefillTrace,
     RankHandedOff,
     Timings,
 )

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from wavepp_worker.runtime.client.whereabouts import Heard
+from wavepp_worker.runtime.protocol.load import EngineStats
 from wavepp_worker.runtime.protocol.rank_state import RankState
-from wavepp_worker.runtime.protocol.requests import EngineStats
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Heartbeat
-from wavepp_worker.runtime.protocol.requests import EngineStats, RankLoad
+from wavepp_worker.runtime.protocol.load import EngineStats, RankLoad
 
 
 def engine_stats(ledger: RequestLedger, beats: Sequence[Heartbeat], total_blocks: int) -> EngineStats:

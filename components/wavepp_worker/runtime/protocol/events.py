@@ -12,8 +12,9 @@ from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.model.sampling import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
+from wavepp_worker.runtime.protocol.prefill_trace import WaveTrace
 from wavepp_worker.runtime.protocol.rank_state import RankState
-from wavepp_worker.runtime.protocol.requests import StageTiming, WaveTrace
+from wavepp_worker.runtime.protocol.requests import StageTiming
 from wavepp_worker.runtime.protocol.whereabouts import InLanes, Preparing, Queued, Running
 
 

@@ -1,18 +1,17 @@
-"""What an engine is asked and what it answers: requests, results, deltas of its index, statistics; frozen and typed."""
+"""What an engine is asked and what it answers: requests, results, what became of a hand-off; frozen and typed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from wavepp_worker import token_ids
-from wavepp_worker.cache.moves import Tier
-from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace
 
 
 class PrefillRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,45 +157,6 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageTiming, ...] = ()
 
 
-class WaveTrace(msgspec.Struct, frozen=True, array_like=True):
-    """One wave of a traced request, in monotonic seconds.
-
-    Attributes:
-        start, length: the request's tokens in it.
-        begun: when each rank began with it, in rank order.
-        compute: seconds each rank took for it.
-        ended: when the last rank had computed it.
-    """
-
-    wave_id: int
-    start: int
-    length: int
-    begun: tuple[float, ...]
-    compute: tuple[float, ...]
-    ended: float
-
-
-class PrefillTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """When a traced prefill got how far, in monotonic seconds.
-
-    Attributes:
-        arrived: at rank 0.
-        discovered: the ranks knew up to where each has its prefix.
-        selected: the ranks were first asked to lease its prefix and to reserve room for the rest.
-        admitted: all of them did, and committed.
-        attempts: how often they were asked.
-        answered: the first token was known.
-    """
-
-    arrived: float
-    discovered: float
-    selected: float
-    admitted: float
-    attempts: int
-    waves: tuple[WaveTrace, ...]
-    answered: float
-
-
 class PrefillResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a finished prefill answers.
 
@@ -262,96 +222,3 @@ class HandedOff(msgspec.Struct, frozen=True, kw_only=True):
     def seconds(self) -> float:
         """From the first token until the last rank let go; 0 if all had before."""
         return max(0.0, max(rank.at for rank in self.ranks) - self.answered)
-
-
-class IndexDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks that became reusable on every rank, stopped being so on the first one, or are on another tier now.
-
-    Exactly one of the three is filled. For ``stored``, blocks are one parent-to-child chain. A block is on the slowest
-    tier that it is on on any rank.
-
-    Attributes:
-        stored: hashes of the prefixes that end with each block (unsigned 64 bit), parents first; equal in all
-            replicas of a model, and not the keys that caches compare.
-        parent: hash of the block before ``stored[0]``, None at the root.
-        tokens: packed token ids of ``stored``, see ``token_ids``.
-        salt: the salt the blocks were stored under.
-        lora: their LoRA name.
-        removed: hashes of blocks, leaves first.
-        moved: hashes of blocks.
-        tier: where ``stored`` or ``moved`` are now.
-    """
-
-    stored: tuple[int, ...] = ()
-    parent: int | None = None
-    tokens: bytes = b""
-    salt: str = ""
-    lora: str = ""
-    removed: tuple[int, ...] = ()
-    moved: tuple[int, ...] = ()
-    tier: Tier = Tier.DEVICE
-
-
-class RankLoad(msgspec.Struct, frozen=True):
-    """What one rank did, and what its cache holds.
-
-    Attributes:
-        busy: seconds that it computed since the start.
-        tiers: its blocks on device, in host memory and on disk; empty if it caches nothing.
-        idle: seconds since the start in which it computed nothing, by cause.
-    """
-
-    busy: float
-    tiers: tuple[TierFigures, ...]
-    idle: Mapping[str, float] = {}
-
-
-class PrefillPass(msgspec.Struct, frozen=True, kw_only=True):
-    """A wave that has passed the pipeline, and what waited then.
-
-    Attributes:
-        requests: of which it computed tokens.
-        tokens: that it computed.
-        context_tokens: before those, whose KV it read.
-        seconds: since the wave before it ended, or since its launch if that was later; those of all waves add up to
-            the time in which some wave was in flight.
-        queued_requests: that no wave carried.
-        queued_tokens: of all requests, that no wave had computed or carried; of those not admitted the whole prompt.
-    """
-
-    requests: int
-    tokens: int
-    context_tokens: int
-    seconds: float
-    queued_requests: int
-    queued_tokens: int
-
-
-class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Load and totals of an engine; ``used_blocks`` is of the fullest rank, ``total_blocks`` of the smallest.
-
-    Attributes:
-        queued: requests not admitted yet.
-        running: admitted requests without an answer yet.
-        holding: answered requests whose KV some rank still holds.
-        last_wave_age: seconds since the rank that waited longest executed a wave.
-        ranks: what each rank did, in rank order.
-        waves_in_flight: between their launch and their end on the last rank.
-        active: seconds since the start in which some wave was in flight.
-    """
-
-    queued: int
-    running: int
-    holding: int
-    used_blocks: int
-    total_blocks: int
-    prompt_tokens: int
-    reused_tokens: int
-    finished: int
-    failed: int
-    waves: int
-    rounds: int
-    last_wave_age: float
-    ranks: tuple[RankLoad, ...] = ()
-    waves_in_flight: int = 0
-    active: float = 0.0

@@ -13,7 +13,8 @@ from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import MeasuredCompletion
 from wavepp_worker.runtime.protocol.events import Finished
-from wavepp_worker.runtime.protocol.requests import StageTiming, WaveTrace
+from wavepp_worker.runtime.protocol.prefill_trace import WaveTrace
+from wavepp_worker.runtime.protocol.requests import StageTiming
 from wavepp_worker.runtime.protocol.waves import Ending, WaveDone, WaveHeader
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.wave_ends import LaunchedWave, WaveEnds

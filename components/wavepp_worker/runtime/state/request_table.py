@@ -11,7 +11,8 @@ import torch
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Materialised
 from wavepp_worker.errors import PositionMismatch
-from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest, WaveTrace
+from wavepp_worker.runtime.protocol.prefill_trace import WaveTrace
+from wavepp_worker.runtime.protocol.requests import Arrival, PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span
 from wavepp_worker.runtime.state.idle_seconds import Cause
 
