@@ -51,7 +51,7 @@ class Remote:
         self.uncached.append(uncached)
         return self.is_wanted
 
-    def send(self, request: PrefillRequest) -> Remote:
+    async def send(self, request: PrefillRequest) -> Remote:
         assert request.handoff
         self.sent += 1
         return self

@@ -178,7 +178,8 @@ def test_a_replica_is_paused_and_its_cache_cleared_under_load_and_no_client_noti
     for thread in clients:
         thread.start()
     try:
-        graph.control(other, "start_profile", path=str(profile))
+        # Longer than all that follows.
+        graph.control(other, "start_profile", path=str(profile), seconds=200)
         for _ in range(2):
             answer = graph.control(paused, "pause", timeout_s=30)
             assert (answer["status"], answer["quiet"], answer["running"]) == ("ok", True, 0)

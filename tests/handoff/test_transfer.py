@@ -211,7 +211,7 @@ def test_a_request_that_waits_for_its_waves_is_not_timed_out_under_its_receiver(
     transport: str, prefill: Any, decode: Any, ready: int
 ) -> None:
     """Nor is one that waits without a receiver; time counts when KV is ready and nobody asks for it."""
-    worker, target = prefill(transport, **UNEVEN, timeout=0.5), decode()
+    worker, target = prefill(transport, **UNEVEN, timeout=1.0), decode()
 
     async def run() -> None:
         worker.server.register(1, worker.offer("a", 40, ready=ready))
@@ -221,7 +221,7 @@ def test_a_request_that_waits_for_its_waves_is_not_timed_out_under_its_receiver(
         assert not receiving.done()
         assert worker.how("b") == []
         worker.compute("a", ready, 40)
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(1.3)
         worker.server.finish(1, FIRST)
         await receiving
 
