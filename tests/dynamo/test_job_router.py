@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo import job_router
+from wavepp_worker.dynamo import job_router, own_runtime
 from wavepp_worker.dynamo.job_router import JobRouter
 
 PROMPT = list(range(64))
@@ -126,7 +126,7 @@ def test_who_cannot_open_it_goes_on_without(
     def no_runtime(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no broker")
 
-    monkeypatch.setattr(job_router, "DistributedRuntime", no_runtime)
+    monkeypatch.setattr(own_runtime, "DistributedRuntime", no_runtime)
     options = SimpleNamespace(discovery_backend="file", request_plane="tcp", event_plane="zmq")
 
     async def work() -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dynamo.common.forward_pass_metrics import ForwardPassMetrics, ScheduledRequestMetrics
-from wavepp_worker.dynamo import perf_metrics
+from wavepp_worker.dynamo import own_runtime
 from wavepp_worker.dynamo.pass_samples import PassSamples
 from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 
@@ -38,7 +38,7 @@ def test_it_is_served_where_planners_ask_and_leaves_with_the_worker(monkeypatch:
             made.append(path)
             return served
 
-    monkeypatch.setattr(perf_metrics, "DistributedRuntime", Runtime)
+    monkeypatch.setattr(own_runtime, "DistributedRuntime", Runtime)
 
     async def check() -> None:
         samples = PassSamples()
@@ -68,7 +68,7 @@ def test_a_worker_goes_on_without_it(
     def fails(*_: object, **__: object) -> None:
         raise OSError("no runtime")
 
-    monkeypatch.setattr(perf_metrics, "DistributedRuntime", fails)
+    monkeypatch.setattr(own_runtime, "DistributedRuntime", fails)
 
     async def check() -> None:
         metrics = PerfMetrics(RUNTIME, PassSamples())

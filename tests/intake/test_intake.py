@@ -102,6 +102,13 @@ def empty(server: NatsServer, name: QueueName) -> None:
     wait_for(lambda: left(server, name) == 0)
 
 
+def stand_still(intake: Intake, seconds: float) -> threading.Event:
+    """Have nothing be heard of a replica, as of a stopped process, until the event is set or this has passed."""
+    stopped = threading.Event()
+    intake._loop.call_soon_threadsafe(stopped.wait, seconds)
+    return stopped
+
+
 def test_jobs_are_answered_and_leave_the_queue(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:
@@ -290,8 +297,7 @@ def test_a_replica_that_is_silent_loses_its_jobs(
     silent = make_intake("r1", slow)
     future = queue.submit([1, 2])
     wait_for(lambda: slow.asked)
-    stopped = threading.Event()
-    silent._loop.call_soon_threadsafe(stopped.wait, 4)
+    stopped = stand_still(silent, 4)
     make_intake("r2", quick)
     answer = future.result(10)
     assert (answer.replica, answer.attempt) == ("r2", 2)
@@ -308,8 +314,7 @@ def test_who_is_done_first_answers_also_what_another_has_begun_meanwhile(
     silent = make_intake("r1", first)
     future = queue.submit([1, 2], id="job")
     wait_for(lambda: first.asked)
-    stopped = threading.Event()
-    silent._loop.call_soon_threadsafe(stopped.wait, 10)
+    stopped = stand_still(silent, 10)
     make_intake("r2", second)
     wait_for(lambda: second.asked)
     first.release.set()
@@ -331,8 +336,7 @@ def test_who_fails_leaves_the_job_to_who_has_begun_it_meanwhile(
     silent = make_intake("r1", first)
     future = queue.submit([1, 2])
     wait_for(lambda: first.asked)
-    stopped = threading.Event()
-    silent._loop.call_soon_threadsafe(stopped.wait, 10)
+    stopped = stand_still(silent, 10)
     make_intake("r2", second)
     wait_for(lambda: second.asked)
     first.release.set()
@@ -435,8 +439,7 @@ def test_jobs_that_a_dead_replica_had_taken_for_itself_go_to_others(
     future = queue.submit([1, 2], replica="r1")
     wait_for(lambda: slow.asked)
     # As of a killed process, nothing is heard of it.
-    stopped = threading.Event()
-    dying._loop.call_soon_threadsafe(stopped.wait, 8)
+    stopped = stand_still(dying, 8)
     make_intake("r2", FakePrefills())
     answer = future.result(10)
     assert (answer.replica, answer.attempt) == ("r2", 2)

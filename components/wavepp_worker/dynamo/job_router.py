@@ -6,9 +6,11 @@ import asyncio
 import logging
 from typing import Any
 
-from dynamo._core import DistributedRuntime, KvRouter, KvRouterConfig
+from dynamo._core import KvRouter, KvRouterConfig
 
+from wavepp_worker.dynamo.own_runtime import own_runtime
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
+from wavepp_worker.serve.services import DEVICE_CREDIT, PREDICTED_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -16,17 +18,13 @@ CHOICE_SECONDS = 0.5
 """A choice takes a millisecond or two; a job that waits longer goes to whoever has room."""
 LEAST_SHARE = 0.5
 """Of a prompt, that a busy replica has to have for being waited for."""
-PREDICTED_SECONDS = 30.0
-"""For which a chosen replica counts as having the prompt before it says so: a burst of one prefix stays together."""
-DEVICE_CREDIT = 1.5
-"""As of the frontend's router (``router_kv_overlap_score_credit``)."""
 
 
 class JobRouter:
     """A ``Placement`` that asks Dynamo's router. For one event loop.
 
-    The router is of a runtime of its own, as Dynamo's own worker does not give its away. It hears the KV events of
-    these workers, is told by each what it has already, and knows what they still have to do of what was sent from here.
+    The router hears the KV events of these workers, is told by each what it has already, and knows what they still have
+    to do of what was sent from here. It predicts and counts as the frontend's does.
     """
 
     def __init__(self, runtime: RuntimeArgs, endpoint: str, block_size: int) -> None:
@@ -37,7 +35,7 @@ class JobRouter:
             endpoint: of the workers, ``NAMESPACE.COMPONENT.ENDPOINT``.
             block_size: in tokens, of the workers.
         """
-        self._options = runtime.options
+        self._runtime = runtime
         self._path = endpoint
         self._block = block_size
         self._router: Any = None
@@ -48,17 +46,11 @@ class JobRouter:
     async def open(self) -> None:
         """Hear of the workers from now on; who cannot goes on without, and no job addresses a replica."""
         try:
-            own = await asyncio.to_thread(
-                DistributedRuntime,
-                asyncio.get_running_loop(),
-                self._options.discovery_backend,
-                self._options.request_plane,
-                event_plane=self._options.event_plane,
-            )
+            own = await own_runtime(self._runtime)
             endpoint = own.endpoint(self._path)
             self._workers = await endpoint.client()
             config = KvRouterConfig(
-                overlap_score_credit=DEVICE_CREDIT, router_predicted_ttl_secs=PREDICTED_SECONDS
+                overlap_score_credit=DEVICE_CREDIT, router_predicted_ttl_secs=float(PREDICTED_SECONDS)
             )
             self._router = await asyncio.to_thread(KvRouter, endpoint, self._block, config)
         # Dynamo has no class of its own for what can go wrong here.

@@ -8,8 +8,7 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from dynamo._core import DistributedRuntime
-
+from wavepp_worker.dynamo.own_runtime import own_runtime
 from wavepp_worker.dynamo.pass_samples import PassSamples
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 
@@ -33,15 +32,8 @@ class PerfMetrics:
 
     async def open(self) -> None:
         """Serve from now on; a worker that cannot goes on without."""
-        options = self._runtime.options
         try:
-            own = await asyncio.to_thread(
-                DistributedRuntime,
-                asyncio.get_running_loop(),
-                options.discovery_backend,
-                options.request_plane,
-                event_plane=options.event_plane,
-            )
+            own = await own_runtime(self._runtime)
             self._endpoint = own.endpoint(f"{self._runtime.namespace}.{self._runtime.component}.{ENDPOINT}")
             self._serving = asyncio.ensure_future(self._endpoint.serve_endpoint(self.answer))
             self._serving.add_done_callback(_log_failure)

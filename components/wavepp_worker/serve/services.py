@@ -12,16 +12,18 @@ from typing import Literal
 from wavepp_worker.former_names import NAMES
 from wavepp_worker.serve.graph import PLANES, Service
 
+PREDICTED_SECONDS = 30
+"""Dynamo's router learns what a replica has from its KV events, and until the first of a prefix has arrived it would
+send that prefix's next request elsewhere. With a TTL it also counts what it has just routed. A prediction has to last
+while its request queues and its first blocks are computed. One that proves wrong (evicted, cancelled, failed) costs
+balance, never correctness, until it is this many seconds old."""
+DEVICE_CREDIT = 1.5
+"""The prompt that computes a prefix counts as its replica's load, so at the router's own 1.0 the two cancel out and the
+next request goes elsewhere all the same. At 1.5 it does once half a prefix of other work waits there."""
 ROUTER = {
     "router_mode": "kv",
-    # Dynamo's router learns what a replica has from its KV events, and until the first of a prefix has arrived it would
-    # send that prefix's next request elsewhere. With a TTL it also counts what it has just routed. A prediction has to
-    # last while its request queues and its first blocks are computed. One that proves wrong (evicted, cancelled,
-    # failed) costs balance, never correctness, until it is this many seconds old.
-    "router_predicted_ttl_secs": 30,
-    # The prompt that computes a prefix counts as its replica's load, so at the router's own 1.0 the two cancel out and
-    # the next request goes elsewhere all the same. At 1.5 it does once half a prefix of other work waits there.
-    "router_kv_overlap_score_credit": 1.5,
+    "router_predicted_ttl_secs": PREDICTED_SECONDS,
+    "router_kv_overlap_score_credit": DEVICE_CREDIT,
 }
 """How the frontend chooses a replica; flags of ``python -m dynamo.frontend``."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,8 @@ from wavepp_worker.runtime.client import engine, kv_budget
 from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.kv_pools import state_blocks
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+
+from tests.support.model_files import without_layer_types
 
 GIB = 1 << 30
 
@@ -172,10 +172,7 @@ def test_an_engine_knows_from_transformers_what_a_file_leaves_out(
     tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gemma 2's older files do not say which layers slide."""
-    model = shutil.copytree(tiny_model("gemma2"), tmp_path / "older")
-    said = json.loads((model / "config.json").read_text())
-    assert "sliding_attention" in said.pop("layer_types")
-    (model / "config.json").write_text(json.dumps(said))
+    model = without_layer_types(tiny_model("gemma2"), tmp_path / "older")
     counted: list[ModelShape] = []
 
     def noted(config: EngineConfig, shape: ModelShape) -> EngineConfig:

@@ -11,8 +11,8 @@ a wave costs by itself (``WaveCost``).
   for waves of ``sqrt(a * u / Q)``. Never cut finer; nor finer than the wave just ahead, behind which it would wait.
 * *supply*: while a wave passes ``Q`` stages, the first stage needs ``Q`` more of other requests, and the
   pipeline as a whole one wave a stage. More waves than that cost ``a`` each and keep no further stage busy. The most
-  that was supplied lately counts, as who was just answered is missing. A wave that takes all there is and could take
-  more is launched when rank 0's device is about to run dry, whatever the load.
+  that was supplied lately counts, as who was just answered is missing; and so does what waits to be admitted. A wave
+  that takes all there is and could take more is launched when rank 0's device is about to run dry, whatever the load.
 * *gathering*: if it is small, it is held even then, for those who are about to ask again (``gathering.py``).
 * *even*: a request without others behind it is cut into equal times, not into full waves and a rest.
 * *whole*: nor is one cut at the end of a wave that others begin, if the wave is stretched little by taking it whole
