@@ -15,7 +15,7 @@ def test_experts_cost_what_a_token_meets(tiny_moe: Path, tiny_mla: Path) -> None
     router = 4 * 64
     assert read_model_info(tiny_moe).layer_costs[0] == attention + router + 2 * (3 * 64 * 48)
     mla = read_model_info(tiny_mla).layer_costs
-    assert mla[0] == mla[1] != mla[2] == mla[5]
+    assert mla[0] == mla[1] != mla[2] == mla[4]
 
 
 @pytest.mark.parametrize(

@@ -59,17 +59,22 @@ def test_packed_waves_mix_adapters(
     names = ["one", "", "two", "two", "one"]
     tokens = [torch.arange(9 + n) * (n + 3) % 290 for n in range(len(names))]
     tables = [torch.arange(4) + 4 * n for n in range(len(names))]
-    # All prompts in one wave but for their last three tokens; then a mixed wave; then two decode steps.
-    done = [0] * len(names)
+    # All prompts in one wave but for their last tokens; then a mixed wave; then decode steps. Some end a wave earlier.
+    done, logits = [0] * len(names), {}
     for left in (3, 2, 1, 0):
-        chunks, packed = [], []
+        chunks, packed, ended = [], [], []
         for n, name in enumerate(names):
-            end = len(tokens[n]) - left
-            chunks.append(Chunk(done[n], end - done[n], tables[n], left == 0, adapter=name))
+            end = len(tokens[n]) - max(0, left - n % 2)
+            if end == done[n]:
+                continue
+            ended += [n] * (end == len(tokens[n]))
+            chunks.append(Chunk(done[n], end - done[n], tables[n], end == len(tokens[n]), adapter=name))
             packed.append(tokens[n][done[n] : end])
             done[n] = end
-        logits = wave(stages, kvs, chunks, torch.cat(packed))
-    assert logits.shape[0] == len(names)
+        rows = wave(stages, kvs, chunks, torch.cat(packed))
+        assert rows.shape[0] == len(ended)
+        logits |= dict(zip(ended, rows, strict=True))
+    assert logits.keys() == set(range(len(names)))
     for n, name in enumerate(names):
         expected = plain[name].logits(tokens[n])[-1]
         torch.testing.assert_close(logits[n], expected, atol=2e-4, rtol=1e-4)

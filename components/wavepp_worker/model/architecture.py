@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import read_json
+from wavepp_worker.model.last_layer import knows_how_to_trim
 from wavepp_worker.model.layer_cache import LayerCache, layer_caches
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.recurrent_mixer import MIXERS
@@ -45,6 +46,7 @@ class Outline:
         norm: attribute of the decoder that normalises after the last layer.
         windows: sliding window of each layer in tokens, None for others.
         parameters: all that each layer has, of all experts.
+        spared: of ``layers``' last, what only tokens meet whose logits are wanted (``last_layer``).
     """
 
     layers: tuple[float, ...]
@@ -53,6 +55,7 @@ class Outline:
     norm: str
     windows: tuple[int | None, ...]
     parameters: tuple[int, ...]
+    spared: float
 
     @property
     def num_layers(self) -> int:
@@ -61,7 +64,7 @@ class Outline:
     @property
     def layer_costs(self) -> tuple[float, ...]:
         """Work of each layer, in parameters that one prompt token is multiplied with."""
-        return self.layers
+        return *self.layers[:-1], self.layers[-1] - self.spared
 
     @property
     def embedding_cost(self) -> float:
@@ -178,6 +181,7 @@ def outline(config: Any) -> Outline:
         norm=norms[0],
         windows=_windows(config),
         parameters=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers),
+        spared=_met_by_one_token(layers[-1], config, "mlp.") if knows_how_to_trim(layers[-1]) else 0.0,
     )
 
 
@@ -196,7 +200,8 @@ def _sized(module: nn.Module) -> list[tuple[str, nn.Module]]:
     ]
 
 
-def _met_by_one_token(layer: nn.Module, config: Any) -> float:
+def _met_by_one_token(layer: nn.Module, config: Any, part: str = "") -> float:
+    """``part``: how the names of those begin that count."""
     experts = next(
         (
             n
@@ -215,7 +220,11 @@ def _met_by_one_token(layer: nn.Module, config: Any) -> float:
                 "numbers, so compare config.json with the original"
             )
     share = chosen / experts if experts and chosen else 1.0
-    return sum(p.numel() * (share if ".experts." in name else 1.0) for name, p in layer.named_parameters())
+    return sum(
+        p.numel() * (share if ".experts." in name else 1.0)
+        for name, p in layer.named_parameters()
+        if name.startswith(part)
+    )
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:

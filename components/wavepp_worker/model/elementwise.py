@@ -80,6 +80,13 @@ def rotate_and_store(
     )
 
 
+def rotate(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Rotary embedding alone, as of ``rotate_and_store``."""
+    nothing = query[:, :0]
+    slots = torch.zeros(len(query), dtype=torch.int64)
+    rotate_and_store(query, nothing, nothing, cos, sin, slots, nothing, nothing)
+
+
 @cache
 def _rms_norm() -> ctypes._FuncPointer:
     arguments = _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, ctypes.c_double, _ADDRESS, _NUMBER

@@ -19,6 +19,7 @@ from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
 from wavepp_worker.model.indexed_attention import PagedIndexer
+from wavepp_worker.model.last_layer import can_be_trimmed, trim
 from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
@@ -105,17 +106,22 @@ def load_torch_stage(
             layer = model.base_model.layers[i]
             setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
     branches = attach_adapters(model, layers, adapters)
-    with all_called(model, branches):
+    decoder = model.base_model
+    last = decoder.layers[-1]
+    with all_called(model, branches), can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so:
         in_place = _check_layers(model, layers, parts, caches)
+        trimmed = found_so()
     fuse_elementwise(model)
+    if trimmed:
+        trim(last)
     if kv_dtype == "fp8":
         # No kernel reads such rows in place.
-        return TorchStage(model, layers, in_fp8(caches))
+        return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
     for i in in_place:
-        attention = getattr(model.base_model.layers[i], "self_attn", None)
+        attention = getattr(decoder.layers[i], "self_attn", None)
         if attention is not None:
-            fuse_attention(attention, parts.windows[i])
-    return TorchStage(model, layers, caches, in_place)
+            fuse_attention(attention, parts.windows[i], trimmed=trimmed and decoder.layers[i] is last)
+    return TorchStage(model, layers, caches, in_place, trims=trimmed)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:

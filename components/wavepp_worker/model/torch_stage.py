@@ -69,12 +69,15 @@ class TorchStage:
         layers: range,
         caches: tuple[LayerCache, ...],
         in_place: frozenset[int] = frozenset(),
+        *,
+        trims: bool = False,
     ) -> None:
         """Put it together.
 
         Args:
             caches: of all layers of the whole model.
             in_place: layers whose attention reads the KV pools itself.
+            trims: its last layer is the model's, and computes for wanted tokens only.
         """
         self.layers = layers
         self.num_layers = len(caches)
@@ -91,6 +94,7 @@ class TorchStage:
         self._model = model
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place
+        self._trims = trims
         self.attends = any(cache.per_token for cache in self._caches)
         self.recurrent = not all(cache.per_token for cache in self._caches)
         kinds = [cache.kind for cache in caches]
@@ -154,7 +158,9 @@ class TorchStage:
             run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
         cache = PagedCache(kv, self._in_place)
-        output = run_layers(self._model, data, wave, cache, logits_to_keep=wave.wanted)
+        # 0 keeps all.
+        keep = 0 if self._trims and wave.trimmed else wave.wanted
+        output = run_layers(self._model, data, wave, cache, logits_to_keep=keep)
         return output.logits[0].float()
 
     def _checked(self, inputs: torch.Tensor | Activations, wave: WaveLayout) -> torch.Tensor:

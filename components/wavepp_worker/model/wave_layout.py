@@ -32,7 +32,8 @@ class WaveLayout:
         tables: each request's block table, int64 on the CPU; with a row for each window of the layers, or one for all.
         block_size: tokens per block.
         device: where the layers compute.
-        wanted: int64, of each chunk that wants logits, which of the wave's tokens is its last.
+        wanting: chunks that want logits.
+        wanted: int64, of each of these, which of the wave's tokens is its last.
         states: where each chunk's state is, for recurrent layers.
         adapters: name of each chunk's LoRA adapter, empty for none.
         entering: activations ``[1, tokens, hidden]`` from the previous stage.
@@ -53,6 +54,7 @@ class WaveLayout:
     tables: list[torch.Tensor]
     block_size: int
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    wanting: list[int] = field(default_factory=list)
     wanted: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     states: list[ChunkState | None] = field(default_factory=list)
     adapters: list[str] = field(default_factory=list)
@@ -91,6 +93,14 @@ class WaveLayout:
     @property
     def tokens(self) -> int:
         return sum(self.lengths)
+
+    @property
+    def trimmed(self) -> bool:
+        """Whether the last layer has less to compute for than all tokens.
+
+        Where adapters are, it computes for all: they know their tokens by their places in the wave.
+        """
+        return len(self.wanting) < self.tokens and not any(self.adapters)
 
     def window(self, number: int, span: int) -> WindowLayout:
         """Where the tokens are in the pools of the layers that share a window.
@@ -141,6 +151,7 @@ def lay_out_wave(
             f"a wave needs chunks of at least one token, not starts {starts} and lengths {lengths}"
         )
     ends = torch.tensor(lengths).cumsum(0) - 1
+    wanting = [number for number, chunk in enumerate(chunks) if chunk.wants_logits]
     wave = WaveLayout(
         starts=starts,
         lengths=lengths,
@@ -151,7 +162,8 @@ def lay_out_wave(
         tables=[c.block_table.cpu() for c in chunks],
         block_size=block_size,
         device=device,
-        wanted=ends[torch.tensor([c.wants_logits for c in chunks])],
+        wanting=wanting,
+        wanted=ends[wanting],
         states=[c.state for c in chunks],
         adapters=[c.adapter for c in chunks],
     )

@@ -144,6 +144,12 @@ class WindowLayout:
         """Where the kernel finds each request."""
         return RequestSpans.of(self.tables, self._starts, self._lengths)
 
+    def last_tokens(self, requests: list[int]) -> RequestSpans:
+        """The same of the last tokens alone of some requests, at least one."""
+        tables = [self.tables[request] for request in requests]
+        lasts = [self._starts[request] + self._lengths[request] - 1 for request in requests]
+        return RequestSpans.of(tables, lasts, [1] * len(requests))
+
     def decode_mask(self, window: int | None) -> torch.Tensor | None:
         """Bool ``[chunks, 1, 1, most]``: what each decode token attends; None when that is everything."""
         if window not in self._masks:
