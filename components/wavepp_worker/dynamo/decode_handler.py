@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 
 from dynamo.common.backend.engine import GenerateChunk, LlmRegistration
 from dynamo.common.backend.publisher import ComponentSnapshot
@@ -30,7 +31,7 @@ from wavepp_worker.log_form import of_request
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
-"""How often a waiting stream looks whether its caller gave up."""
+"""How often a stream that has no output to send looks whether its caller gave up."""
 
 
 class DecodeHandler:
@@ -107,7 +108,7 @@ class DecodeHandler:
             request_id: unique among live requests.
             parsed: the request.
             address: of its prefill; None to prefill it here.
-            is_stopped: whether the caller gave up; looked at while waiting.
+            is_stopped: whether the caller gave up; looked at while waiting, and before each output.
             headers: of the span above it, where that is traced.
 
         Raises:
@@ -174,14 +175,12 @@ class DecodeHandler:
     async def _next(
         self, outputs: asyncio.Queue[DecodeOutput], request_id: str, is_stopped: Callable[[], bool]
     ) -> DecodeOutput:
-        aborted = False
         while True:
-            try:
+            # Before every one: where tokens come faster than this waits for them, no wait ever ends without one.
+            if is_stopped():
+                self.engine.abort(request_id)
+            with suppress(asyncio.TimeoutError):
                 return await asyncio.wait_for(outputs.get(), POLL_SECONDS)
-            except asyncio.TimeoutError:
-                if is_stopped() and not aborted:
-                    aborted = True
-                    self.engine.abort(request_id)
 
     def _stop_text(self, parsed: ParsedRequest) -> StopText | None:
         if not parsed.stop_strings:
