@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,21 @@ def test_a_prompt_goes_through_the_queue_and_comes_back_if_nobody_prefills_it(
         assert (remote.returned, remote.left, remote.uncached) == (returned, [not locally], [3])
         assert len(worker._prefill.engine.requests) == locally
         assert not worker._live
+
+    run(check())
+
+
+def test_a_client_that_leaves_while_another_worker_prefills_leaves_the_job(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("agg", text_model)
+        worker._remote = remote = Remote(1)
+        stream = worker.generate(prompt("agg"), Context("r"))
+        waiting = asyncio.create_task(anext(stream))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await stream.aclose()
+        assert (remote.left, remote.returned) == ([False], 0)
 
     run(check())
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from wavepp_worker.model import thin_linear
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.thin_linear import MOST_TOKENS, ThinLinear, make_thin, most_tokens
 
@@ -59,6 +60,24 @@ def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them() -> Non
         together = layer(x)
         assert all(torch.equal(layer(x[i : i + 1]), together[i : i + 1]) for i in range(most))
         assert layer(x[:0]).shape == (0, 8)
+
+
+@needs_kernel
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_kernel_takes_the_threads_that_torch_takes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product is the same with any number: only its time tells."""
+    given: list[int] = []
+    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: given.append(arguments[-1]))
+    layer = nn.Linear(32, 8).bfloat16()
+    make_thin(layer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            layer(torch.zeros(1, 32, dtype=torch.bfloat16))
+    finally:
+        torch.set_num_threads(before)
+    assert given == [threads]
 
 
 def test_other_layers_stay_as_they_are() -> None:

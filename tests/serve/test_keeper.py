@@ -18,7 +18,7 @@ from wavepp_worker.serve import health_watch
 from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.discovery_entries import remove_entries
 from wavepp_worker.serve.health_watch import KeepLimits
-from wavepp_worker.serve.keeper import Keeper
+from wavepp_worker.serve.keeper import Keeper, StartFailed
 from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.process import Process
 
@@ -118,6 +118,28 @@ def test_who_refuses_its_configuration_again_and_again_is_let_be(tmp_path: Path)
         )
         assert len(lines.of("and is restarted in")) == 4
 
+    asyncio.run(check())
+
+
+def test_who_never_was_ready_is_given_up_after_five_lives(tmp_path: Path) -> None:
+    """And ends the start, which would go on for ever."""
+
+    async def check() -> None:
+        with pytest.raises(StartFailed) as caught:
+            await keep(tmp_path, "--exit-code=3", "--say=no room", "--sick-after=-1", until=seen.append_lines)
+        assert str(caught.value) == (
+            "Worker:0 ended with exit code 3 5 times without ever being ready; it said last: no room"
+        )
+        assert len(seen.lines.of("and is restarted in")) == 4
+
+    class Seen:
+        lines: Lines
+
+        def append_lines(self, _: Keeper, lines: Lines) -> bool:
+            self.lines = lines
+            return False
+
+    seen = Seen()
     asyncio.run(check())
 
 

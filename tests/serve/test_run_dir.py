@@ -39,7 +39,11 @@ def test_what_cannot_be_is_refused(short: Path) -> None:
         with pytest.raises(ConfigError, match=rf"^--run-dir: .*{why}"):
             check_run_dir(path)
     (short / "state.json").write_text(json.dumps({"graph": "mine", "pid": os.getpid()}))
-    with pytest.raises(ConfigError, match=rf"is that of mine \(launcher {os.getpid()}\), which is running"):
+    told = (
+        rf"is that of mine \(launcher {os.getpid()}\), which is running; "
+        "stop that one first, or give another directory"
+    )
+    with pytest.raises(ConfigError, match=told):
         check_run_dir(short)
     (short / "state.json").write_text(json.dumps({"graph": "mine", "pid": 2**22 + 1}))
     with pytest.raises(ConfigError, match="is not empty"):

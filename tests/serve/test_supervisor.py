@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.serve.child import Child
 
 from tests.support.graph_process import RunningGraph, Starter
 
@@ -303,3 +305,25 @@ def test_every_line_is_a_json_object_where_that_is_asked_for(
 
 def _lines(graph: RunningGraph) -> list[str]:
     return graph.log().splitlines()
+
+
+def test_who_is_asked_to_leave_stops_its_own_children() -> None:
+    """Signalled with it, a worker's ranks would be gone before its requests have ended."""
+    inner = "trap 'echo inner' TERM; echo up; while :; do sleep 0.05; done"
+    outer = f'trap "sleep 0.3; echo outer; exit 7" TERM; bash -c "{inner}" & while :; do sleep 0.05; done'
+
+    async def check() -> None:
+        lines: list[str] = []
+        child = await Child.start(["bash", "-c", outer], os.environ, lines.append)
+        try:
+            for _ in range(200):
+                if lines:
+                    break
+                await asyncio.sleep(0.02)
+            child.terminate()
+            assert await asyncio.wait_for(child.wait(), 10) == 7
+        finally:
+            child.kill()
+        assert lines == ["up", "outer"]
+
+    asyncio.run(check())

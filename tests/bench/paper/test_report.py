@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from bench.common.cells import CELLS
 from bench.common.kept import read_kept, write_kept
 from bench.common.policies import POLICIES
-from bench.paper.figures import write_figures
+from bench.paper.figures import k3_reuse, write_figures
 from bench.paper.report import print_report
 from bench.paper.rows import CellRow, Idle
 from bench.paper.rungs import ablation_cells, steps
@@ -232,6 +232,13 @@ def test_a_kept_file_is_printed_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "png" / "pp4-cold.png").exists()
     wrong = CliRunner().invoke(app, [str(tmp_path / "rows.json"), "--cell", "nothing"])
     assert wrong.exit_code == 2
+
+
+def test_throughput_is_drawn_over_factors_of_time() -> None:
+    figure = k3_reuse(Results([row(f"{K3} reuse 131K c={c}", "mpu") for c in (8, 16)]))
+    assert figure is not None
+    scales = {axes.get_xlabel(): axes.get_xscale() for axes in figure.axes}
+    assert scales == {"concurrency": "linear", "p50 completion, seconds": "log"}
 
 
 def test_figures_are_written_where_there_are_rows(tmp_path: Path) -> None:
