@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from wavepp_worker import EngineConfig, PrefillEngine
@@ -131,19 +131,17 @@ def ask_sessions(engine: PrefillEngine, sessions: Sessions, name: str) -> list[P
     Raises:
         WaveppError: a prompt failed.
     """
-    results: list[list[PrefillResult]] = [[] for _ in sessions]
 
-    def ask(number: int) -> None:
-        for turn, tokens in enumerate(sessions[number]):
-            request = PrefillRequest(request_id=f"{name}-{number}-{turn}", tokens=tokens)
-            results[number].append(engine.submit(request).result())
+    def ask(number: int, prompts: list[bytes]) -> list[PrefillResult]:
+        requests = (
+            PrefillRequest(request_id=f"{name}-{number}-{turn}", tokens=tokens)
+            for turn, tokens in enumerate(prompts)
+        )
+        return [engine.submit(request).result() for request in requests]
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(sessions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [result for answered in results for result in answered]
+    with ThreadPoolExecutor(len(sessions)) as clients:
+        asked = [clients.submit(ask, number, prompts) for number, prompts in enumerate(sessions)]
+        return [result for answered in asked for result in answered.result()]
 
 
 def _row(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
 import msgspec
 import pytest
+from wavepp_worker.errors import RequestFailed
 
-from bench.bursts.measure import measure_virtual
+from bench.bursts.measure import ask_sessions, measure_virtual
 from bench.bursts.traffic import Agents, Burst, BurstCell, Tree, Unshared
 
 KV_TOKENS = 400_000
@@ -44,3 +48,19 @@ def test_of_those_who_come_too_late_for_a_snapshot_one_computes_for_all_others()
     cell = Burst(2, 16, 4096)
     making = measure_virtual(cell, 1, True, KV_TOKENS, interval=8192)
     assert making.computed <= making.least + 2 * cell.prefix
+
+
+def test_a_prompt_that_fails_is_no_figure() -> None:
+    class Engine:
+        def submit(self, request: Any) -> Future[Any]:
+            answer: Future[Any] = Future()
+            if request.request_id == "cell-1-0":
+                answer.set_exception(RequestFailed("no room"))
+            else:
+                answer.set_result(request.request_id)
+            return answer
+
+    with pytest.raises(RequestFailed, match="no room"):
+        ask_sessions(Engine(), [[b"a", b"b"], [b"c"]], "cell")  # type: ignore[arg-type]
+    answers = ask_sessions(Engine(), [[b"a", b"b"]], "cell")  # type: ignore[arg-type]
+    assert answers == ["cell-0-0", "cell-0-1"]
