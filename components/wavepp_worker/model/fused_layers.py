@@ -98,27 +98,28 @@ def _attend(
     assert past_key_values is not None, "a stage always has KV"
     wave = current_wave()
     keys, values, at_hand = past_key_values.place(module.layer_idx, wave)
-    (cos,), (sin,) = position_embeddings
-
-    def projected(linear: nn.Module, norm: str, of: torch.Tensor) -> torch.Tensor:
-        heads: torch.Tensor = linear(of).view(of.shape[1], -1, module.head_dim)
-        return getattr(module, norm)(heads) if hasattr(module, norm) else heads
-
-    key, value = (
-        projected(module.k_proj, "k_norm", hidden_states),
-        projected(module.v_proj, "", hidden_states),
+    trims = trimmed and wave.trimmed
+    asking = hidden_states[:, wave.wanted] if trims else hidden_states
+    query, key, value = (
+        project(of)[0].unflatten(-1, (-1, module.head_dim))
+        for project, of in (
+            (module.q_proj, asking),
+            (module.k_proj, hidden_states),
+            (module.v_proj, hidden_states),
+        )
     )
-    if trimmed and wave.trimmed:
-        rotate_and_store(key[:, :0], key, value, cos, sin, at_hand.write_slots, keys, values)
+    if hasattr(module, "q_norm"):
+        query, key = module.q_norm(query), module.k_norm(key)
+    (cos,), (sin,) = position_embeddings
+    slots, spans = at_hand.write_slots, at_hand.spans
+    if trims:
+        rotate_and_store(key[:, :0], key, value, cos, sin, slots, keys, values)
         if not wave.wanting:
-            return hidden_states[:, :0], None
-        query = projected(module.q_proj, "q_norm", hidden_states[:, wave.wanted])
+            return asking, None
         rotate(query, cos[wave.wanted], sin[wave.wanted])
         spans = at_hand.last_tokens(wave.wanting)
     else:
-        query = projected(module.q_proj, "q_norm", hidden_states)
-        rotate_and_store(query, key, value, cos, sin, at_hand.write_slots, keys, values)
-        spans = at_hand.spans
+        rotate_and_store(query, key, value, cos, sin, slots, keys, values)
     out = attend_in_place(
         query.transpose(0, 1)[None], keys, values, spans, wave.block_size, module.scaling, window
     )

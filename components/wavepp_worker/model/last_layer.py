@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from wavepp_worker.model.known_code import computes_as
 from wavepp_worker.model.wave_layout import current_wave
@@ -21,6 +20,9 @@ from wavepp_worker.model.wave_layout import current_wave
 
 def knows_how_to_trim(layer: nn.Module) -> bool:
     """Whether a layer adds attention and then ``mlp``, a feed-forward part, each behind a norm."""
+    # Imported late, as it takes seconds, and to read a configuration needs no model's code.
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
     return computes_as(layer, LlamaDecoderLayer)
 
 

@@ -97,16 +97,15 @@ def load_torch_stage(
         _say_cost(scheme, layers, dtype, sum(tensor.bytes_read for tensor in tensors.values()), model)
     model = _to_device(model.eval().requires_grad_(False), device)
     make_thin(model)
-    caches = model_caches(config)
+    caches, decoder = model_caches(config), model.base_model
     for i in layers:
         if caches[i].kind == INDEXED:
-            attention = model.base_model.layers[i].self_attn
+            attention = decoder.layers[i].self_attn
             attention.indexer = PagedIndexer(attention.indexer)
-        elif (mixer := mixer_name(model.base_model.layers[i])) is not None:
-            layer = model.base_model.layers[i]
+        elif (mixer := mixer_name(decoder.layers[i])) is not None:
+            layer = decoder.layers[i]
             setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
     branches = attach_adapters(model, layers, adapters)
-    decoder = model.base_model
     last = decoder.layers[-1]
     with all_called(model, branches), can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so:
         in_place = _check_layers(model, layers, parts, caches)
