@@ -243,6 +243,18 @@ def test_a_few_tokens_at_a_deep_context_that_are_worth_a_full_wave_are_planned_f
         assert shape(plan(planner, waiting))[0] == ("head", 0, 16)
 
 
+def test_who_was_passed_goes_first_though_its_context_makes_a_block_of_it_longer_than_the_wave() -> None:
+    """The pool is full and the pipeline is empty: a wave of nothing would be the end of everything."""
+    planner = mpu(2, 16, WaveCost(a=0.0, b=1.0, c=0.01))
+    older, deep, younger = lanes(90, 90, 90), (Lane("deep", 160, 400),), (Lane("younger", 0, 400),)
+    view = PipelineView((*older, *deep, *younger))
+    planner.propose(view)
+    for _ in range(4):
+        planner.accept(view, tuple(lane.span(16) for lane in (*older, *younger)))
+    # The oldest are enough for waves of 16 * (1 + 0.01 * (90 + 16)) = 33 seconds; a block at token 160 takes 43.
+    assert shape(planner.propose(view)) == [("deep", 160, 16)]
+
+
 def test_short_requests_pass_a_long_one_in_an_open_loop() -> None:
     """Not under a steady load: the one request more after an answer is what tells."""
     planner = mpu(2, 128, WaveCost(1.0, 1.0, 0.0))

@@ -42,7 +42,7 @@ from wavepp_worker.runtime.planning.planner import (
     Lane,
     PipelineView,
 )
-from wavepp_worker.runtime.planning.wave_budget import TimeBudget, whole_blocks
+from wavepp_worker.runtime.planning.wave_budget import TimeBudget
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -165,11 +165,7 @@ class Mpu(PackingPlanner):
         fits = self._cost.tokens_within(seconds, lanes[0].next)
         self.budget = min(max(fits, self._min_tokens), self._max_tokens)
         left = TimeBudget(self._cost, self._block_size, self._max_tokens, seconds, passing=False)
-        spans = self._pack(order, left)
-        if not spans:
-            # Less than a block fits of who should go first, behind a deeper context than the oldest has.
-            spans = (lanes[0].span(whole_blocks(lanes[0], self.budget, self._block_size)),)
-        return spans, left.seconds > 0
+        return self._pack(order, left), left.seconds > 0
 
     def _steady_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave under a steady load, and whether it could take more."""

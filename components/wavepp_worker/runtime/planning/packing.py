@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
-from wavepp_worker.runtime.planning.wave_budget import WaveBudget
+from wavepp_worker.runtime.planning.wave_budget import WaveBudget, whole_blocks
 from wavepp_worker.runtime.protocol.waves import Span
 
 
@@ -58,14 +58,17 @@ class PackingPlanner(Planner):
         self._passed = passed
 
     def _pack(self, lanes: Sequence[Lane], budget: WaveBudget) -> tuple[Span, ...]:
-        """A wave from the open lanes: overdue ones, then first come first served but for fragments."""
+        """A wave from the open lanes: overdue ones, then first come first served but for fragments.
+
+        Not empty: who goes first takes a block even where the budget, made for lanes at a lesser context, has less.
+        """
         # First come first served: those that wait were put down so, while the lanes given may be in any order.
         waited = [request_id for request_id, times in self._passed.items() if times >= self._deadline]
         names = {lane.request_id: lane for lane in lanes} if waited else {}
         overdue = [names[request_id] for request_id in waited if request_id in names]
-        spans = []
+        spans: list[Span] = []
         for lane in overdue:
-            if length := budget.chunk(lane):
+            if length := self._chunk(lane, budget, first=not spans):
                 spans.append(lane.span(length))
                 budget.spend(lane.next, length)
         if len(spans) < len(overdue):
@@ -74,7 +77,7 @@ class PackingPlanner(Planner):
         for lane in lanes:
             if lane.request_id in waited or (only_whole and lane.left > budget.tokens):
                 continue
-            length = budget.chunk(lane)
+            length = self._chunk(lane, budget, first=not spans)
             if not length:
                 # Not worth looking for a prompt that ends within less than a block.
                 break
@@ -84,3 +87,8 @@ class PackingPlanner(Planner):
             spans.append(lane.span(length))
             budget.spend(lane.next, length)
         return tuple(spans)
+
+    def _chunk(self, lane: Lane, budget: WaveBudget, *, first: bool) -> int:
+        """Tokens of a wave's next span; 0 only if it is not its ``first``."""
+        length = budget.chunk(lane)
+        return whole_blocks(lane, self._block_size, self._block_size) if first and not length else length
