@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.errors import PositionMismatch, StepTimeout
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import PipelineView
@@ -20,7 +20,7 @@ from wavepp_worker.runtime.protocol.lane_events import (
     RequestsWaiting,
 )
 from wavepp_worker.runtime.protocol.waves import Span, WaveDone, WaveHeader
-from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
+from wavepp_worker.runtime.rank.loop_turn import PLANNER_PATIENCE_SECONDS, FollowerLoop, LeaderLoop
 from wavepp_worker.runtime.trace.timeline import OFF
 
 
@@ -152,6 +152,23 @@ def test_a_planner_that_holds_what_could_be_launched_is_asked_again_and_told_sin
     loop.turn((), [0.003], 12.247)
     assert held[-3:] == pytest.approx([0.0, 0.0, 0.001]), "with a wave in flight, once its device runs dry"
     assert loop.next_launch([0.003]) == 0.001
+
+
+def test_a_planner_that_has_nothing_for_an_idle_pipeline_is_no_wait_without_an_end() -> None:
+    class Broken(GreedyPlanner):
+        def propose(self, view: PipelineView) -> tuple[Span, ...]:
+            return () if len(view.lanes) == 1 else super().propose(view)
+
+    loop = LeaderLoop(Lanes(Ring(2), Broken(8), 8), Leader(1).order, OFF)
+    assert loop.turn([LaneAdmitted("a", 0, 4)], [], 10.0).wave is None
+    assert loop.turn((), [], 10.0 + PLANNER_PATIENCE_SECONDS).wave is None
+    # If the process stood still for a minute, that is nobody's fault: the planner has a wave now.
+    assert loop.turn([LaneAdmitted("b", 0, 8)], [], 70.0).wave is not None
+    assert loop.turn((), [], 71.0).wave is None
+    assert loop.turn((), [], 75.0).wave is None, "a wave is in flight, and its end will be another turn"
+    loop.complete([WaveDone(wave_id=0)])
+    with pytest.raises(StepTimeout, match=r"held all 1 admitted requests for 4\.5 s although no wave"):
+        loop.turn((), [], 75.5)
 
 
 def test_an_aborted_request_is_over_only_when_no_wave_carries_it() -> None:

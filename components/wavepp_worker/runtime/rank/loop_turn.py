@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from wavepp_worker.errors import PositionMismatch
+from wavepp_worker.errors import PositionMismatch, StepTimeout
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import LAUNCH_MARGIN_SECONDS
 from wavepp_worker.runtime.protocol.commands import Explain
@@ -29,6 +29,8 @@ WAVES_ON_DEVICE = 2
 earlier than that cannot take in what is admitted meanwhile."""
 HELD_RETRY_SECONDS = 0.001
 """Between two questions to a planner that holds what it could launch."""
+PLANNER_PATIENCE_SECONDS = 1.0
+"""Seconds without a wave in flight after which a planner that still holds what it could launch is broken."""
 MIN_TRACED_WAIT_NS = 20_000
 """Nanoseconds from which a wave's wait for its requests to be admitted is worth a slice of the timeline."""
 
@@ -103,6 +105,9 @@ class LeaderLoop:
             left: seconds until each wave on rank 0's device ends, in order; empty where it computes in step
                 with the host.
             now: seconds, of a clock that never goes back.
+
+        Raises:
+            StepTimeout: the planner has nothing for admitted requests; nobody else would ever notice.
         """
         progress: list[LaneProgress] = []
         explained: list[LanesExplained] = []
@@ -177,6 +182,11 @@ class LeaderLoop:
         elif self._held_since is None:
             self._held_since = now
         if not spans:
+            if held > PLANNER_PATIENCE_SECONDS and self._held_since is not None and not len(self._lanes.ring):
+                raise StepTimeout(
+                    f"the planner has held all {len(self._lanes)} admitted requests for {held:.1f} s although no wave "
+                    "is in flight; this is a fault of the planner: restart the worker, with another planner if need be"
+                )
             return None
         self._timeline.record("loop", "wait", self._idle_since, begun)
         self._timeline.record("loop", "plan", begun, self._timeline.now())
