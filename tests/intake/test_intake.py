@@ -22,11 +22,11 @@ from wavepp_worker.errors import (
     RequestTimeout,
 )
 from wavepp_worker.intake import intake as intake_module
-from wavepp_worker.intake import opening
+from wavepp_worker.intake import job_runner, opening
 from wavepp_worker.intake import streams as streams_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
-from wavepp_worker.intake.messages import Job, JobFailure
+from wavepp_worker.intake.messages import Job, JobFailure, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 
@@ -287,6 +287,38 @@ def test_a_job_that_fails_is_tried_again_and_at_last_kept_among_the_dead(
     assert json.loads(data) == {"id": "never", "token_ids": [5, 6]}
     assert headers["Wavepp-Reason"] == "attempt 4 failed"
     assert headers["Wavepp-Attempts"] == "2"
+
+
+@pytest.mark.parametrize(("attempts", "failed"), [(5, 2), (2, 1)])
+def test_jobs_that_may_have_killed_replicas_run_one_at_a_time(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+    attempts: int,
+    failed: int,
+) -> None:
+    """One that kills its replica would else take all beside it along, time after time, until all are given up."""
+    monkeypatch.setattr(job_runner, "SUSPECT_PAUSE_SECONDS", 0.1)
+    queue.depth()
+    futures = []
+    for number in range(1, 5):
+        gone = Running(job=number, replica="gone", attempt=failed)
+        publish(server, name.state(f"{number}"), msgspec.json.encode(gone))
+        futures.append(queue.submit([number], id=f"{number}"))
+        wait_for(lambda number=number: left(server, name) == number)
+    prefills = FakePrefills(seconds=60)
+    make_intake("r1", prefills, intake_attempts=attempts)
+    wait_for(lambda: len(prefills.asked) == 1)
+    others = [queue.submit([number], id=f"other {number}") for number in range(3)]
+    # Those that come for the first time are nobody's suspects.
+    wait_for(lambda: prefills.running == 4)
+    prefills.seconds = 0.1
+    prefills.release.set()
+    answers = [future.result(20) for future in futures]
+    assert [answer.attempt for answer in answers] == [failed + 1] * 4
+    assert all(other.result(10).attempt == 1 for other in others)
 
 
 def test_a_replica_that_is_silent_loses_its_jobs(

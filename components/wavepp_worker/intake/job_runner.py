@@ -33,6 +33,11 @@ FIND_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts: it doubles with each."""
+SUSPECT_ATTEMPT = 3
+"""From this attempt on, or the last if that comes before, a replica runs one such job at a time: one of them may be
+what ended the replicas before, and would take the others along until all are given up."""
+SUSPECT_PAUSE_SECONDS = 1.0
+"""Until such a job comes again that found another one running."""
 
 
 class JobRunner:
@@ -54,6 +59,9 @@ class JobRunner:
         self._replica = replica
         self._counts = counts
         self._tokenizer = TextTokenizer(prefills.engine.config.model)
+        self._suspect = asyncio.Lock()
+        # A first attempt is nobody's fault.
+        self._suspect_from = max(2, min(SUSPECT_ATTEMPT, config.intake_attempts))
 
     async def run(self, taken: TakenJob) -> None:
         """Do what there is to do for a job that was delivered. What fails is delivered again."""
@@ -84,8 +92,19 @@ class JobRunner:
                     case GiveUp():
                         await self._give_up(taken, decision.attempts, decision.reason, decision.replaces)
                     case Begin():
-                        await self._begin(taken, decision)
+                        await self._begin_apart(taken, decision)
                 return
+
+    async def _begin_apart(self, taken: TakenJob, begin: Begin) -> None:
+        """Begin a job, or hand it back while another runs that failed as often."""
+        if begin.attempt < self._suspect_from:
+            await self._begin(taken, begin)
+        elif self._suspect.locked():
+            await taken.message.nak(delay=SUSPECT_PAUSE_SECONDS)
+            self._counts.ended("handed back")
+        else:
+            async with self._suspect:
+                await self._begin(taken, begin)
 
     async def _begin(self, taken: TakenJob, begin: Begin) -> None:
         try:
