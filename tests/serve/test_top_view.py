@@ -122,3 +122,9 @@ def test_what_is_no_text_of_metrics_is_refused() -> None:
     with pytest.raises(ValueError, match="could not convert"):
         read_frame(0.0, "wavepp_running_requests what\n")
     assert read_frame(0.0, "<html>\n") == Frame(0.0, {})
+
+
+def test_a_rank_without_a_number_is_no_rank() -> None:
+    with pytest.raises(ValueError, match="a rank has a number"):
+        read_frame(0.0, 'wavepp_rank_busy_seconds_total{rank="a"} 1\n')
+    assert read_frame(0.0, "wavepp_rank_busy_seconds_total 1\n").ranks == []

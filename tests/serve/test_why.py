@@ -132,3 +132,22 @@ def test_where_no_graph_runs_that_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["why", "--run-dir", str(tmp_path)])
     assert result.exit_code == 1
     assert f"no graph runs in {tmp_path}; start one with dynamo serve" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"requests": None}, {"requests": [1]}, {"requests": [{"request_id": "a"}]}]
+)
+def test_an_answer_of_another_version_keeps_nobody_from_hearing_of_the_others(
+    workers: Workers, answer: dict[str, Any]
+) -> None:
+    workers.add(lambda body: {"status": "ok", **answer})
+    workers.add(says(request("b", "queued")))
+    code, out, err = workers.why()
+    assert (code, out) == (0, "PrefillWorker:1  b is queued\n")
+    assert "PrefillWorker:0" in err
+    assert "of another version" in err
+
+
+def test_a_terminal_obeys_no_request(workers: Workers) -> None:
+    workers.add(says(request("a\x1b[2J\ud800", "queued")))
+    assert workers.why()[1] == "PrefillWorker:0  a?[2J? is queued\n"

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import secrets
-import ssl
-import urllib.error
-import urllib.request
 from typing import Any
 
 import msgspec
@@ -16,67 +12,77 @@ import msgspec
 from wavepp_worker.serve.log_lines import PROBE
 from wavepp_worker.worker_description import WorkerDescription
 
-# A proxy configured for the outside must not see what goes to loopback.
-_direct = urllib.request.build_opener(
-    urllib.request.ProxyHandler({}),
-    # These are asked for a sign of life alone, by their addresses, where certificates are of names.
-    urllib.request.HTTPSHandler(context=ssl._create_unverified_context()),
-)
+MOST_BYTES = 64 << 20
+"""Of an answer: who says more says nothing that is of use."""
 
 
-def _fetch(url: str, timeout: float, data: bytes | None = None) -> tuple[int, bytes]:
+async def _fetch(url: str, timeout: float, data: bytes | None = None) -> tuple[int, bytes]:
+    # Imported late, as most commands ask nobody.
+    import aiohttp
+
     # By this id, its lines are left out of the log.
-    headers = {"x-dynamo-request-id": PROBE + secrets.token_hex(6)}
-    request = urllib.request.Request(
-        url, data, headers | ({"Content-Type": "application/json"} if data else {})
-    )
+    headers = {"x-dynamo-request-id": PROBE + secrets.token_hex(6), "Accept-Encoding": "identity"}
+    if data:
+        headers["Content-Type"] = "application/json"
+    # These are asked for a sign of life alone, by their addresses, where certificates are of names.
+    connector = aiohttp.TCPConnector(ssl=False)
+    # Of the whole answer: one that comes byte by byte is none.
+    limits = aiohttp.ClientTimeout(total=timeout)
+    method = "GET" if data is None else "POST"
     try:
-        with _direct.open(request, timeout=timeout) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except (OSError, http.client.HTTPException):
+        # A proxy configured for the outside is not used: it must not see what goes to loopback.
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=limits, auto_decompress=False) as session,
+            session.request(method, url, data=data, headers=headers, allow_redirects=False) as answer,
+        ):
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > MOST_BYTES:
+                    return 0, b""
+            return answer.status, bytes(body)
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError):
         return 0, b""
 
 
-def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
-    status, body = _fetch(url, timeout, data)
+async def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
+    status, body = await _fetch(url, timeout, data)
     try:
         return status, json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return status, None
 
 
 async def get(url: str, timeout: float = 2.0) -> tuple[int, Any]:
     """Status and JSON body of ``url``.
 
-    The status is 0 if nobody answers within ``timeout`` seconds; the body is None if it is not JSON.
+    The status is 0 if nobody has answered within ``timeout`` seconds; the body is None if it is not JSON.
     """
-    return await asyncio.to_thread(_get, url, timeout)
+    return await _get(url, timeout)
 
 
 async def describe(url: str) -> WorkerDescription | None:
     """What the worker at ``url`` says of itself; None if it does not say."""
-    _, body = await asyncio.to_thread(_get, f"{url}/engine/control/describe", 2.0, b"{}")
+    _, body = await _get(f"{url}/engine/control/describe", 2.0, b"{}")
     try:
         return msgspec.convert(body, WorkerDescription)
     except msgspec.ValidationError:
         return None
 
 
-def answered_control(url: str, name: str, body: dict[str, Any], timeout: float) -> Any:
-    """What the worker at ``url`` answers to an engine control; None if it does not within ``timeout`` seconds."""
-    return _get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode())[1]
-
-
 async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
-    """As ``answered_control``, for asyncio."""
-    return await asyncio.to_thread(answered_control, url, name, body, timeout)
+    """What the worker at ``url`` answers to an engine control; None if it has not within ``timeout`` seconds."""
+    return (await _get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode()))[1]
+
+
+def answered_control(url: str, name: str, body: dict[str, Any], timeout: float) -> Any:
+    """As ``control``, for a thread without a loop."""
+    return asyncio.run(control(url, name, body, timeout))
 
 
 async def metrics(url: str) -> str:
     """The metrics of the process at ``url``, in Prometheus' text format; empty if it does not answer."""
-    status, body = await asyncio.to_thread(_fetch, f"{url}/metrics", 2.0)
+    status, body = await _fetch(f"{url}/metrics", 2.0)
     return body.decode(errors="replace") if status == 200 else ""
 
 

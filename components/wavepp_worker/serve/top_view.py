@@ -39,7 +39,8 @@ class Frame:
     @property
     def ranks(self) -> list[str]:
         """Those that report, in order."""
-        return sorted((rank for name, rank, _ in self.values if name == "rank_busy_seconds_total"), key=int)
+        named = (rank for name, rank, _ in self.values if name == "rank_busy_seconds_total" and rank)
+        return sorted(named, key=int)
 
     @property
     def tiers(self) -> set[str]:
@@ -54,7 +55,10 @@ def read_frame(seconds: float, metrics: str) -> Frame:
     """
     values: dict[Key, float] = defaultdict(float)
     for name, labels, value in own_samples(metrics):
-        values[name, labels.get("rank", ""), labels.get("tier", "")] += value
+        rank = labels.get("rank", "")
+        if rank and not (rank.isascii() and rank.isdigit()):
+            raise ValueError(f"a rank has a number, and this one is called {rank!r}")
+        values[name, rank, labels.get("tier", "")] += value
     return Frame(seconds, dict(values))
 
 

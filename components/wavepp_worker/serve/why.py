@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from wavepp_worker.serve.health import control
@@ -14,6 +15,15 @@ from wavepp_worker.serve.runs import found_runs
 
 MOST = 20
 """Most requests that are listed."""
+
+
+class _Told(msgspec.Struct):
+    """What is needed here of what a worker says of a request."""
+
+    request_id: str
+    state: str
+    sentence: str
+    seconds: float
 
 
 def prefill_workers(state: dict[str, Any]) -> list[tuple[str, str]]:
@@ -41,6 +51,11 @@ async def ask(
     silent = []
     for (name, url), answer in zip(workers, answers, strict=True):
         if isinstance(answer, dict) and answer.get("status") == "ok":
+            try:
+                msgspec.convert(answer.get("requests"), list[_Told])
+            except msgspec.ValidationError as error:
+                silent.append(f"{name} at {url} does not say: its answer is of another version ({error})")
+                continue
             found += [{"worker": name, **each} for each in answer["requests"]]
         else:
             said = answer.get("message") if isinstance(answer, dict) else None
@@ -57,8 +72,9 @@ def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str
 
 
 def line(each: dict[str, Any]) -> str:
-    """One request as people read it."""
-    return f"{each['worker']}  {each['request_id']} {each['sentence']}"
+    """One request as people read it; what a terminal would obey is shown as ``?``."""
+    text = f"{each['worker']}  {each['request_id']} {each['sentence']}"
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def why(
