@@ -48,6 +48,15 @@ def test_a_server_that_is_killed_is_followed_again_and_says_nothing_twice(
     assert told == [None, b"1", b"2"]
 
 
+def test_another_value_with_the_revision_of_the_one_before_is_told() -> None:
+    """As of a server that comes back with a new store, which counts from the beginning."""
+    told: list[bytes | None] = []
+    key = EtcdKey("a", {})
+    for value in ("MQ==", "MQ==", "Mg=="):
+        key._tell(told.append, {"mod_revision": "2", "value": value})
+    assert told == [b"1", b"2"]
+
+
 def test_a_watch_that_is_silent_for_long_is_begun_anew(
     etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ class EtcdKey:
         self._user = environment.get(USER_VARIABLE)
         self._password = environment.get(PASSWORD_VARIABLE, "")
         self._ssl = ssl_context(environment)
-        self._told: int | None = None
+        self._told: tuple[int, bytes | None] | None = None
         self._failing = False
 
     async def follow(self, tell: Callable[[bytes | None], None]) -> None:
@@ -111,11 +111,15 @@ class EtcdKey:
         self, tell: Callable[[bytes | None], None], kv: Mapping[str, Any], *, deleted: bool = False
     ) -> None:
         """What was told before is not told again."""
-        gone = deleted or not kv
-        revision = 0 if gone else int(kv["mod_revision"])
-        if revision != self._told:
-            self._told = revision
-            tell(None if gone else base64.b64decode(kv.get("value", "")))
+        found = (
+            (0, None)
+            if deleted or not kv
+            else (int(kv["mod_revision"]), base64.b64decode(kv.get("value", "")))
+        )
+        # A new store counts revisions from the beginning, so another value may have the one that was told.
+        if found != self._told:
+            self._told = found
+            tell(found[1])
 
 
 async def _ask(session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> dict[str, Any]:
