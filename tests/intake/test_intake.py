@@ -29,6 +29,7 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.messages import Job, JobFailure, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
+from wavepp_worker.model.text_tokenizer import TextTokenizer
 
 from tests.intake.conftest import MakeIntake
 from tests.support.fake_prefills import FakePrefills
@@ -86,6 +87,19 @@ def publish(server: NatsServer, subject: str, data: bytes, **options: Any) -> No
         await connection.jetstream().publish(subject, data, **options)
 
     on_server(server, send)
+
+
+def state_of(server: NatsServer, name: QueueName, job: str) -> dict[str, Any]:
+    async def read(connection: Any) -> dict[str, Any]:
+        import nats.js.errors
+
+        try:
+            found = await connection.jetstream().get_last_msg(name.states_stream, name.state(job))
+        except nats.js.errors.NotFoundError:
+            return {}
+        return dict(json.loads(found.data))
+
+    return dict(on_server(server, read))
 
 
 def forget(server: NatsServer, name: QueueName) -> None:
@@ -529,6 +543,34 @@ def test_a_job_that_asks_for_a_hand_off_says_where_before_it_is_done(
     assert answer.handoff.port == 4242
 
 
+def test_where_a_text_is_handed_over_is_said_once_it_is_tokens(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A claim does not wait for as long as a text may take."""
+    made = threading.Event()
+
+    def ids(self: TextTokenizer, text: str) -> list[int]:
+        made.wait(20)
+        return [1, 2]
+
+    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    slow = FakePrefills(seconds=60)
+    make_intake("r1", slow)
+    future = queue.submit("text", id="text", handoff=True)
+    first = wait_for(lambda: state_of(server, name, "text"))
+    made.set()
+    wait_for(lambda: slow.asked)
+    second = state_of(server, name, "text")
+    slow.release.set()
+    assert (first["state"], first.get("handoff")) == ("running", None)
+    assert second["handoff"]["port"] == 4242
+    assert future.result(10).handoff.room == second["handoff"]["room"]
+
+
 def test_jobs_outlive_the_server(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:
@@ -648,3 +690,122 @@ def test_a_server_without_jetstream_is_refused_at_the_start_and_waited_for_later
         for intake in intakes:
             intake.close()
         server.close()
+
+
+def test_a_job_cancelled_while_it_runs_and_sent_again_at_once_is_answered(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """The replica hears of the cancellation only when the job was sent again; the message is still the first one."""
+    slow = FakePrefills(seconds=60)
+    intake = make_intake("r1", slow, intake_silence=15)
+    first = queue.submit([1, 2], id="job")
+    wait_for(lambda: slow.asked)
+    go_on = stand_still(intake, 3)
+    queue.cancel("job")
+    with pytest.raises(RequestAborted):
+        first.result(10)
+    second = queue.submit([1, 2], id="job", again=True)
+    wait_for(lambda: state_of(server, name, "job").get("error") == "it is sent again")
+    slow.seconds = 0
+    go_on.set()
+    assert second.result(10).first_token == 3
+    empty(server, name)
+
+
+def test_who_sends_a_job_again_after_its_deadline_is_not_told_of_the_first_senders(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    with pytest.raises(RequestTimeout):
+        queue.submit([1, 2], id="job", deadline_seconds=0.2).result(10)
+    second = queue.submit([1, 2], id="job", deadline_seconds=60, again=True)
+    # The first one's message is still there.
+    wait_for(lambda: state_of(server, name, "job").get("error") == "it is sent again")
+    make_intake("r1", FakePrefills())
+    assert second.result(10).first_token == 3
+    empty(server, name)
+
+
+def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_others_nothing(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is heard any more of a replica that begins; a text that waits behind it was not begun."""
+    begun: list[str] = []
+    killed = threading.Event()
+
+    def ids(self: TextTokenizer, text: str) -> list[int]:
+        begun.append(text)
+        if text == "poison":
+            killed.wait(60)
+        return [1, 2]
+
+    monkeypatch.setattr(TextTokenizer, "ids", ids)
+
+    def replica(name: str) -> Intake:
+        return make_intake(name, FakePrefills(), intake_attempts=2)
+
+    poison = queue.submit("poison", id="poison")
+    stopped = []
+    try:
+        first = replica("r0")
+        wait_for(lambda: begun.count("poison") == 1)
+        behind = queue.submit("behind", id="behind")
+        wait_for(lambda: len(first._taken) == 2)
+        stopped.append(stand_still(first, 30))
+        second = replica("r1")
+        wait_for(lambda: begun.count("poison") == 2)
+        stopped.append(stand_still(second, 30))
+        replica("r2")
+        with pytest.raises(RequestFailed, match=r"given up after 2 attempts.*r1 was not heard of"):
+            poison.result(10)
+        answer = behind.result(10)
+        assert answer.replica != "r0"
+        assert answer.attempt == 1
+        assert begun.count("poison") == 2
+    finally:
+        killed.set()
+        for each in stopped:
+            each.set()
+
+
+def test_jobs_of_token_ids_do_not_wait_for_texts(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making = threading.Event()
+
+    def ids(self: TextTokenizer, text: str) -> list[int]:
+        making.wait(20)
+        return [1, 2]
+
+    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    intake = make_intake("r1", FakePrefills(), intake_ahead=64)
+    texts = [queue.submit("text", id=f"text {number}") for number in range(40)]
+    wait_for(lambda: len(intake._taken) == 40)
+    try:
+        assert queue.submit([1, 2], id="tokens").result(3).first_token == 3
+    finally:
+        making.set()
+    assert all(each.result(20).first_token == 3 for each in texts)
+
+
+def test_a_replica_that_stops_hands_back_the_text_that_it_makes_tokens_of(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, begun = threading.Event(), threading.Event()
+
+    def ids(self: TextTokenizer, text: str) -> list[int]:
+        if not begun.is_set():
+            begun.set()
+            making.wait(20)
+        return [1, 2]
+
+    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    first = make_intake("r1", FakePrefills(), intake_silence=15)
+    future = queue.submit("text", id="text")
+    assert begun.wait(10)
+    try:
+        first.close()
+        make_intake("r2", FakePrefills(), intake_silence=15)
+        answer = future.result(10)
+    finally:
+        making.set()
+    assert (answer.replica, answer.attempt) == ("r2", 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+
+import msgspec
 
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, WaveppError, error_text
 from wavepp_worker.intake.config import IntakeConfig
@@ -33,6 +35,8 @@ FIND_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts: it doubles with each."""
+LOOK_SECONDS = 0.1
+"""How often a job whose text is made into tokens is looked after."""
 SUSPECT_ATTEMPT = 3
 """From this attempt on, or the last if that comes before, a replica runs one such job at a time: one of them may be
 what ended the replicas before, and would take the others along until all are given up."""
@@ -59,6 +63,8 @@ class JobRunner:
         self._replica = replica
         self._counts = counts
         self._tokenizer = TextTokenizer(prefills.engine.config.model)
+        self._texts = asyncio.Lock()
+        """Held while one is made into tokens: that takes a core for seconds, and one at a time is as fast."""
         self._suspect = asyncio.Lock()
         # A first attempt is nobody's fault.
         self._suspect_from = max(2, min(SUSPECT_ATTEMPT, config.intake_attempts))
@@ -92,6 +98,8 @@ class JobRunner:
                     case GiveUp():
                         await self._give_up(taken, decision.attempts, decision.reason, decision.replaces)
                     case Begin():
+                        if decision.anew:
+                            taken.ask_anew()
                         await self._begin_apart(taken, decision)
                 return
 
@@ -109,28 +117,40 @@ class JobRunner:
     async def _begin(self, taken: TakenJob, begin: Begin) -> None:
         try:
             taken.job = job = read_job(taken.message.data, taken.token)
-            token_ids = await asyncio.to_thread(self._token_ids, job)
         except InvalidRequest as error:
             await self._fail(taken, "invalid", str(error), begin.attempt - 1, begin.replaces)
             return
-        if taken.stopped() and taken.unwanted is not None:
-            await self._unwanted(taken, begin.attempt - 1, begin.replaces)
-            return
         room = fresh_room() if job.handoff else None
         address = None if room is None else handoff_address(self._prefills.address(room))
-        running = Running(job=taken.number, replica=self._replica, attempt=begin.attempt, handoff=address)
-        revision = await self._ledger.write(taken.token, running, begin.replaces)
-        try:
-            result = await self._prefill(taken, job, token_ids, room)
-        except InvalidRequest as error:
-            await self._fail(taken, "invalid", str(error), begin.attempt, revision)
-        except WaveppError as error:
-            await self._after(taken, error, begin.attempt, revision)
-        except Exception as error:
-            logger.exception("job %s failed", taken.token)
-            await self._after(taken, error, begin.attempt, revision)
-        else:
-            await self._finish(taken, job, result, running, revision)
+        # Whoever claims waits for what is prefilled soon, and a text may take long until its tokens are there.
+        now = address if job.text is None else None
+        running = Running(job=taken.number, replica=self._replica, attempt=begin.attempt, handoff=now)
+        async with AsyncExitStack() as turn:
+            if job.text is not None:
+                # It counts as begun before it can do harm, and those that only wait for it do not.
+                await turn.enter_async_context(self._texts)
+            if taken.stopped() and taken.unwanted is not None:
+                await self._unwanted(taken, begin.attempt - 1, begin.replaces)
+                return
+            revision = await self._ledger.write(taken.token, running, begin.replaces)
+            try:
+                token_ids = await self._token_ids(taken, job)
+                await turn.aclose()
+                if address != now:
+                    running = msgspec.structs.replace(running, handoff=address)
+                    revision = await self._ledger.write(taken.token, running, revision)
+                result = await self._prefill(taken, job, token_ids, room)
+            except (Overtaken, QueueError):
+                raise
+            except InvalidRequest as error:
+                await self._fail(taken, "invalid", str(error), begin.attempt, revision)
+            except WaveppError as error:
+                await self._after(taken, error, begin.attempt, revision)
+            except Exception as error:
+                logger.exception("job %s failed", taken.token)
+                await self._after(taken, error, begin.attempt, revision)
+            else:
+                await self._finish(taken, job, result, running, revision)
 
     async def _prefill(
         self, taken: TakenJob, job: Job, token_ids: tuple[int, ...] | list[int], room: int | None
@@ -234,8 +254,18 @@ class JobRunner:
         self._counts.ended(code)
         await taken.message.term()
 
-    def _token_ids(self, job: Job) -> tuple[int, ...] | list[int]:
-        if job.text is not None:
-            return self._tokenizer.ids(job.text)
-        assert job.token_ids is not None
-        return job.token_ids
+    async def _token_ids(self, taken: TakenJob, job: Job) -> tuple[int, ...] | list[int]:
+        """The prompt's; of a text, made in a thread.
+
+        Raises:
+            InvalidRequest: as of ``TextTokenizer.ids``.
+            RequestAborted: this replica stops before they are made; the thread goes on, for nobody.
+        """
+        if job.text is None:
+            assert job.token_ids is not None
+            return job.token_ids
+        making = asyncio.get_running_loop().run_in_executor(None, self._tokenizer.ids, job.text)
+        while not (await asyncio.wait([making], timeout=LOOK_SECONDS))[0]:
+            if taken.handing_back:
+                raise RequestAborted(f"job {job.id} is handed back, as its replica stops")
+        return making.result()
