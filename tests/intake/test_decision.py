@@ -28,6 +28,8 @@ FAILURE = JobFailure(code="cancelled", error="e")
         (FAILURE, False, Drop()),
         (Running(job=1, replica="r", attempt=1), False, Begin(2, 7)),
         (Running(job=1, replica="r", attempt=1), True, Drop()),
+        (Running(job=1, replica="r", attempt=1, forgiven=5), False, Begin(2, 7, 5)),
+        (Waiting(job=0, attempts=0, error="e", forgiven=5), False, Begin(1, 7, 5)),
         (Waiting(job=1, attempts=0, error="e"), False, Begin(1, 7)),
         (Waiting(job=1, attempts=2, error="e"), False, Begin(3, 7)),
         (Waiting(job=1, attempts=3, error="why"), False, GiveUp(3, "why", 7)),

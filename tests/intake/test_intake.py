@@ -725,6 +725,42 @@ def test_who_sends_a_job_again_after_its_deadline_is_not_told_of_the_first_sende
     empty(server, name)
 
 
+def test_the_deadline_of_the_first_sender_is_none_of_the_second_attempt_either(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    with pytest.raises(RequestTimeout):
+        queue.prefill([1, 2], id="job", deadline_seconds=0.2)
+    # Its message is still there, as nobody took it.
+    second = queue.submit([1, 2], id="job", deadline_seconds=60, again=True)
+    failing = FakePrefills(seconds=60)
+    failing.failures = 1
+    wait_for(lambda: state_of(server, name, "job").get("error") == "it is sent again")
+    make_intake("r1", failing)
+    wait_for(lambda: failing.running)
+    # Whoever begins it after a replica that is not heard of knows by this.
+    assert state_of(server, name, "job")["forgiven"] == 1
+    failing.release.set()
+    assert second.result(10).attempt == 2
+
+
+def test_a_job_that_is_sent_again_has_its_own_deadline(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    """Also where its sender is gone, and cannot see to it."""
+    failing = FakePrefills()
+    failing.failures = 1
+    make_intake("r1", failing, intake_attempts=1)
+    with pytest.raises(RequestFailed):
+        queue.prefill([1, 2], id="job")
+    empty(server, name)
+    failing.seconds = 60
+    with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as other:
+        other.submit([1, 2], id="job", deadline_seconds=1, again=True)
+        wait_for(lambda: failing.running)
+    wait_for(lambda: failing.aborted)
+    empty(server, name)
+
+
 def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_others_nothing(
     queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

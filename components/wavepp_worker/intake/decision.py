@@ -15,12 +15,12 @@ class Begin:
     Attributes:
         attempt: which this is, from 1.
         replaces: the revision of the state that this replaces, 0 if there is none.
-        anew: somebody wants it again since it failed: what was said before of this message does not count.
+        forgiven: as of ``Waiting``.
     """
 
     attempt: int
     replaces: int
-    anew: bool = False
+    forgiven: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,4 +77,4 @@ def decide(found: Recorded | None, *, other_is_there: bool, most_attempts: int) 
         attempts, reason = state.attempts, state.error
     if attempts >= most_attempts:
         return GiveUp(attempts, reason, found.revision)
-    return Begin(attempts + 1, found.revision, anew=not state.job)
+    return Begin(attempts + 1, found.revision, state.forgiven)

@@ -98,8 +98,7 @@ class JobRunner:
                     case GiveUp():
                         await self._give_up(taken, decision.attempts, decision.reason, decision.replaces)
                     case Begin():
-                        if decision.anew:
-                            taken.ask_anew()
+                        taken.forgive(decision.forgiven)
                         await self._begin_apart(taken, decision)
                 return
 
@@ -124,7 +123,13 @@ class JobRunner:
         address = None if room is None else handoff_address(self._prefills.address(room))
         # Whoever claims waits for what is prefilled soon, and a text may take long until its tokens are there.
         now = address if job.text is None else None
-        running = Running(job=taken.number, replica=self._replica, attempt=begin.attempt, handoff=now)
+        running = Running(
+            job=taken.number,
+            replica=self._replica,
+            attempt=begin.attempt,
+            handoff=now,
+            forgiven=begin.forgiven,
+        )
         async with AsyncExitStack() as turn:
             if job.text is not None:
                 # It counts as begun before it can do harm, and those that only wait for it do not.
@@ -218,7 +223,7 @@ class JobRunner:
     async def _again(
         self, taken: TakenJob, attempts: int, error: str, revision: int, pause: float | None
     ) -> None:
-        state = Waiting(job=taken.number, attempts=attempts, error=error)
+        state = Waiting(job=taken.number, attempts=attempts, error=error, forgiven=taken.forgiven)
         await self._ledger.write(taken.token, state, revision)
         await taken.message.nak(delay=pause)
 

@@ -134,12 +134,14 @@ class Running(
         replica: which.
         attempt: counts from 1.
         handoff: where the KV can be claimed from now on, if the job asks for that.
+        forgiven: as of ``Waiting``.
     """
 
     job: int
     replica: str
     attempt: int
     handoff: HandoffAddress | None = None
+    forgiven: int = 0
 
 
 class Waiting(
@@ -151,11 +153,14 @@ class Waiting(
         job: as of ``Running``.
         attempts: those that failed.
         error: why the last one ended.
+        forgiven: somebody has sent the job again since it failed, when the stream had messages up to this number. Such
+            a message is of an earlier sender, whose cancellation and deadline do not count any more.
     """
 
     job: int
     attempts: int
     error: str
+    forgiven: int = 0
 
 
 class JobResult(

@@ -143,10 +143,25 @@ class QueueClient:
         if found is None or not isinstance(found.state, JobFailure):
             return False
         with suppress(Overtaken):
-            anew = Waiting(job=0, attempts=0, error="it is sent again")
+            before = await self._last_number()
+            anew = Waiting(job=0, attempts=0, error="it is sent again", forgiven=before)
             await self._ledger.write(job, anew, found.revision, SEND_SECONDS)
         # Who was quicker has it begin anew as well.
         return True
+
+    async def _last_number(self) -> int:
+        from nats.errors import Error
+
+        end = time.monotonic() + SEND_SECONDS
+        while True:
+            try:
+                return await self._streams.last_number()
+            except Error as error:
+                if time.monotonic() > end:
+                    raise QueueError(
+                        f"the NATS server does not say which jobs were sent: {error or 'no answer'}"
+                    ) from error
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _send_until_taken(
         self, job: Job, data: bytes, heard: asyncio.Queue[JobState], seconds: float

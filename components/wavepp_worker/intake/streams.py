@@ -223,6 +223,15 @@ class QueueStreams:
         """Jobs that are not over."""
         return int((await self.jetstream.stream_info(self.name.jobs_stream)).state.messages)
 
+    async def last_number(self) -> int:
+        """Of the messages of jobs, those that are over too; 0 if there was none."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            return int((await self.jetstream.stream_info(self.name.jobs_stream)).state.last_seq)
+        except NotFoundError:
+            return 0
+
     async def dead_jobs(self) -> int:
         """Jobs that were given up, and are kept."""
         return int((await self.jetstream.stream_info(self.name.dead_stream)).state.messages)

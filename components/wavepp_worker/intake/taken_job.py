@@ -30,7 +30,7 @@ class TakenJob:
         admitted: it does not wait in this replica any more.
         unwanted: why nobody wants its answer: the code it is to end with, once somebody said so.
         handing_back: others shall run it, as this replica stops.
-        asked_anew: it failed, and somebody wants it again; the message is the first sender's.
+        forgiven: as of ``Waiting``.
     """
 
     message: Any
@@ -39,7 +39,7 @@ class TakenJob:
     admitted: bool = False
     unwanted: FailureCode | None = None
     handing_back: bool = False
-    asked_anew: bool = False
+    forgiven: int = 0
 
     def __post_init__(self) -> None:
         self.token = token_of(self.message.subject)
@@ -54,13 +54,18 @@ class TakenJob:
         """Equal for deliveries of one message: a stream that is made anew counts from 1 again."""
         return self.token, self.number
 
-    def ask_anew(self) -> None:
-        """Forget who did not want it any more: somebody does. When that one's deadline is, the message does not say."""
-        self.unwanted, self.asked_anew = None, True
+    def forgive(self, forgiven: int) -> None:
+        """Forget who did not want it any more, if somebody does who came later: messages up to this number are older.
+
+        When that one's deadline is, such a message does not say.
+        """
+        self.forgiven = forgiven
+        if self.number <= forgiven:
+            self.unwanted = None
 
     def late(self, now: Callable[[], float] = time.time) -> bool:
         """Whether its deadline has passed: ``now`` against the server's clock when it was sent."""
-        if self.job is None or self.job.deadline_seconds is None or self.asked_anew:
+        if self.job is None or self.job.deadline_seconds is None or self.number <= self.forgiven:
             return False
         return now() > self.message.metadata.timestamp.timestamp() + self.job.deadline_seconds
 
