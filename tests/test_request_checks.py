@@ -4,6 +4,7 @@ import pytest
 from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import (
+    MOST_BANNED,
     MOST_SALT_BYTES,
     check_allowed,
     check_banned,
@@ -42,6 +43,15 @@ def test_something_must_be_left_to_choose() -> None:
     check_banned([*range(99), 100, -1], 100)
     with pytest.raises(InvalidRequest, match="all 100 tokens of the vocabulary are banned"):
         check_banned(range(100), 100)
+
+
+def test_what_is_gone_through_for_every_token_is_short() -> None:
+    check_banned([7] * MOST_BANNED, 100)
+    for count in (MOST_BANNED + 1, 1_000_000):
+        with pytest.raises(
+            InvalidRequest, match=f"{count} tokens are banned, this deployment takes at most 1024"
+        ):
+            check_banned([7] * count, 10_000)
 
 
 def test_what_is_kept_beside_every_block_is_short() -> None:

@@ -16,6 +16,9 @@ MOST_SALT_BYTES = 1024
 """UTF-8 bytes of a salt, or of an adapter's name. Both are kept and told to the router for as long as a block of the
 request is cached: a pool of short prompts under long ones would need many times its own memory."""
 
+MOST_BANNED = 1024
+"""Tokens that a request bans. They are gone through for each of its tokens, while all others wait."""
+
 
 def check_prompt(tokens: bytes, max_model_len: int, vocab_size: int) -> None:
     """Refuse a prompt that a worker cannot run.
@@ -75,14 +78,19 @@ def check_lora(name: str, known: Collection[str]) -> None:
 
 
 def check_banned(banned: Collection[int], vocab_size: int) -> None:
-    """Refuse a request that leaves no token to choose.
+    """Refuse a request that bans too many tokens, or leaves none to choose.
 
     Args:
-        banned: token ids that must not be chosen; those outside the vocabulary do not count.
+        banned: token ids that must not be chosen; those outside the vocabulary leave as many to choose.
 
     Raises:
-        InvalidRequest: they are all there are.
+        InvalidRequest: they are more than ``MOST_BANNED``, or all there are.
     """
+    if len(banned) > MOST_BANNED:
+        raise InvalidRequest(
+            f"{len(banned)} tokens are banned, this deployment takes at most {MOST_BANNED}; ask for min_tokens=0 or "
+            "fewer stop tokens, or say which tokens are allowed instead"
+        )
     if (
         len(banned) >= vocab_size
         and len({token for token in banned if 0 <= token < vocab_size}) == vocab_size
