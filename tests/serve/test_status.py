@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 from wavepp_worker.serve import guard
+from wavepp_worker.serve import status as status_command
 from wavepp_worker.serve.run_state import run_dirs
 
 
@@ -50,6 +52,24 @@ def test_running_graphs_are_found_by_their_processes(run_dir: Path) -> None:
     assert code == 0
     assert f"mine (Worker) not ready: tiny at http://127.0.0.1:8000  (launcher 6, {run_dir})" in text
     assert "  Worker:0  http://127.0.0.1:20001  pid 7, not ready" in text
+
+
+def test_workers_of_all_graphs_are_asked_at_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that does not answer would else cost two seconds more."""
+    state = json.loads((run_dir / "state.json").read_text())
+    monkeypatch.setattr(status_command, "found_runs", lambda _: [(run_dir, state)] * 3)
+    asked: list[str] = []
+    beside: list[int] = []
+
+    async def metrics(url: str) -> str:
+        asked.append(url)
+        await asyncio.sleep(0.05)
+        beside.append(len(asked))
+        return ""
+
+    monkeypatch.setattr(status_command, "metrics", metrics)
+    code, text = status()
+    assert (code, text.count("launcher 6"), beside) == (0, 3, [3, 3, 3])
 
 
 def test_one_graph_is_found_by_its_directory(run_dir: Path) -> None:

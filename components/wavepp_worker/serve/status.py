@@ -49,5 +49,11 @@ def status(
     ] = None,
 ) -> None:
     """Print what every running graph of `dynamo serve` consists of, what it does, and where to look at it."""
-    for each, state in found_runs(run_dir):
-        typer.echo("\n".join(describe_run(each, state, asyncio.run(loads_of(state)))))
+    runs = found_runs(run_dir)
+    for (each, state), loads in zip(runs, asyncio.run(_loads([state for _, state in runs])), strict=True):
+        typer.echo("\n".join(describe_run(each, state, loads)))
+
+
+async def _loads(states: list[dict[str, Any]]) -> list[dict[str, list[str]]]:
+    """As ``loads_of``, of all runs at once: who does not answer costs its time but once."""
+    return await asyncio.gather(*map(loads_of, states))
