@@ -845,3 +845,28 @@ def test_a_replica_that_stops_hands_back_the_text_that_it_makes_tokens_of(
     finally:
         making.set()
     assert (answer.replica, answer.attempt) == ("r2", 1)
+
+
+def test_a_replica_that_stops_begins_none_of_the_texts_that_wait(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many: each would have its thread, and its turn, until there is no time left to hand the others back."""
+    making = threading.Event()
+    begun: list[str] = []
+
+    def ids(self: TextTokenizer, text: str) -> list[int]:
+        begun.append(text)
+        making.wait(20)
+        return [1, 2]
+
+    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    first = make_intake("r1", FakePrefills(), intake_ahead=40, intake_silence=60)
+    futures = [queue.submit("text", id=f"text {number}") for number in range(40)]
+    wait_for(lambda: first.counts.held == 40)
+    try:
+        first.close()
+        assert len(begun) == 1
+    finally:
+        making.set()
+    make_intake("r2", FakePrefills(), intake_ahead=40, intake_silence=60)
+    assert {(future.result(10).replica, future.result(10).attempt) for future in futures} == {("r2", 1)}

@@ -134,8 +134,12 @@ class JobRunner:
             if job.text is not None:
                 # It counts as begun before it can do harm, and those that only wait for it do not.
                 await turn.enter_async_context(self._texts)
-            if taken.stopped() and taken.unwanted is not None:
-                await self._unwanted(taken, begin.attempt - 1, begin.replaces)
+            if taken.stopped():
+                if taken.unwanted is not None:
+                    await self._unwanted(taken, begin.attempt - 1, begin.replaces)
+                else:
+                    await taken.message.nak()
+                    self._counts.ended("handed back")
                 return
             revision = await self._ledger.write(taken.token, running, begin.replaces)
             try:
