@@ -57,6 +57,23 @@ def test_another_value_with_the_revision_of_the_one_before_is_told() -> None:
     assert told == [b"1", b"2"]
 
 
+def test_a_value_too_long_for_a_watch_is_read_all_the_same_and_those_after_it(etcd: EtcdServer) -> None:
+    told: list[bytes | None] = []
+    long = "y" * 1_000_000
+
+    async def scenario() -> None:
+        task = asyncio.create_task(EtcdKey("a", {"ETCD_ENDPOINTS": etcd.url}).follow(told.append))
+        await until(lambda: told == [None])
+        await asyncio.to_thread(etcd.put, "a", long)
+        await until(lambda: told == [None, long.encode()])
+        await asyncio.to_thread(etcd.put, "a", "1")
+        await until(lambda: told[2:] == [b"1"])
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(scenario())
+
+
 def test_a_watch_that_is_silent_for_long_is_begun_anew(
     etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

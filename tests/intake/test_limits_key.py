@@ -53,6 +53,18 @@ def test_what_is_no_limit_is_refused_with_a_sentence(
     assert sentence in caplog.text
 
 
+@pytest.mark.parametrize(
+    "value",
+    [{"max_local_prefill_length": "y" * 100_000}, {"y" * 100_000: 1}, {"max_local_prefill_length": 10**4000}],
+    ids=["a text", "a name", "a number"],
+)
+def test_a_value_is_refused_in_few_words_however_long_it_is(
+    value: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert LimitsKey(STARTED).limits(json.dumps(value).encode()) is None
+    assert len(caplog.text) < 1000
+
+
 @pytest.fixture
 def nats(tmp_path: Path) -> Iterator[NatsServer]:
     server = NatsServer(tmp_path / "nats")

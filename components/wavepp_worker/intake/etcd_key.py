@@ -28,8 +28,6 @@ SILENCE_SECONDS = 60.0
 AGAIN_SECONDS = 1.0
 """Until the next server is tried."""
 
-_FAILURES = (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, KeyError, msgspec.MsgspecError)
-
 
 class _Silent(Exception):
     """Nothing was heard for so long that the key is to be read again."""
@@ -63,9 +61,9 @@ class EtcdKey:
                     await self._follow(session, tell)
             except _Silent:
                 continue
-            except _FAILURES as error:
+            except Exception as error:  # whatever a server says, and however much: it is asked again
                 if not self._failing:
-                    why = str(error) or type(error).__name__
+                    why = " ".join(str(error).split())[:200] or type(error).__name__
                     logger.warning(
                         "etcd cannot be asked for %s at %s, and is tried again: %s", self.key, url, why
                     )

@@ -9,7 +9,9 @@ from msgspec import Meta
 
 from wavepp_worker.errors import InvalidRequest
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_SHOWN = 200
+"""Characters of what is refused: it may be long, and is told to logs."""
 
 
 class PrefillLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +39,6 @@ class PrefillLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             return msgspec.convert({**msgspec.structs.asdict(self), **body}, PrefillLimits)
         except msgspec.ValidationError as error:
             raise InvalidRequest(
-                f"the limits cannot be {body}: {error}; give max_local_prefill_length or max_prefill_queue_size, whole "
-                "numbers of at least 0"
+                f"the limits cannot be {str(body)[:_SHOWN]}: {str(error)[:_SHOWN]}; give max_local_prefill_length or "
+                "max_prefill_queue_size, whole numbers of at least 0"
             ) from error
