@@ -71,6 +71,8 @@ def test_a_replica_says_why_a_request_waits_under_all_of_its_names(which: str, t
             "status": "error",
             "message": "request_id=7 should be a text",
         }
+        empty = await worker.engine_control("why", {"request_id": " "})
+        assert empty["message"].startswith("request_id is empty; give one, or leave it out")
 
         assert await worker.engine_control("why", {"id": "a"}) == {
             "status": "error",

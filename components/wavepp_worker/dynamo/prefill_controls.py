@@ -68,6 +68,10 @@ class PrefillControls:
         given = body.get("request_id")
         if given is not None and not isinstance(given, str):
             raise InvalidRequest(f"request_id={given!r} should be a text")
+        if given is not None and not given.strip():
+            raise InvalidRequest(
+                "request_id is empty; give one, or leave it out for the requests that wait longest"
+            )
         ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
         for request_id in ids:
             found = await asyncio.to_thread(self._engine.why, request_id)
