@@ -335,6 +335,32 @@ def test_jobs_that_may_have_killed_replicas_run_one_at_a_time(
     assert all(other.result(10).attempt == 1 for other in others)
 
 
+def test_more_replicas_may_be_addressed_than_a_stream_has_consumers(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each life of a worker is another replica: a worker that dies again and again leaves many."""
+    monkeypatch.setattr(intake_module, "TAKE_SECONDS", 0.1)
+    monkeypatch.setattr(intake_module, "SWEEP_SECONDS", 0.1)
+
+    async def narrow(connection: Any) -> None:
+        stream = connection.jetstream()
+        config = (await stream.stream_info(name.jobs_stream)).config
+        await stream.delete_stream(name.jobs_stream)
+        # A server's own limit is 1,000.
+        await stream.add_stream(config, max_consumers=3)
+
+    on_server(server, narrow)
+    make_intake("r1", FakePrefills())
+    futures = [queue.submit([1, number], replica=f"gone{number}") for number in range(5)]
+    assert [future.result(20).first_token for future in futures] == [1, 2, 3, 4, 5]
+    make_intake("r2", FakePrefills())
+    assert queue.prefill([1, 2], replica="r2").replica == "r2"
+
+
 def test_a_replica_that_is_silent_loses_its_jobs(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:

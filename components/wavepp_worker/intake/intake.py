@@ -10,6 +10,7 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from wavepp_worker.intake.config import IntakeConfig
@@ -35,6 +36,8 @@ TAKE_SECONDS = 2.0
 """How long a job waits for the replica that it addresses, until any may have it."""
 SWEEP_SECONDS = 0.5
 """How often a replica looks for such jobs, and how long the queue is."""
+MOST_ADOPTED = 100
+"""Replicas that jobs address and that never were, of which the jobs are looked at anew each time."""
 RETRY_SECONDS = 0.5
 HAND_BACK_SECONDS = 3.0
 """For the last words about jobs when a replica stops."""
@@ -227,8 +230,13 @@ class Intake:
         """Jobs may address a replica that never was."""
         if await self._streams.jobs() <= sum(load.waiting + load.taken for load in loads):
             return
-        for replica in await self._streams.addressed() - {load.replica for load in loads}:
-            await self._streams.ensure_consumer(replica, self._config.intake_silence)
+        strangers = await self._streams.addressed() - {load.replica for load in loads}
+        try:
+            for replica in islice(strangers, MOST_ADOPTED):
+                await self._streams.ensure_consumer(replica, self._config.intake_silence)
+        except Exception as error:
+            # There may be too many of them; those that are taken make room.
+            logger.debug("jobs for replicas that never were have to wait: %s", error)
 
     async def _steal(self, load: ConsumerLoad) -> None:
         assert load.replica is not None

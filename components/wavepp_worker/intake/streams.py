@@ -27,6 +27,9 @@ JETSTREAM_SECONDS = 2.0
 """Until a server that answers has its JetStream."""
 STATUS_SECONDS = 1.5
 """Until the server answers that it has nothing; one that was restarted does not."""
+MOST_FORGOTTEN = 100
+"""Consumers that are forgotten at once where a stream has as many as it may."""
+_TOO_MANY_CONSUMERS = 10026
 _GONE = ("409", "503")
 """What the server says where a consumer was deleted, and where there is none."""
 _EXISTS_OTHERWISE = 10058
@@ -143,9 +146,37 @@ class QueueStreams:
     async def ensure_consumer(self, replica: str | None, silence: float) -> None:
         """Make the consumer of jobs for ``replica``, or of those for anybody.
 
+        Where there are as many as may be (servers take 1,000 for one stream, and each life of a worker has its own),
+        some without a job and without a worker that asks are forgotten first; who still needs one makes it again.
+
         Args:
             silence: seconds without a sign of life after which a job is delivered again.
+
+        Raises:
+            nats.js.errors.APIError: all of as many as may be have jobs, or the server refuses it otherwise.
         """
+        from nats.js.errors import APIError
+
+        try:
+            await self._add_consumer(replica, silence)
+        except APIError as error:
+            if error.err_code != _TOO_MANY_CONSUMERS:
+                raise
+            await self._forget_idle()
+            await self._add_consumer(replica, silence)
+
+    async def _forget_idle(self) -> None:
+        from nats.js.errors import NotFoundError
+
+        idle = [each for each in await self.loads() if not (each.waiting or each.taken or each.asking)]
+        for load in idle[:MOST_FORGOTTEN]:
+            if load.replica is not None:
+                with suppress(NotFoundError):
+                    await self.jetstream.delete_consumer(
+                        self.name.jobs_stream, self.name.consumer(load.replica)
+                    )
+
+    async def _add_consumer(self, replica: str | None, silence: float) -> None:
         await self.jetstream.add_consumer(
             self.name.jobs_stream,
             durable_name=self.name.consumer(replica),
