@@ -22,7 +22,7 @@ from wavepp_worker.errors import (
     RequestTimeout,
 )
 from wavepp_worker.intake import intake as intake_module
-from wavepp_worker.intake import job_runner, opening
+from wavepp_worker.intake import job_runner, opening, queue_client
 from wavepp_worker.intake import streams as streams_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
@@ -187,6 +187,22 @@ def test_an_id_that_asks_for_something_else_is_refused(queue: PrefillQueue, make
     queue.prefill([1, 2], id="a")
     with pytest.raises(InvalidRequest, match="job id a is that of another job"):
         queue.prefill([1, 3], id="a")
+
+
+@pytest.mark.parametrize("replica", [None, "r1"])
+def test_a_deadline_ends_nobody_elses_job_of_the_same_id(
+    queue: PrefillQueue, make_intake: MakeIntake, replica: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where both are queued, as they address different replicas."""
+    monkeypatch.setattr(queue_client, "DEADLINE_GRACE_SECONDS", 0.1)
+    prefills = FakePrefills(seconds=60)
+    make_intake("r1", prefills)
+    first = queue.submit([1, 2], id="same")
+    wait_for(lambda: prefills.asked)
+    with pytest.raises(RequestTimeout, match="another sender's job of its id goes on"):
+        queue.prefill([7, 8], id="same", deadline_seconds=0.2, replica=replica)
+    prefills.release.set()
+    assert first.result(10).first_token == 3
 
 
 @pytest.mark.parametrize(

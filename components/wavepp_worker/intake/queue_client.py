@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from wavepp_worker.errors import InvalidRequest, QueueError
+from wavepp_worker.intake.decision import superseded
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
 from wavepp_worker.intake.messages import (
     Answer,
@@ -109,9 +110,10 @@ class QueueClient:
             if found is not None and isinstance(found.state, (JobResult, JobFailure)) and not forgiven:
                 # Sent once more it would be dropped without a word.
                 heard.put_nowait(found.state)
+                sent = None
             else:
-                await self._send_until_taken(job, data, heard, FORGIVEN_SECONDS if forgiven else 0.0)
-            answer = await self._answer(job, heard, on_state)
+                sent = await self._send_until_taken(job, data, heard, FORGIVEN_SECONDS if forgiven else 0.0)
+            answer = await self._answer(job, heard, on_state, sent, forgiven=forgiven)
         finally:
             with suppress(Exception):
                 await subscription.unsubscribe()
@@ -165,20 +167,24 @@ class QueueClient:
 
     async def _send_until_taken(
         self, job: Job, data: bytes, heard: asyncio.Queue[JobState], seconds: float
-    ) -> None:
+    ) -> int | None:
         """Queue a job, or find what becomes of the one of its id.
 
         Args:
             heard: gets what is known of it already.
             seconds: to try for, while an earlier message of its id is still there.
+
+        Returns:
+            number of its message in the stream; None if that has one of its id.
         """
         end = time.monotonic() + seconds
-        while not await self._send(job, data):
+        while (sent := await self._send(job, data)) is None:
             if time.monotonic() >= end:
                 if (found := await self._find(job)) is not None:
                     heard.put_nowait(found.state)
-                return
+                return None
             await asyncio.sleep(AGAIN_SECONDS)
+        return sent
 
     async def depth(self) -> int:
         """Jobs in the queue that no replica has taken.
@@ -220,8 +226,8 @@ class QueueClient:
         except Error as error:
             raise QueueError(f"the NATS server does not say who is there: {error}") from error
 
-    async def _send(self, job: Job, data: bytes) -> bool:
-        """Queue it; False if its id is known."""
+    async def _send(self, job: Job, data: bytes) -> int | None:
+        """Queue it; returns the number of its message, None if its id is known."""
         from nats.errors import Error, MaxPayloadError
         from nats.js.errors import APIError
 
@@ -230,10 +236,10 @@ class QueueClient:
         headers = {"Nats-Msg-Id": f"{job.token}.{uuid.uuid4().hex}"}
         while True:
             try:
-                await self._streams.jetstream.publish(
+                told = await self._streams.jetstream.publish(
                     self.name.job(job.token, job.replica), data, headers=headers
                 )
-                return True
+                return int(told.seq)
             except MaxPayloadError as error:
                 most = self._connection.max_payload
                 raise InvalidRequest(
@@ -242,7 +248,7 @@ class QueueClient:
                 ) from error
             except APIError as error:
                 if error.err_code == _NOT_STORED and "per subject" in (error.description or ""):
-                    return False
+                    return None
                 if error.err_code in (_NOT_STORED, *_TOO_MANY):
                     raise QueueError(f"the queue takes no more jobs: {error.description}") from error
                 failure: Exception = error
@@ -257,10 +263,17 @@ class QueueClient:
                 await self._streams.ensure()
 
     async def _answer(
-        self, job: Job, heard: asyncio.Queue[JobState], on_state: Callable[[JobState], None] | None
+        self,
+        job: Job,
+        heard: asyncio.Queue[JobState],
+        on_state: Callable[[JobState], None] | None,
+        sent: int | None,
+        *,
+        forgiven: bool,
     ) -> Answer:
-        sent = reached = time.monotonic()
-        over = None if job.deadline_seconds is None else sent + job.deadline_seconds + DEADLINE_GRACE_SECONDS
+        """What becomes of a job; ``sent`` is the number of its message, None if that is another sender's."""
+        began = reached = time.monotonic()
+        over = None if job.deadline_seconds is None else began + job.deadline_seconds + DEADLINE_GRACE_SECONDS
         misses = 0
         while True:
             look = LOOK_SECONDS if over is None else min(LOOK_SECONDS, max(0.05, over - time.monotonic()))
@@ -298,7 +311,18 @@ class QueueClient:
                 why = (
                     f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
                 )
+                if not forgiven and await self._is_others(job, sent):
+                    # Whoever sent it may still want it.
+                    return JobFailure(
+                        code="deadline",
+                        error=f"{why}; another sender's job of its id goes on",
+                        digest=job.digest,
+                    )
                 await self.cancel(job.id, "deadline", why)
+
+    async def _is_others(self, job: Job, sent: int | None) -> bool:
+        """Whether what runs under a job's id, or is to, is not the message of this number."""
+        return sent is None or superseded(await self._find(job), sent) is not None
 
     async def _recorded(self, job: Job) -> Answer | None:
         """The answer that is recorded, once one was heard; None if there is none, and for now none can be found.
