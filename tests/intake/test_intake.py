@@ -845,9 +845,11 @@ def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_othe
             each.set()
 
 
+@pytest.mark.parametrize(("ahead", "count"), [(64, 40), (4, 7)])
 def test_jobs_of_token_ids_do_not_wait_for_texts(
-    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch, ahead: int, count: int
 ) -> None:
+    """Neither for a thread nor for room."""
     making = threading.Event()
 
     def ids(self: TextTokenizer, text: str) -> list[int]:
@@ -855,9 +857,9 @@ def test_jobs_of_token_ids_do_not_wait_for_texts(
         return [1, 2]
 
     monkeypatch.setattr(TextTokenizer, "ids", ids)
-    intake = make_intake("r1", FakePrefills(), intake_ahead=64)
-    texts = [queue.submit("text", id=f"text {number}") for number in range(40)]
-    wait_for(lambda: len(intake._taken) == 40)
+    intake = make_intake("r1", FakePrefills(), intake_ahead=ahead)
+    texts = [queue.submit("text", id=f"text {number}") for number in range(count)]
+    wait_for(lambda: len(intake._taken) == count)
     try:
         assert queue.submit([1, 2], id="tokens").result(3).first_token == 3
     finally:
@@ -887,6 +889,22 @@ def test_a_replica_that_stops_hands_back_the_text_that_it_makes_tokens_of(
     finally:
         making.set()
     assert (answer.replica, answer.attempt) == ("r2", 1)
+
+
+def test_what_a_replica_hands_back_does_not_come_back_to_it(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for jobs while it has room, and the server would hand it what it has just handed back."""
+    prefills = FakePrefills(seconds=60)
+    first = make_intake("r1", prefills, intake_ahead=40, intake_silence=60)
+    futures = [queue.submit([1, number], id=f"{number}") for number in range(30)]
+    wait_for(lambda: len(prefills.asked) == 30)
+    came: list[Any] = []
+    monkeypatch.setattr(first, "_enter", came.append)
+    first.close()
+    assert (came, first.counts.outcomes) == ([], {"handed back": 30})
+    make_intake("r2", FakePrefills(), intake_ahead=40, intake_silence=60)
+    assert {future.result(10).replica for future in futures} == {"r2"}
 
 
 def test_a_replica_that_stops_begins_none_of_the_texts_that_wait(

@@ -20,3 +20,9 @@ def test_room_is_less_what_waits_whoever_sent_it() -> None:
     # The endpoint's requests wait as well.
     assert room_for(8, waiting=3, queued=9, held=5) == 1
     assert room_for(8, waiting=3, queued=90, held=5) == 0
+
+
+def test_texts_without_tokens_take_no_room_up_to_a_number() -> None:
+    assert room_for(8, waiting=8, queued=0, held=8, texts=8) == 8
+    assert room_for(8, waiting=12, queued=0, held=12, texts=10) == 4
+    assert room_for(8, waiting=16, queued=0, held=16, texts=16) == 0

@@ -55,6 +55,7 @@ class Intake:
         self._name = name
         self._taken: dict[tuple[str, int], TakenJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: list[asyncio.Task[None]] = []
         self._taking = True
         self._paused = False
         self._closed = False
@@ -119,16 +120,24 @@ class Intake:
         await self._make_queue()
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
-        for loop in (self._take(replica), self._take(None), self._sweep(), self._keep()):
-            self._spawn(loop)
+        self._asking = [self._spawn(each) for each in (self._take(replica), self._take(None), self._sweep())]
+        self._spawn(self._keep())
         logger.info("takes jobs of queue %s as %s", name.root, replica)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _end(self) -> None:
+        # What is handed back while requests for jobs wait at the server would come back here, where nobody takes it.
+        for asking in self._asking:
+            asking.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        if self._asking:
+            with suppress(Exception):
+                await asyncio.wait_for(self._connection.flush(), 1.0)
         for taken in self._taken.values():
             taken.handing_back = True
         end = time.monotonic() + HAND_BACK_SECONDS
@@ -177,7 +186,8 @@ class Intake:
         queued = self._prefills.engine.stats().queued
         if self._paused:
             return 0
-        return room_for(self._config.intake_ahead, self.counts.waiting, queued, self.counts.held)
+        texts = sum(taken.as_text for taken in self._taken.values())
+        return room_for(self._config.intake_ahead, self.counts.waiting, queued, self.counts.held, texts)
 
     def _enter(self, message: Any) -> None:
         taken = TakenJob(message)

@@ -132,6 +132,7 @@ class JobRunner:
         )
         async with AsyncExitStack() as turn:
             if job.text is not None:
+                taken.as_text = True
                 # It counts as begun before it can do harm, and those that only wait for it do not.
                 await turn.enter_async_context(self._texts)
             if taken.stopped():
@@ -144,6 +145,7 @@ class JobRunner:
             revision = await self._ledger.write(taken.token, running, begin.replaces)
             try:
                 token_ids = await self._token_ids(taken, job)
+                taken.as_text = False
                 await turn.aclose()
                 if address != now:
                     running = msgspec.structs.replace(running, handoff=address)

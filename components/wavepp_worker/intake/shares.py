@@ -25,13 +25,17 @@ def shares(room: int, turn: int) -> Shares:
     return Shares(1, room - 1)
 
 
-def room_for(ahead: int, waiting: int, queued: int, held: int) -> int:
+def room_for(ahead: int, waiting: int, queued: int, held: int, texts: int = 0) -> int:
     """How many jobs more this replica admits soon.
+
+    Texts wait long for their tokens, one after the other, while the engine may have nothing to do: so ``ahead`` of them
+    take nobody's room.
 
     Args:
         ahead: most that may wait for admission.
         waiting: jobs that were taken and are not admitted.
         queued: requests of the engine that are not admitted, as it last said.
         held: jobs that were taken and are not over; what else the engine has queued is others'.
+        texts: of those that wait, those whose text is not made into tokens yet.
     """
-    return max(0, ahead - waiting - max(0, queued - held))
+    return max(0, ahead - (waiting - min(texts, ahead)) - max(0, queued - held))

@@ -27,6 +27,7 @@ class TakenJob:
         message: of nats-py; what is acknowledged.
         token: the job's.
         job: once it was read.
+        as_text: its prompt is text that is not made into tokens yet.
         admitted: it does not wait in this replica any more.
         unwanted: why nobody wants its answer: the code it is to end with, once somebody said so.
         handing_back: others shall run it, as this replica stops.
@@ -36,6 +37,7 @@ class TakenJob:
     message: Any
     token: str = field(init=False)
     job: Job | None = None
+    as_text: bool = False
     admitted: bool = False
     unwanted: FailureCode | None = None
     handing_back: bool = False
