@@ -132,7 +132,6 @@ SEVERAL_MODULES = {
         "launches of services that only pretend, and misbehave",
         (
             "serve/child.py",
-            "serve/health.py",
             "serve/launch.py",
             "serve/log.py",
             "serve/orphans.py",
