@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wavepp_worker.serve.health import answered_control
+from wavepp_worker.serve import health
 from wavepp_worker.serve.runs import found_runs
 
 ANSWER_SECONDS = 60.0
@@ -37,7 +38,8 @@ def ask_all(
     seconds = ANSWER_SECONDS + (wait if isinstance(wait, int | float) and wait > 0 else 0.0)
 
     def ask(label: str, url: str) -> None:
-        answers.put((label, _checked(answered_control(url, name, body, seconds), name, label)))
+        answer = asyncio.run(health.control(url, name, body, seconds))
+        answers.put((label, _checked(answer, name, label)))
 
     for worker in workers:
         # Whoever gives the command up does not wait for them.

@@ -45,7 +45,11 @@ async def _fetch(url: str, timeout: float, data: bytes | None = None) -> tuple[i
         return 0, b""
 
 
-async def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int, Any]:
+async def get(url: str, timeout: float = 2.0, data: bytes | None = None) -> tuple[int, Any]:
+    """Status and JSON body of ``url``, to which ``data`` is posted if it is given.
+
+    The status is 0 if nobody has answered within ``timeout`` seconds; the body is None if it is not JSON.
+    """
     status, body = await _fetch(url, timeout, data)
     try:
         return status, json.loads(body)
@@ -53,31 +57,17 @@ async def _get(url: str, timeout: float, data: bytes | None = None) -> tuple[int
         return status, None
 
 
-async def get(url: str, timeout: float = 2.0) -> tuple[int, Any]:
-    """Status and JSON body of ``url``.
-
-    The status is 0 if nobody has answered within ``timeout`` seconds; the body is None if it is not JSON.
-    """
-    return await _get(url, timeout)
+async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
+    """What the worker at ``url`` answers to an engine control; None if it has not within ``timeout`` seconds."""
+    return (await get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode()))[1]
 
 
 async def describe(url: str) -> WorkerDescription | None:
     """What the worker at ``url`` says of itself; None if it does not say."""
-    _, body = await _get(f"{url}/engine/control/describe", 2.0, b"{}")
     try:
-        return msgspec.convert(body, WorkerDescription)
+        return msgspec.convert(await control(url, "describe", {}, 2.0), WorkerDescription)
     except msgspec.ValidationError:
         return None
-
-
-async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
-    """What the worker at ``url`` answers to an engine control; None if it has not within ``timeout`` seconds."""
-    return (await _get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode()))[1]
-
-
-def answered_control(url: str, name: str, body: dict[str, Any], timeout: float) -> Any:
-    """As ``control``, for a thread without a loop."""
-    return asyncio.run(control(url, name, body, timeout))
 
 
 async def metrics(url: str) -> str:
