@@ -49,6 +49,7 @@ SEVERAL_MODULES = {
     "intake/test_intake.py": Together(
         "a replica and the queue that it takes jobs from",
         (
+            "intake/job_consumers.py",
             "intake/job_ledger.py",
             "intake/job_runner.py",
             "intake/queue_client.py",

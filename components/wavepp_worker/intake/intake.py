@@ -15,13 +15,14 @@ from typing import Any
 
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
+from wavepp_worker.intake.job_consumers import ConsumerLoad, JobConsumers
 from wavepp_worker.intake.job_runner import JobRunner
 from wavepp_worker.intake.names import QueueName, token_of
 from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.shares import room_for, shares
-from wavepp_worker.intake.streams import ConsumerLoad, QueueStreams
+from wavepp_worker.intake.streams import QueueStreams
 from wavepp_worker.intake.taken_job import TakenJob
 from wavepp_worker.nats_variables import nats_environment
 
@@ -117,6 +118,7 @@ class Intake:
                 config.nats_server, self._environment, f"wavepp {replica}", None, _MEANWHILE
             )
         self._streams = QueueStreams(self._connection, name)
+        self._consumers = JobConsumers(self._connection, name)
         await self._make_queue()
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
@@ -163,7 +165,7 @@ class Intake:
                 if not count:
                     await asyncio.sleep(LOOK_SECONDS)
                     continue
-                async for message in self._streams.take(replica, count, ASK_SECONDS):
+                async for message in self._consumers.take(replica, count, ASK_SECONDS):
                     self._enter(message)
             except Exception as error:
                 logger.debug("no jobs can be asked for: %s", error)
@@ -178,7 +180,7 @@ class Intake:
     async def _make_queue(self) -> None:
         await self._streams.ensure()
         for each in (None, self._replica):
-            await self._streams.ensure_consumer(each, self._config.intake_silence)
+            await self._consumers.ensure(each, self._config.intake_silence)
 
     def _room(self) -> int:
         self.counts.held = len(self._taken)
@@ -227,7 +229,7 @@ class Intake:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                loads = await self._streams.loads()
+                loads = await self._consumers.loads()
                 await self._adopt(loads)
                 self.counts.queued = sum(load.waiting for load in loads)
                 for load in loads:
@@ -243,7 +245,7 @@ class Intake:
         strangers = await self._streams.addressed() - {load.replica for load in loads}
         try:
             for replica in islice(strangers, MOST_ADOPTED):
-                await self._streams.ensure_consumer(replica, self._config.intake_silence)
+                await self._consumers.ensure(replica, self._config.intake_silence)
         except Exception as error:
             # There may be too many of them; those that are taken make room.
             logger.debug("jobs for replicas that never were have to wait: %s", error)
@@ -259,6 +261,6 @@ class Intake:
             if sent is None or (now - sent).total_seconds() < TAKE_SECONDS:
                 return
         # Where none waits, there may be some that their replica has not been heard of about.
-        async for message in self._streams.take(load.replica, room):
+        async for message in self._consumers.take(load.replica, room):
             self.counts.stolen += 1
             self._enter(message)

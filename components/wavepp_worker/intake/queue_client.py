@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from wavepp_worker.errors import InvalidRequest, QueueError
 from wavepp_worker.intake.decision import superseded
+from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
 from wavepp_worker.intake.messages import (
     Answer,
@@ -73,6 +74,7 @@ class QueueClient:
                 self._server, self._environment, "wavepp client", seconds, meanwhile
             )
         self._streams = QueueStreams(self._connection, self.name)
+        self._consumers = JobConsumers(self._connection, self.name)
         self._ledger = JobLedger(self._streams)
         await self._streams.ensure()
 
@@ -195,7 +197,7 @@ class QueueClient:
         from nats.errors import Error
 
         try:
-            loads = await self._streams.loads()
+            loads = await self._consumers.loads()
             orphans = await self._streams.jobs() - sum(load.waiting + load.taken for load in loads)
         except Error as error:
             raise QueueError(f"the NATS server does not say how long the queue is: {error}") from error
@@ -208,7 +210,7 @@ class QueueClient:
         Raises:
             QueueError: the server does not answer.
         """
-        return any(load.asking or load.taken for load in await self._told(self._streams.loads()))
+        return any(load.asking or load.taken for load in await self._told(self._consumers.loads()))
 
     async def others(self) -> list[str]:
         """As of the streams.
