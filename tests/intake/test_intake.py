@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,35 @@ def stand_still(intake: Intake, seconds: float) -> threading.Event:
     stopped = threading.Event()
     intake._loop.call_soon_threadsafe(stopped.wait, seconds)
     return stopped
+
+
+class SlowTexts:
+    """Stands in for the tokenizer: every text is two tokens, which some wait for.
+
+    Attributes:
+        begun: the texts that it was given.
+        waits: whether one is waited for.
+        made: once set, none waits any longer.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.waits: Callable[[str], bool] = lambda text: True
+        self.made = threading.Event()
+
+    def ids(self, text: str) -> list[int]:
+        self.begun.append(text)
+        if self.waits(text):
+            self.made.wait(60)
+        return [1, 2]
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowTexts]:
+    slow = SlowTexts()
+    monkeypatch.setattr(TextTokenizer, "ids", lambda _, text: slow.ids(text))
+    yield slow
+    slow.made.set()
 
 
 def test_jobs_are_answered_and_leave_the_queue(
@@ -586,25 +615,14 @@ def test_a_job_that_asks_for_a_hand_off_says_where_before_it_is_done(
 
 
 def test_where_a_text_is_handed_over_is_said_once_it_is_tokens(
-    server: NatsServer,
-    name: QueueName,
-    queue: PrefillQueue,
-    make_intake: MakeIntake,
-    monkeypatch: pytest.MonkeyPatch,
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, texts: SlowTexts
 ) -> None:
     """A claim does not wait for as long as a text may take."""
-    made = threading.Event()
-
-    def ids(self: TextTokenizer, text: str) -> list[int]:
-        made.wait(20)
-        return [1, 2]
-
-    monkeypatch.setattr(TextTokenizer, "ids", ids)
     slow = FakePrefills(seconds=60)
     make_intake("r1", slow)
     future = queue.submit("text", id="text", handoff=True)
     first = wait_for(lambda: state_of(server, name, "text"))
-    made.set()
+    texts.made.set()
     wait_for(lambda: slow.asked)
     second = state_of(server, name, "text")
     slow.release.set()
@@ -804,19 +822,10 @@ def test_a_job_that_is_sent_again_has_its_own_deadline(
 
 
 def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_others_nothing(
-    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+    queue: PrefillQueue, make_intake: MakeIntake, texts: SlowTexts
 ) -> None:
     """Nothing is heard any more of a replica that begins; a text that waits behind it was not begun."""
-    begun: list[str] = []
-    killed = threading.Event()
-
-    def ids(self: TextTokenizer, text: str) -> list[int]:
-        begun.append(text)
-        if text == "poison":
-            killed.wait(60)
-        return [1, 2]
-
-    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    texts.waits = lambda text: text == "poison"
 
     def replica(name: str) -> Intake:
         return make_intake(name, FakePrefills(), intake_attempts=2)
@@ -825,12 +834,12 @@ def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_othe
     stopped = []
     try:
         first = replica("r0")
-        wait_for(lambda: begun.count("poison") == 1)
+        wait_for(lambda: texts.begun.count("poison") == 1)
         behind = queue.submit("behind", id="behind")
         wait_for(lambda: len(first._taken) == 2)
         stopped.append(stand_still(first, 30))
         second = replica("r1")
-        wait_for(lambda: begun.count("poison") == 2)
+        wait_for(lambda: texts.begun.count("poison") == 2)
         stopped.append(stand_still(second, 30))
         replica("r2")
         with pytest.raises(RequestFailed, match=r"given up after 2 attempts.*r1 was not heard of"):
@@ -838,56 +847,36 @@ def test_a_text_that_kills_whoever_makes_tokens_of_it_is_given_up_and_costs_othe
         answer = behind.result(10)
         assert answer.replica != "r0"
         assert answer.attempt == 1
-        assert begun.count("poison") == 2
+        assert texts.begun.count("poison") == 2
     finally:
-        killed.set()
+        texts.made.set()
         for each in stopped:
             each.set()
 
 
 @pytest.mark.parametrize(("ahead", "count"), [(64, 40), (4, 7)])
 def test_jobs_of_token_ids_do_not_wait_for_texts(
-    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch, ahead: int, count: int
+    queue: PrefillQueue, make_intake: MakeIntake, texts: SlowTexts, ahead: int, count: int
 ) -> None:
     """Neither for a thread nor for room."""
-    making = threading.Event()
-
-    def ids(self: TextTokenizer, text: str) -> list[int]:
-        making.wait(20)
-        return [1, 2]
-
-    monkeypatch.setattr(TextTokenizer, "ids", ids)
     intake = make_intake("r1", FakePrefills(), intake_ahead=ahead)
-    texts = [queue.submit("text", id=f"text {number}") for number in range(count)]
+    futures = [queue.submit("text", id=f"text {number}") for number in range(count)]
     wait_for(lambda: len(intake._taken) == count)
-    try:
-        assert queue.submit([1, 2], id="tokens").result(3).first_token == 3
-    finally:
-        making.set()
-    assert all(each.result(20).first_token == 3 for each in texts)
+    assert queue.submit([1, 2], id="tokens").result(3).first_token == 3
+    texts.made.set()
+    assert all(each.result(20).first_token == 3 for each in futures)
 
 
 def test_a_replica_that_stops_hands_back_the_text_that_it_makes_tokens_of(
-    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+    queue: PrefillQueue, make_intake: MakeIntake, texts: SlowTexts
 ) -> None:
-    making, begun = threading.Event(), threading.Event()
-
-    def ids(self: TextTokenizer, text: str) -> list[int]:
-        if not begun.is_set():
-            begun.set()
-            making.wait(20)
-        return [1, 2]
-
-    monkeypatch.setattr(TextTokenizer, "ids", ids)
+    texts.waits = lambda _: len(texts.begun) == 1
     first = make_intake("r1", FakePrefills(), intake_silence=15)
     future = queue.submit("text", id="text")
-    assert begun.wait(10)
-    try:
-        first.close()
-        make_intake("r2", FakePrefills(), intake_silence=15)
-        answer = future.result(10)
-    finally:
-        making.set()
+    wait_for(lambda: texts.begun)
+    first.close()
+    make_intake("r2", FakePrefills(), intake_silence=15)
+    answer = future.result(10)
     assert (answer.replica, answer.attempt) == ("r2", 1)
 
 
@@ -908,25 +897,14 @@ def test_what_a_replica_hands_back_does_not_come_back_to_it(
 
 
 def test_a_replica_that_stops_begins_none_of_the_texts_that_wait(
-    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+    queue: PrefillQueue, make_intake: MakeIntake, texts: SlowTexts
 ) -> None:
     """However many: each would have its thread, and its turn, until there is no time left to hand the others back."""
-    making = threading.Event()
-    begun: list[str] = []
-
-    def ids(self: TextTokenizer, text: str) -> list[int]:
-        begun.append(text)
-        making.wait(20)
-        return [1, 2]
-
-    monkeypatch.setattr(TextTokenizer, "ids", ids)
     first = make_intake("r1", FakePrefills(), intake_ahead=40, intake_silence=60)
     futures = [queue.submit("text", id=f"text {number}") for number in range(40)]
     wait_for(lambda: first.counts.held == 40)
-    try:
-        first.close()
-        assert len(begun) == 1
-    finally:
-        making.set()
+    first.close()
+    assert len(texts.begun) == 1
+    texts.made.set()
     make_intake("r2", FakePrefills(), intake_ahead=40, intake_silence=60)
     assert {(future.result(10).replica, future.result(10).attempt) for future in futures} == {("r2", 1)}
