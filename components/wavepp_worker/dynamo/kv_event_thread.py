@@ -34,7 +34,7 @@ class KvEventThread:
     """Publishes index changes from a thread of its own; the only publisher of its worker.
 
     Nothing is lost: while nobody reads, changes wait; and whoever begins to read, also anew after the connection
-    broke, is told that all is cleared, and then all there is.
+    broke, is told (after what was on its way just then) that all is cleared, and then all there is.
     """
 
     def __init__(self, block_size: int) -> None:
