@@ -28,7 +28,10 @@ SEED = int(os.environ.get("SOAK_SEED", "0")) or random.randrange(2**31)
 
 
 class Killer(threading.Thread):
-    """Kills a worker or the server every few seconds, and starts it again."""
+    """Kills a worker or the server every few seconds, and starts it again.
+
+    Now and then a worker that only starts; but not more often than they start, or nobody would be left to answer.
+    """
 
     def __init__(
         self, rng: random.Random, server: NatsServer, workers: list[QueueWorker], model: Path, name: QueueName
@@ -46,9 +49,10 @@ class Killer(threading.Thread):
                 self._server.kill()
                 time.sleep(self._rng.uniform(0.0, 2.0))
                 self._server.start()
-            else:
+                continue
+            place = self._rng.randrange(len(self._workers))
+            if self._workers[place].is_ready or self._rng.random() < 0.1:
                 self.kills["worker"] += 1
-                place = self._rng.randrange(len(self._workers))
                 self._workers[place].kill()
                 self._workers[place].close()
                 replica = f"{self._workers[place].replica}x"
@@ -97,6 +101,7 @@ def test_every_job_ends_once_whatever_is_killed(
             if rng.random() < 0.05:
                 threading.Thread(target=cancel, args=(queue, job), daemon=True).start()
             time.sleep(SECONDS / JOBS)
+        killer.stop()
         unclear = 0
         ends: Counter[str] = Counter()
         attempts: Counter[int] = Counter()
@@ -117,7 +122,6 @@ def test_every_job_ends_once_whatever_is_killed(
                 assert again[job].result(60) == answer
             if rng.random() < 0.2:
                 assert answer.first_token == int(reference.next_logprobs(prompt).argmax())
-        killer.stop()
         print(f"kills {dict(killer.kills)}, ends {dict(ends)}, attempts {dict(attempts)}")
         assert (sum(ends.values()), unclear) == (JOBS, 0)
         assert ends["answered"] > JOBS * 0.75

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler
@@ -15,6 +17,8 @@ from wavepp_worker.intake.names import QueueName
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 READY = "ready"
+START_SECONDS = 120.0
+AUDIT_SECONDS = 60.0
 
 
 class QueueWorker:
@@ -36,10 +40,18 @@ class QueueWorker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
 
     def wait_ready(self) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == READY
+        """Until it takes jobs; as often as one likes."""
+        assert self._ready.wait(START_SECONDS), f"{self.replica} does not start"
 
     def kill(self) -> None:
         """It and its ranks, at once."""
@@ -49,17 +61,25 @@ class QueueWorker:
     def audit(self) -> str:
         """What its audit says: empty if nothing leaked."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write("audit\n")
         self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
+        return self._said.get(timeout=AUDIT_SECONDS)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.kill()
+        self._reader.join(AUDIT_SECONDS)
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             stream.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.strip() == READY:
+                self._ready.set()
+            else:
+                self._said.put(line.strip())
 
 
 def _die(reason: str) -> None:
