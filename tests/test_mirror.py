@@ -52,6 +52,7 @@ SEVERAL_MODULES = {
             "intake/job_consumers.py",
             "intake/job_ledger.py",
             "intake/job_runner.py",
+            "intake/answer_wait.py",
             "intake/queue_client.py",
             "intake/streams.py",
             "intake/taken_job.py",

@@ -21,8 +21,8 @@ from wavepp_worker.errors import (
     RequestFailed,
     RequestTimeout,
 )
+from wavepp_worker.intake import answer_wait, job_runner, opening
 from wavepp_worker.intake import intake as intake_module
-from wavepp_worker.intake import job_runner, opening, queue_client
 from wavepp_worker.intake import streams as streams_module
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
@@ -223,7 +223,7 @@ def test_a_deadline_ends_nobody_elses_job_of_the_same_id(
     queue: PrefillQueue, make_intake: MakeIntake, replica: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where both are queued, as they address different replicas."""
-    monkeypatch.setattr(queue_client, "DEADLINE_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(answer_wait, "DEADLINE_GRACE_SECONDS", 0.1)
     prefills = FakePrefills(seconds=60)
     make_intake("r1", prefills)
     first = queue.submit([1, 2], id="same")

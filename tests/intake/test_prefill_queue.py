@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted
-from wavepp_worker.intake import queue_client
+from wavepp_worker.intake import answer_wait
 from wavepp_worker.intake.messages import Job
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue, make_job
@@ -71,7 +71,7 @@ def test_a_closed_queue_says_so_and_leaves_its_jobs_to_go_on(
 def test_a_job_that_somebody_took_away_is_told_as_lost(
     queue: PrefillQueue, name: QueueName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_client, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(answer_wait, "LOOK_SECONDS", 0.1)
     future = queue.submit(Job(id="a", token_ids=(1, 2)))
     while queue.depth() == 0:
         pass

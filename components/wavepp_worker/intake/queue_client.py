@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from wavepp_worker.errors import InvalidRequest, QueueError
-from wavepp_worker.intake.decision import superseded
+from wavepp_worker.intake.answer_wait import AnswerWait
 from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
 from wavepp_worker.intake.messages import (
@@ -27,19 +27,9 @@ from wavepp_worker.intake.names import QueueName, token
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.streams import QueueStreams
 
-LOOK_SECONDS = 3.0
-"""How often a sender that hears nothing looks for itself."""
-LOST_LOOKS = 3
-"""After which a job counts as lost that is neither queued nor answered."""
 SEND_SECONDS = 60.0
 """How long a job is tried to be sent while the server is not reached."""
-UNREACHED_SECONDS = 300.0
-"""How long the answer to a job is waited for while the server is not reached."""
-DEADLINE_GRACE_SECONDS = 1.0
-"""How long after its deadline a sender itself gives a job up that no replica has."""
 AGAIN_SECONDS = 0.25
-RECORDED_SECONDS = (0.0, 0.01, 0.05, 0.2)
-"""The pauses before it is looked whether an answer that was heard is recorded: it may be heard a little sooner."""
 FORGIVEN_SECONDS = 2.0
 """How long the message of a job that failed may take to leave its stream."""
 _NOT_STORED = 10077
@@ -99,11 +89,11 @@ class QueueClient:
             QueueError: the server is not reached, or the queue is full, or has lost the job.
         """
         data = job.encode()
-        heard: asyncio.Queue[JobState] = asyncio.Queue()
+        wait = AnswerWait(self._streams, self._ledger, job, lambda why: self.cancel(job.id, "deadline", why))
 
         async def hear(message: Any) -> None:
             if (state := read_state(message.data)) is not None:
-                heard.put_nowait(state)
+                wait.heard.put_nowait(state)
 
         subscription = await self._connection.subscribe(self.name.state(job.token), cb=hear)
         try:
@@ -111,11 +101,11 @@ class QueueClient:
             forgiven = again and await self._forgive(job.token, found)
             if found is not None and isinstance(found.state, (JobResult, JobFailure)) and not forgiven:
                 # Sent once more it would be dropped without a word.
-                heard.put_nowait(found.state)
+                wait.heard.put_nowait(found.state)
                 sent = None
             else:
-                sent = await self._send_until_taken(job, data, heard, FORGIVEN_SECONDS if forgiven else 0.0)
-            answer = await self._answer(job, heard, on_state, sent, forgiven=forgiven)
+                sent = await self._send_until_taken(job, data, wait, FORGIVEN_SECONDS if forgiven else 0.0)
+            answer = await wait.answer(sent, on_state, forgiven=forgiven)
         finally:
             with suppress(Exception):
                 await subscription.unsubscribe()
@@ -167,13 +157,11 @@ class QueueClient:
                     ) from error
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _send_until_taken(
-        self, job: Job, data: bytes, heard: asyncio.Queue[JobState], seconds: float
-    ) -> int | None:
+    async def _send_until_taken(self, job: Job, data: bytes, wait: AnswerWait, seconds: float) -> int | None:
         """Queue a job, or find what becomes of the one of its id.
 
         Args:
-            heard: gets what is known of it already.
+            wait: hears what is known of it already.
             seconds: to try for, while an earlier message of its id is still there.
 
         Returns:
@@ -182,8 +170,8 @@ class QueueClient:
         end = time.monotonic() + seconds
         while (sent := await self._send(job, data)) is None:
             if time.monotonic() >= end:
-                if (found := await self._find(job)) is not None:
-                    heard.put_nowait(found.state)
+                if (found := await wait.find()) is not None:
+                    wait.heard.put_nowait(found.state)
                 return None
             await asyncio.sleep(AGAIN_SECONDS)
         return sent
@@ -263,84 +251,3 @@ class QueueClient:
             await asyncio.sleep(AGAIN_SECONDS)
             with suppress(Exception):
                 await self._streams.ensure()
-
-    async def _answer(
-        self,
-        job: Job,
-        heard: asyncio.Queue[JobState],
-        on_state: Callable[[JobState], None] | None,
-        sent: int | None,
-        *,
-        forgiven: bool,
-    ) -> Answer:
-        """What becomes of a job; ``sent`` is the number of its message, None if that is another sender's."""
-        began = reached = time.monotonic()
-        over = None if job.deadline_seconds is None else began + job.deadline_seconds + DEADLINE_GRACE_SECONDS
-        misses = 0
-        while True:
-            look = LOOK_SECONDS if over is None else min(LOOK_SECONDS, max(0.05, over - time.monotonic()))
-            try:
-                state: JobState | None = await asyncio.wait_for(heard.get(), look)
-            except asyncio.TimeoutError:
-                state = None
-            if isinstance(state, (JobResult, JobFailure)):
-                state = await self._recorded(job)
-            elif state is None:
-                # What was said while the connection was lost is not heard again.
-                try:
-                    there = await self._streams.is_there(job.token)
-                    found = await self._ledger.find(job.token)
-                except Exception as error:
-                    if time.monotonic() - reached > UNREACHED_SECONDS:
-                        raise QueueError(
-                            f"the answer to job {job.id} is not known, as the NATS server has not been reached for "
-                            f"{UNREACHED_SECONDS:.0f} s; send it again"
-                        ) from error
-                    continue
-                reached = time.monotonic()
-                state = found.state if found is not None else None
-                misses = 0 if there else misses + 1
-            if state is not None:
-                if on_state is not None:
-                    on_state(state)
-                if isinstance(state, (JobResult, JobFailure)):
-                    return state
-            if misses >= LOST_LOOKS:
-                raise QueueError(
-                    f"job {job.id} is lost: it is neither queued nor answered, as its stream was emptied; send it again"
-                )
-            if over is not None and time.monotonic() > over:
-                why = (
-                    f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
-                )
-                if not forgiven and await self._is_others(job, sent):
-                    # Whoever sent it may still want it.
-                    return JobFailure(
-                        code="deadline",
-                        error=f"{why}; another sender's job of its id goes on",
-                        digest=job.digest,
-                    )
-                await self.cancel(job.id, "deadline", why)
-
-    async def _is_others(self, job: Job, sent: int | None) -> bool:
-        """Whether what runs under a job's id, or is to, is not the message of this number."""
-        return sent is None or superseded(await self._find(job), sent) is not None
-
-    async def _recorded(self, job: Job) -> Answer | None:
-        """The answer that is recorded, once one was heard; None if there is none, and for now none can be found.
-
-        All hear an answer that the server then refuses, as its writer did not know the state before.
-        """
-        for pause in RECORDED_SECONDS:
-            await asyncio.sleep(pause)
-            found = await self._find(job)
-            if found is not None and isinstance(found.state, (JobResult, JobFailure)):
-                return found.state
-        return None
-
-    async def _find(self, job: Job) -> Recorded | None:
-        try:
-            return await self._ledger.find(job.token)
-        except QueueError:
-            # Looked for again soon.
-            return None
