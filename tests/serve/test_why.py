@@ -128,6 +128,20 @@ def test_a_worker_that_does_not_answer_is_named(workers: Workers) -> None:
     assert "PrefillWorker:7 at http://127.0.0.1:1 does not say: it does not answer" in complaint
 
 
+def test_where_somebody_is_silent_and_the_others_have_nothing_it_is_not_said_that_nothing_waits(
+    workers: Workers,
+) -> None:
+    workers.add(says())
+    workers.processes.append({**workers.processes[0], "replica": 7, "url": "http://127.0.0.1:1"})
+    workers.write()
+    code, text, complaint = workers.why()
+    assert (code, text) == (1, "")
+    assert "no request waits" not in complaint
+    assert (
+        "whether a request waits is not known (2 replicas that prefill asked, 1 of them in vain)" in complaint
+    )
+
+
 def test_where_no_graph_runs_that_is_said(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["why", "--run-dir", str(tmp_path)])
     assert result.exit_code == 1

@@ -94,7 +94,7 @@ def why(
 ) -> None:
     """Say where a request is, and what it waits for; or so of the requests that wait longest.
 
-    Leaves with 1 if no graph runs, or no replica has the request.
+    Leaves with 1 if no graph runs, no replica has the request, or none is heard of and some replica did not say.
     """
     workers = [each for _, state in found_runs(run_dir) for each in prefill_workers(state)]
     found, silent = asyncio.run(ask(workers, request_id))
@@ -106,18 +106,22 @@ def why(
     else:
         typer.echo("\n".join(map(line, told)), nl=bool(told))
     if not told:
-        _nothing(len(workers), request_id)
+        _nothing(request_id, len(workers), len(silent))
 
 
-def _nothing(workers: int, request_id: str | None) -> None:
-    asked = f"{workers} replica{'' if workers == 1 else 's'} that prefill{'s' if workers == 1 else ''}"
-    if request_id is None:
-        typer.echo(f"no request waits: none is queued, computed or held ({asked} asked)", err=True)
+def _nothing(request_id: str | None, workers: int, silent: int) -> None:
+    asked = f"{workers} replica{'' if workers == 1 else 's'} that prefill{'s' if workers == 1 else ''} asked"
+    if silent:
+        asked += f", {silent} of them in vain"
+    if request_id is not None:
+        sentence = (
+            f"no replica has request {request_id} ({asked}): it is over, at a decode worker, not sent yet, or its "
+            "id is another; wavepp why without an id lists those that wait"
+        )
+    elif silent:
+        sentence = f"whether a request waits is not known ({asked}); wavepp status shows who lives"
+    else:
+        typer.echo(f"no request waits: none is queued, computed or held ({asked})", err=True)
         return
-    typer.secho(
-        f"no replica has request {request_id} ({asked} asked): it is over, at a decode worker, not sent yet, or its "
-        "id is another; wavepp why without an id lists those that wait",
-        fg="red",
-        err=True,
-    )
+    typer.secho(sentence, fg="red", err=True)
     raise typer.Exit(1)
