@@ -47,7 +47,8 @@ def asked(url: str, worker: subprocess.Popen[bytes], log: Path) -> dict[str, obj
         assert worker.poll() is None, log.read_text()
         try:
             answer = httpx.post(f"{url}/engine/control/describe", json={}, timeout=10, trust_env=False)
-            if answer.status_code == 200:
+            # While the ranks start, an error says so.
+            if answer.status_code == 200 and answer.json()["status"] == "ok":
                 return answer.json()
         except httpx.TransportError:
             pass
