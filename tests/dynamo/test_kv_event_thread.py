@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from typing import Any
 
 import msgspec
@@ -14,6 +16,8 @@ from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.fake_router import BLOCK, stored
 from tests.support.waiting import wait_until
+
+CLEARED = {"type": "AllBlocksCleared"}
 
 
 class Reader:
@@ -57,7 +61,7 @@ def test_a_stored_chain_is_published_with_all_that_identifies_it() -> None:
     events.on_index(stored(2**64 - 1, 5, salt="s", lora="l"))
     events.on_index(stored(6, parent=5, salt="s", lora="l"))
     wait_until(lambda: len(reader.read()) == 3)
-    assert reader.events[0] == {"type": "AllBlocksCleared"}
+    assert reader.events[0] == CLEARED
     first = reader.events[1]
     assert (first["block_hashes"][:2], first["parent_block_hash"], first["block_size"]) == (
         [-1, 5],
@@ -84,10 +88,34 @@ def test_s64_whoever_begins_to_read_anew_is_told_that_all_is_cleared_and_then_al
     events.on_index(IndexDelta(removed=(2,)))
     second = Reader(events.endpoint)
     wait_until(lambda: second.read() == {1, *range(10, 20)})
-    # Not always its first event: what was on its way to the first reader may reach it before.
-    assert {"type": "AllBlocksCleared"} in second.events
+    assert second.events[0] == CLEARED
     events.close()
     second.close()
+
+
+def test_s64_readers_that_come_and_go_get_nothing_before_all_is_cleared_and_who_stays_gets_all() -> None:
+    """Also where one comes while something is on its way to others."""
+    events = KvEventThread(BLOCK)
+    events.start()
+    draw, readers, told = random.Random(64), list[Reader](), set[int]()
+    for number in range(1000):
+        if draw.random() < 0.3:
+            readers.append(Reader(events.endpoint))
+        if len(readers) > 1 and draw.random() < 0.3:
+            gone = readers.pop(draw.randrange(len(readers)))
+            gone.read()
+            assert gone.events[:1] in ([], [CLEARED])
+            gone.close()
+        events.on_index(stored(number))
+        told.add(number)
+        time.sleep(draw.choice((0.0, 0.0, 0.001)))
+    # One that is not read holds up the others.
+    wait_until(lambda: [reader.read() for reader in readers] == [told] * len(readers))
+    for reader in readers:
+        assert reader.events[0] == CLEARED
+        assert reader.numbers == list(range(reader.numbers[0], reader.numbers[-1] + 1)), "nothing was dropped"
+        reader.close()
+    events.close()
 
 
 def test_s65_who_reads_slowly_holds_up_nobody_loses_nothing_and_costs_no_more_than_what_there_is(

@@ -34,7 +34,7 @@ class KvEventThread:
     """Publishes index changes from a thread of its own; the only publisher of its worker.
 
     Nothing is lost: while nobody reads, changes wait; and whoever begins to read, also anew after the connection
-    broke, is told (after what was on its way just then) that all is cleared, and then all there is.
+    broke, is told that all is cleared, and then all there is.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -73,8 +73,10 @@ class KvEventThread:
         socket = context.socket(zmq.XPUB)
         # Without, what does not fit is dropped in silence.
         socket.set(zmq.XPUB_NODROP, 1)
-        # Of every reader that comes, not only of the first.
-        socket.set(zmq.XPUB_VERBOSE, 1)
+        # Of every reader that comes or goes, not only of the first and the last.
+        socket.set(zmq.XPUB_VERBOSER, 1)
+        # Otherwise a reader gets what is on its way to others before it is known here.
+        socket.set(zmq.XPUB_MANUAL, 1)
         socket.set(zmq.SNDHWM, MOST_WAITING)
         socket.set(zmq.LINGER, 0)
         socket.bind(self.endpoint)
@@ -103,7 +105,7 @@ class KvEventThread:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._news, zmq.POLLIN)
-        read, number, unsent, again = False, 0, list[KvEvent](), 0.0
+        readers, number, unsent, again = 0, 0, list[KvEvent](), 0.0
         try:
             while not self._stopping:
                 if unsent:
@@ -114,13 +116,16 @@ class KvEventThread:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._news, 4096)
                 while socket.poll(0):
-                    read = socket.recv()[:1] == b"\x01"
-                    if read:
+                    told = socket.recv()
+                    comes, topic = told[:1] == b"\x01", told[1:]
+                    socket.set(zmq.SUBSCRIBE if comes else zmq.UNSUBSCRIBE, topic)
+                    readers += 1 if comes else -1
+                    if comes:
                         unsent.clear()
                         again = time.monotonic() + FIRST_AGAIN_SECONDS
                         with self._lock:
                             self._pending.begin_anew()
-                if not read:
+                if not readers:
                     continue
                 if not unsent:
                     with self._lock:
