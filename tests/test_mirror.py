@@ -49,10 +49,10 @@ SEVERAL_MODULES = {
     "intake/test_intake.py": Together(
         "a replica and the queue that it takes jobs from",
         (
+            "intake/answer_wait.py",
             "intake/job_consumers.py",
             "intake/job_ledger.py",
             "intake/job_runner.py",
-            "intake/answer_wait.py",
             "intake/queue_client.py",
             "intake/streams.py",
             "intake/taken_job.py",

@@ -104,6 +104,14 @@ class AnswerWait:
                     )
                 await self._give_up(why)
 
+    async def find(self) -> Recorded | None:
+        """What is recorded of the job; None if nothing is, or the server is not reached."""
+        try:
+            return await self._ledger.find(self._job.token)
+        except QueueError:
+            # Looked for again soon.
+            return None
+
     async def _is_others(self, sent: int | None) -> bool:
         """Whether what runs under the job's id, or is to, is not the message of this number."""
         return sent is None or superseded(await self.find(), sent) is not None
@@ -119,11 +127,3 @@ class AnswerWait:
             if found is not None and isinstance(found.state, (JobResult, JobFailure)):
                 return found.state
         return None
-
-    async def find(self) -> Recorded | None:
-        """What is recorded of the job; None if nothing is, or the server is not reached."""
-        try:
-            return await self._ledger.find(self._job.token)
-        except QueueError:
-            # Looked for again soon.
-            return None
