@@ -122,6 +122,11 @@ class RankCache:
         with self._mutex:
             return self._windows[0].use() if self._windows else CacheUse(0, 0, 0, 0, 0)
 
+    def attached(self) -> int:
+        """How many blocks of window 0 can be reused, on any tier, held or not: those of ``take_changes`` so far."""
+        with self._mutex:
+            return len(self._windows[0].tree.nodes) if self._windows else 0
+
     def escrows(self) -> EscrowSums:
         """The sums of all escrows of window 0."""
         with self._mutex:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import AuditError
-from wavepp_worker.runtime.client.audit import require_sound, still_held, summary
+from wavepp_worker.runtime.client.audit import IndexSize, index_differs, require_sound, still_held, summary
 from wavepp_worker.runtime.protocol.events import AuditReport
 
 
@@ -15,6 +15,7 @@ def report(rank: int, **values: Any) -> AuditReport:
         "capacity": 10,
         "free": 6,
         "reusable": 4,
+        "attached": 5,
         "live": (),
         "problems": (),
     }
@@ -25,7 +26,16 @@ def test_at_rest_nothing_is_held() -> None:
     reports = [report(0), report(1, free=10, reusable=0)]
     require_sound(reports)
     assert still_held(reports, []) == []
-    assert summary(reports)["ranks"][1] == {"rank": 1, "capacity": 10, "free": 10, "reusable": 0}
+    books = summary(reports, IndexSize({0: 5, 1: 5}, of_all=3))
+    assert books["ranks"][1] == {"rank": 1, "capacity": 10, "free": 10, "reusable": 0}
+    assert books["on_all_ranks"] == 3
+
+
+def test_the_index_has_of_each_rank_that_reports_what_it_can_reuse() -> None:
+    reports = [report(0), report(1, attached=0), report(2, attached=7)]
+    assert index_differs(reports, IndexSize({0: 5, 2: 7}, of_all=4)) == []
+    (sentence,) = index_differs(reports, IndexSize({0: 5, 2: 8}, of_all=4))
+    assert sentence == "rank 2 has 7 blocks that can be reused, and the index 8"
 
 
 def test_every_holder_is_named() -> None:

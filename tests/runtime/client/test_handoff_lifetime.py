@@ -13,11 +13,13 @@ import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
+from wavepp_worker.handoff.decode.puller import Puller
 from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, PrefillResult
 
 from tests.support.handoff_sides import room_of
@@ -286,3 +288,53 @@ def test_a_traced_prefill_tells_when_it_got_how_far_and_how_its_hand_off_ended(e
     assert engine.submit(request("untraced", 90)).result(30).trace is None
     engine.abort("untraced")
     engine.audit()
+
+
+def test_a_cache_that_is_cleared_between_the_pulls_of_two_ranks_is_told_as_what_both_still_have(
+    tiny_llama: Path,
+) -> None:
+    """S64: the rank that still waits for its puller keeps blocks that the other forgets; nobody is promised them."""
+    believed: set[int] = set()
+
+    def on_index(delta: IndexDelta) -> None:
+        believed.update(delta.stored)
+        believed.difference_update(delta.removed)
+
+    config = EngineConfig(
+        model=tiny_llama,
+        dtype="float32",
+        pp=2,
+        block_size=16,
+        max_model_len=2048,
+        kv_tokens=2048,
+        handoff="socket",
+    )
+    with PrefillEngine(config, on_index=on_index) as engine:
+        kv = load_stage(tiny_llama, range(6), torch.float32, "cpu").make_kv(8, 16)
+
+        async def pull(*ranks: int) -> None:
+            table: asyncio.Future[torch.Tensor] = asyncio.get_running_loop().create_future()
+            table.set_result(torch.arange(8))
+            puller, offer = Puller(kv, "127.0.0.1"), engine.offer("slow")
+            for rank in ranks:
+                await puller.pull(offer, offer.ranks[rank], table, time.monotonic() + 30)
+            await asyncio.to_thread(puller.close)
+
+        engine.submit(request("slow", 100)).result(30)
+        assert len(believed) == 6
+        asyncio.run(pull(1))
+        deadline = time.monotonic() + 10
+        while engine.clear()["ranks"][1]["held"]:
+            assert time.monotonic() < deadline, "rank 1 holds what has been pulled from it"
+        asyncio.run(pull(0))
+        books = engine.audit()
+        assert [rank["reusable"] for rank in books["ranks"]] == [6, 0]
+        assert books["on_all_ranks"] == len(believed) == 0
+        assert engine.prefill(range(100)).reused_tokens == 0
+        again = engine.submit(PrefillRequest.of("again", [(index * 7) % 256 for index in range(100)])).result(
+            30
+        )
+        assert again.reused_tokens == 0
+        books = engine.audit()
+        assert [rank["reusable"] for rank in books["ranks"]] == [12, 12]
+        assert books["on_all_ranks"] == len(believed) == 12

@@ -134,6 +134,7 @@ def test_the_feed_equals_the_intersection_of_the_ranks(data: st.DataObject) -> N
         depth[rank] = target
         assert believed == hashes[: min(depth)]
         assert feed.stored() == min(depth)
+        assert [feed.stored(each) for each in range(ranks)] == depth
 
 
 def told_one_by_one(blocks: int) -> list[int]:

@@ -134,7 +134,7 @@ def test_sound_books_are_audited_without_problems() -> None:
     books.run("r", list(range(10)))
     books.parts.reports.audit(7)
     assert books.events.of(AuditReport) == [
-        AuditReport(audit_id=7, rank=1, capacity=16, free=14, reusable=2, live=(), problems=())
+        AuditReport(audit_id=7, rank=1, capacity=16, free=14, reusable=2, attached=2, live=(), problems=())
     ]
 
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.errors import AuditError
 from wavepp_worker.runtime.protocol.events import AuditReport
+
+
+@dataclass(frozen=True)
+class IndexSize:
+    """How many blocks the index of a worker has.
+
+    Attributes:
+        of_rank: by rank, of those that report what they can reuse, the blocks that it can.
+        of_all: the blocks that all of them can reuse.
+    """
+
+    of_rank: Mapping[int, int]
+    of_all: int
 
 
 def require_sound(reports: Sequence[AuditReport]) -> None:
@@ -29,8 +43,17 @@ def still_held(reports: Sequence[AuditReport], live: Sequence[str]) -> list[str]
     return held
 
 
-def summary(reports: Sequence[AuditReport]) -> dict[str, Any]:
-    """The books of a worker at rest: ``{"ranks": [{"rank", "capacity", "free", "reusable"}, …]}``."""
+def index_differs(reports: Sequence[AuditReport], index: IndexSize) -> list[str]:
+    """One sentence per rank whose blocks are not those that the index has of it; empty at rest (promise 15)."""
+    return [
+        f"rank {report.rank} has {report.attached} blocks that can be reused, and the index {told}"
+        for report in reports
+        if (told := index.of_rank.get(report.rank, report.attached)) != report.attached
+    ]
+
+
+def summary(reports: Sequence[AuditReport], index: IndexSize) -> dict[str, Any]:
+    """The books of a worker at rest, as ``PrefillEngine.audit`` returns them."""
     return {
         "ranks": [
             {
@@ -40,5 +63,6 @@ def summary(reports: Sequence[AuditReport]) -> dict[str, Any]:
                 "reusable": report.reusable,
             }
             for report in reports
-        ]
+        ],
+        "on_all_ranks": index.of_all,
     }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from wavepp_worker.errors import AuditError
-from wavepp_worker.runtime.client.audit import require_sound, still_held, summary
+from wavepp_worker.runtime.client.audit import IndexSize, index_differs, require_sound, still_held, summary
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.rank_replies import RankReplies
 from wavepp_worker.runtime.protocol.commands import Audit
@@ -19,16 +20,24 @@ AGAIN_SECONDS = 0.02
 class Auditor:
     """Judges the books of all ranks."""
 
-    def __init__(self, state: EngineState, ranks: int, reports: RankReplies[AuditReport]) -> None:
+    def __init__(
+        self,
+        state: EngineState,
+        ranks: int,
+        reports: RankReplies[AuditReport],
+        index_size: Callable[[], IndexSize],
+    ) -> None:
         self._state = state
         self._ranks = ranks
         self._reports = reports
+        self._index_size = index_size
 
     def until_at_rest(self, timeout: float) -> dict[str, Any]:
         """The summary of the books once nothing is held.
 
         Raises:
-            AuditError: a rank's books are broken, or something is still held after ``timeout`` seconds.
+            AuditError: a rank's books are broken, or after ``timeout`` seconds something is still held or the index
+                is not what the ranks can reuse.
             EngineDead: the engine is not running.
         """
         deadline = time.monotonic() + timeout
@@ -37,9 +46,10 @@ class Auditor:
             require_sound(reports)
             with self._state.lock:
                 live = self._state.ledger.names()
-            held = still_held(reports, live)
+            index = self._index_size()
+            held = [*still_held(reports, live), *index_differs(reports, index)]
             if not held:
-                return summary(reports)
+                return summary(reports, index)
             if time.monotonic() > deadline:
                 raise AuditError(f"not at rest after {timeout:.0f} s: " + "; ".join(held))
             time.sleep(AGAIN_SECONDS)

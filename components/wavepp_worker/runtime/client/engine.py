@@ -91,12 +91,12 @@ class PrefillEngine:
         self.total_blocks = min(pool_blocks(config))
         self._state = EngineState(config.pp, on_death)
         self._replies = Replies(self._state, config.pp)
-        self._auditor = Auditor(self._state, config.pp, self._replies.audits)
         self._profiler = Profiler(config.pp, self._replies.profiles, always_on=config.timeline is not None)
         self._inquiry = Inquiry(self._state, config.pp)
         self._events = RankEvents(
             config, self.info, self._state, self._replies, self._inquiry, on_index, on_handed_off, on_pass
         )
+        self._auditor = Auditor(self._state, config.pp, self._replies.audits, self._events.index_size)
         self._requests = RequestMaker(config, self.max_model_len, self.info.vocab_size, self.adapters)
 
     def __enter__(self) -> PrefillEngine:
@@ -418,10 +418,12 @@ class PrefillEngine:
         """Prove that nothing leaked: wait until nothing is in flight, then check every rank's books.
 
         Returns:
-            ``{"ranks": [{"rank", "capacity", "free", "reusable"}, …]}``, blocks of each rank.
+            ``{"ranks": [{"rank", "capacity", "free", "reusable"}, …], "on_all_ranks"}``, blocks: of each rank on the
+            device, and those that every rank can reuse, on any tier: what ``on_index`` was told and not told back.
 
         Raises:
-            AuditError: a rank's books are broken, or something is still held after ``timeout`` seconds.
+            AuditError: a rank's books are broken, or after ``timeout`` seconds something is still held or the index
+                differs from what the ranks can reuse.
             EngineDead: the engine is not running.
         """
         return self._auditor.until_at_rest(timeout)

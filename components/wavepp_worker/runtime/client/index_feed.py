@@ -7,6 +7,7 @@ replicas of a model: it believes that equal prefixes have equal hashes on every 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -53,6 +54,8 @@ class IndexFeed:
         self._block_size = block_size
         self._model_id = model_id
         self._blocks: dict[bytes, _Block] = {}
+        self._of_rank: Counter[int] = Counter()
+        self._of_all = 0
 
     def apply(self, changes: CacheChanges) -> list[IndexDelta]:
         """The deltas that one rank's changes amount to, in an order a router can apply."""
@@ -93,9 +96,9 @@ class IndexFeed:
                 return count
         return len(keys)
 
-    def stored(self) -> int:
-        """Blocks that every rank can reuse now."""
-        return sum(len(block.tiers) == self._ranks for block in self._blocks.values())
+    def stored(self, rank: int | None = None) -> int:
+        """Blocks that one rank can reuse now, or every rank; from any thread."""
+        return self._of_all if rank is None else self._of_rank[rank]
 
     def _remove(self, key: bytes, rank: int) -> _Block | None:
         """The block if all ranks had it until now."""
@@ -104,6 +107,8 @@ class IndexFeed:
             raise AuditError(f"rank {rank} removed block {key.hex()}, which it had not stored")
         was_everywhere = len(block.tiers) == self._ranks
         del block.tiers[rank]
+        self._of_rank[rank] -= 1
+        self._of_all -= was_everywhere
         if not block.tiers:
             del self._blocks[key]
         return block if was_everywhere else None
@@ -114,7 +119,10 @@ class IndexFeed:
         first_parent: bytes | None = None
         for index, key in enumerate(BlockKeys(run.keys)):
             block = self._blocks.setdefault(key, _Block({}))
+            before = len(block.tiers)
             block.tiers[rank] = Tier.DEVICE
+            self._of_rank[rank] += len(block.tiers) - before
+            self._of_all += before < len(block.tiers) == self._ranks
             if run.tokens:
                 block.tokens = token_ids.part(run.tokens, index * size, (index + 1) * size)
                 block.salt, block.lora = run.salt, run.lora
@@ -126,20 +134,20 @@ class IndexFeed:
         if not complete:
             return []
         deltas = []
-        before = self._blocks[first_parent].hash if first_parent is not None else None
+        parent_hash = self._blocks[first_parent].hash if first_parent is not None else None
         for tier, those in groupby(complete, attrgetter("tier")):
             blocks = list(those)
             deltas.append(
                 IndexDelta(
                     stored=tuple(block.hash for block in blocks),
-                    parent=before,
+                    parent=parent_hash,
                     tokens=b"".join(block.tokens for block in blocks),
                     salt=blocks[0].salt,
                     lora=blocks[0].lora,
                     tier=tier,
                 )
             )
-            before = blocks[-1].hash
+            parent_hash = blocks[-1].hash
         return deltas
 
     def _digest(self, block: _Block, parent: bytes | None) -> bytes:

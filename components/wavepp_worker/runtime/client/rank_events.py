@@ -21,6 +21,7 @@ from wavepp_worker.log_form import of_request
 from wavepp_worker.model.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
+from wavepp_worker.runtime.client.audit import IndexSize
 from wavepp_worker.runtime.client.engine_state import EngineState
 from wavepp_worker.runtime.client.index_feed import IndexFeed
 from wavepp_worker.runtime.client.inquiry import Inquiry
@@ -94,6 +95,12 @@ class RankEvents:
     def leading(self, keys: Sequence[bytes]) -> int:
         """As of ``IndexFeed``."""
         return self._index.leading(keys)
+
+    def index_size(self) -> IndexSize:
+        """How many blocks the ranks have said they can reuse, of those that say so; from any thread."""
+        return IndexSize(
+            {rank: self._index.stored(rank) for rank in sorted(self._reporting)}, self._index.stored()
+        )
 
     def on_event(self, event: Event) -> None:
         """A rank reports."""

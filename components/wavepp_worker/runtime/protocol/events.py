@@ -184,6 +184,8 @@ class AuditReport(Message, frozen=True):
     """One rank's books.
 
     Attributes:
+        reusable: blocks on the device that nobody holds and that can be reused.
+        attached: all blocks that can be reused, on any tier; the rank has told them as ``CacheChanges``.
         problems: broken invariants; empty if sound.
         live: requests the rank still knows.
     """
@@ -193,6 +195,7 @@ class AuditReport(Message, frozen=True):
     capacity: int
     free: int
     reusable: int
+    attached: int
     live: tuple[str, ...]
     problems: tuple[str, ...]
 

@@ -162,6 +162,7 @@ class RankReports:
                 capacity=use.capacity,
                 free=use.free,
                 reusable=use.reusable,
+                attached=self._cache.attached(),
                 live=self._requests.ids(),
                 problems=problems,
             )
