@@ -121,3 +121,12 @@ def test_the_tokens_that_end_an_answer_are_those_that_any_file_names(tmp_path: P
     write("tokenizer_config.json", eos_token={"content": "<end>"})
     assert end_tokens(tmp_path, "{}", 10) == [2, 1]
     assert end_tokens(tmp_path, tokenizer, 10) == [2, 1, 4]
+
+
+def test_an_object_may_have_many_optional_properties(compiler: GrammarCompiler, tokens: Tokens) -> None:
+    properties = {f"p{number}": {"type": "integer"} for number in range(1500)}
+    grammar = Grammar(
+        "json", json.dumps({"type": "object", "properties": properties, "additionalProperties": False})
+    )
+    assert matches(compiler, tokens, grammar, '{"p17": 1, "p1400": 2}')
+    assert not matches(compiler, tokens, grammar, '{"p1500": 1}')

@@ -20,11 +20,15 @@ _LIMITS = {
     "initial_lexer_fuel": 200_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 20_000,
+    "max_items_in_row": 20_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 200_000,
     "verbose_errors": False,
 }
-"""What one grammar may cost, in llguidance's units: about a fifth of its defaults, which are for schemas one trusts."""
+"""What one grammar may cost, in llguidance's units: about a fifth of its defaults, which are for schemas one trusts.
+
+But for the items of one row, of which an object takes four for each optional property: its default is 2,000.
+"""
 _META = frozenset("\\.+*?()|[]{}^$#&-~/ ")
 
 
