@@ -111,6 +111,19 @@ def test_only_what_is_overdue_expires_and_not_under_a_reader(clock: Any, caplog:
     assert books.settled == [("silent", "expired"), ("read", "expired")]
 
 
+def test_thousands_that_expire_together_are_a_few_lines_of_the_log(clock: Any, caplog: Any) -> None:
+    books = Books(timeout=10)
+    names = [f"r{number}" for number in range(2000)]
+    for name in names:
+        books.hold(name, TABLE, 100, 100)
+    clock.now += 10.1
+    with caplog.at_level(logging.WARNING):
+        books.end_overdue()
+    assert books.settled == [(name, "expired") for name in names]
+    assert len(caplog.messages) == 4
+    assert caplog.messages[-1].startswith("the KV of 1997 more requests expired at the same time")
+
+
 def test_expire_looks_again_and_again() -> None:
     books = Books(timeout=0.05)
 

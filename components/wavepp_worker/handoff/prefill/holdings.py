@@ -18,6 +18,8 @@ from wavepp_worker.log_form import of_request
 
 logger = logging.getLogger(__name__)
 
+NAMED = 3
+"""Of the requests that expire together, how many the log names: without decode workers all of them do."""
 SETTLED_REMEMBERED = 1024
 """Settled requests whose outcome is remembered, to tell late pulls."""
 
@@ -146,16 +148,22 @@ class Holdings:
     def end_overdue(self) -> None:
         """End what nobody asked for in time."""
         now = time.monotonic()
-        for held in list(self._held.values()):
-            if held.overdue(now, self.timeout):
-                logger.warning(
-                    "the KV of request %s expired: nobody asked for it for %.1f s (handoff_timeout of the prefill "
-                    "worker), or for longer than its receiver waits (that of the decode worker)",
-                    held.request_id,
-                    self.timeout,
-                    extra=of_request(held.request_id),
-                )
-                self.end(held.request_id, "expired")
+        overdue = [name for name, held in self._held.items() if held.overdue(now, self.timeout)]
+        for name in overdue[:NAMED]:
+            logger.warning(
+                "the KV of request %s expired: nobody asked for it for %.1f s (handoff_timeout of the prefill "
+                "worker), or for longer than its receiver waits (that of the decode worker)",
+                name,
+                self.timeout,
+                extra=of_request(name),
+            )
+        if len(overdue) > NAMED:
+            logger.warning(
+                "the KV of %d more requests expired at the same time; is there a decode worker?",
+                len(overdue) - NAMED,
+            )
+        for name in overdue:
+            self.end(name, "expired")
 
     async def expire(self) -> None:
         """``end_overdue`` again and again, for as long as the loop runs."""
