@@ -26,7 +26,7 @@ DYNAMO ?= 1.6.1
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
 THREE_AT_A_TIME := -n 3 --no-loadscope-reorder
-COMPILED := setup.py $(wildcard components/wavepp_worker/model/*.cpp)
+COMPILED := setup.py $(wildcard components/wavepp_worker/model/kernels/*)
 PIP := python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 INSTALL := $(BIN)/$(PIP)
 OTHER := .venv-dynamo-$(DYNAMO)

@@ -8,10 +8,26 @@ from setuptools import Extension, find_packages, setup
 kernels = Extension(
     "wavepp_worker.model._kernels",
     sources=[
-        f"components/wavepp_worker/model/{name}.cpp"
-        for name in ("paged_attention", "thin_linear", "elementwise")
+        f"components/wavepp_worker/model/kernels/{name}.cpp"
+        for name in (
+            "instructions",
+            *("paged_attention", "attention_bfloat16", "attention_float"),
+            *("thin_linear", "thin_linear_bfloat16", "thin_linear_float"),
+            *("elementwise", "elementwise_bfloat16", "elementwise_float"),
+        )
     ],
-    depends=[f"components/wavepp_worker/model/{name}.h" for name in ("transpose", "power")],
+    depends=[
+        f"components/wavepp_worker/model/kernels/{name}.h"
+        for name in (
+            "attention_tasks",
+            "elementwise",
+            "instructions",
+            "power",
+            "thin_linear",
+            "transpose",
+            "wide",
+        )
+    ],
     extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],
     extra_link_args=["-fopenmp"],
     language="c++",

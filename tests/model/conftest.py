@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from wavepp_worker.model import native_library
 from wavepp_worker.model.stage import StageModel
 from wavepp_worker.model.stage_loader import load_stage
 
@@ -14,15 +15,23 @@ from tests.support.reference import Reference
 
 @pytest.fixture(scope="session")
 def stages() -> Callable[..., list[StageModel]]:
-    """``stages(directory, ends, dtype=float32)``: the stages that end before those layers."""
-    made: dict[tuple[Path, range, torch.dtype], StageModel] = {}
+    """``stages(directory, ends, dtype=float32, by_torch=False)``: the stages that end before those layers.
 
-    def load(directory: Path, ends: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[StageModel]:
+    ``by_torch``: as where this project's own kernels are not built, or the CPU cannot run them.
+    """
+    made: dict[tuple[Path, range, torch.dtype, bool], StageModel] = {}
+
+    def load(
+        directory: Path, ends: tuple[int, ...], dtype: torch.dtype = torch.float32, by_torch: bool = False
+    ) -> list[StageModel]:
         ranges = [range(a, b) for a, b in zip((0, *ends[:-1]), ends, strict=True)]
-        for layers in ranges:
-            if (directory, layers, dtype) not in made:
-                made[directory, layers, dtype] = load_stage(directory, layers, dtype, "cpu")
-        return [made[directory, layers, dtype] for layers in ranges]
+        with pytest.MonkeyPatch.context() as patch:
+            if by_torch:
+                patch.setattr(native_library, "library", lambda: None)
+            for layers in ranges:
+                if (directory, layers, dtype, by_torch) not in made:
+                    made[directory, layers, dtype, by_torch] = load_stage(directory, layers, dtype, "cpu")
+        return [made[directory, layers, dtype, by_torch] for layers in ranges]
 
     return load
 

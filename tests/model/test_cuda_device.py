@@ -100,7 +100,7 @@ def test_a_stage_on_a_gpu_answers_before_it_has_computed(
     tiny_llama: Path, stages: Callable, cuda: FakeCuda
 ) -> None:
     """The whole of a wave comes back by one copy, and the host is told when it is there."""
-    first, last = stages(tiny_llama, (2, 6))
+    first, last = stages(tiny_llama, (2, 6), by_torch=True)
     expected = [first.forward(TOKENS, CHUNKS, first.make_kv(4, 4))]
     expected.append(last.forward(expected[0].activations, CHUNKS, last.make_kv(4, 4)))
     data: Any = TOKENS
@@ -123,7 +123,7 @@ def test_a_stage_whose_activations_stay_copies_its_logits_alone(
     tiny_llama: Path, stages: Callable, cuda: FakeCuda
 ) -> None:
     data: Any = TOKENS
-    for stage, copies in zip(stages(tiny_llama, (2, 6)), (0, 1), strict=True):
+    for stage, copies in zip(stages(tiny_llama, (2, 6), by_torch=True), (0, 1), strict=True):
         on_gpu = copy.copy(stage)
         on_gpu.activations_stay = True
         cuda._names = iter(("arriving", "leaving"))
@@ -141,7 +141,7 @@ def test_no_step_of_a_forward_waits_for_the_device(
     family: str, tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a wave of chunks and one of decode tokens, on a stage at each end of the model."""
-    for stage in stages(tiny_model(family), (2, 6)):
+    for stage in stages(tiny_model(family), (2, 6), by_torch=True):
         nowhere = Nowhere(stage, monkeypatch)
         for chunks in (CHUNKS, DECODED):
             tokens = sum(chunk.length for chunk in chunks)
@@ -172,7 +172,7 @@ def test_a_step_that_waits_is_noticed(
     tiny_llama: Path, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the test before this one shows nothing."""
-    nowhere = Nowhere(stages(tiny_llama, (6,))[0], monkeypatch)
+    nowhere = Nowhere(stages(tiny_llama, (6,), by_torch=True)[0], monkeypatch)
     layer = nowhere.stage._model.base_model.layers[1]
     host = torch.zeros(1)
     for step in (

@@ -13,15 +13,16 @@ from wavepp_worker.model.native_library import computes_on
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
-    reason="no compiler at installation, or a CPU without AVX512-BF16",
+    reason="no compiler at installation, or a CPU without AVX2",
 )
 WIDTHS = st.sampled_from([1, 15, 16, 40, 64, 257])
-ROUNDING = {"rtol": 2**-6, "atol": 1e-6}
+DTYPES = st.sampled_from([torch.bfloat16, torch.float32])
+ROUNDING = {torch.bfloat16: {"rtol": 2**-6, "atol": 1e-6}, torch.float32: {"rtol": 1e-5, "atol": 1e-6}}
 """Of bfloat16, twice: neighbours are 2**-7 apart."""
 
 
-def _normal(*shape: int) -> torch.Tensor:
-    return (2 * torch.randn(*shape)).bfloat16()
+def _normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return (2 * torch.randn(*shape)).to(dtype)
 
 
 @settings(max_examples=60, deadline=None)
@@ -30,25 +31,27 @@ def _normal(*shape: int) -> torch.Tensor:
     rows=st.sampled_from([1, 3, 300]),
     width=WIDTHS,
     threads=st.sampled_from([1, 2, 3]),
+    dtype=DTYPES,
 )
-def test_norms_and_activations_are_those_of_torch(seed: int, rows: int, width: int, threads: int) -> None:
+def test_norms_and_activations_are_those_of_torch(
+    seed: int, rows: int, width: int, threads: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(seed)
-    x, up = _normal(rows, width), _normal(rows, width)
-    norm = LlamaRMSNorm(width, 1e-5).bfloat16()
-    norm.weight.data = _normal(width)
+    x, up = _normal(rows, width, dtype=dtype), _normal(rows, width, dtype=dtype)
+    norm = LlamaRMSNorm(width, 1e-5).to(dtype)
+    norm.weight.data = _normal(width, dtype=dtype)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        torch.testing.assert_close(rms_norm(x, norm.weight, 1e-5), norm(x), **ROUNDING)
-        torch.testing.assert_close(silu_times(4 * x, up), F.silu(4 * x) * up, **ROUNDING)
+        torch.testing.assert_close(rms_norm(x, norm.weight, 1e-5), norm(x), **ROUNDING[dtype])
+        torch.testing.assert_close(silu_times(4 * x, up), F.silu(4 * x) * up, **ROUNDING[dtype])
     finally:
         torch.set_num_threads(before)
 
 
-def test_activations_of_extreme_numbers_are_those_of_torch() -> None:
-    x = torch.tensor(
-        [0.0, -0.0, 1e-30, -90.0, 90.0, -3e38, 3e38, torch.inf, -torch.inf, torch.nan]
-    ).bfloat16()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_activations_of_extreme_numbers_are_those_of_torch(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 1e-30, -90.0, 90.0, -3e38, 3e38, torch.inf, -torch.inf, torch.nan]).to(dtype)
     torch.testing.assert_close(
         silu_times(x, torch.ones_like(x)), F.silu(x), equal_nan=True, rtol=2**-7, atol=1e-30
     )
@@ -62,18 +65,19 @@ def test_activations_of_extreme_numbers_are_those_of_torch() -> None:
     each=st.sampled_from([1, 3]),
     dim=st.sampled_from([2, 16, 40, 64, 128]),
     value_dim=st.sampled_from([1, 64]),
+    dtype=DTYPES,
 )
 def test_rotary_embedding_is_that_of_transformers_and_the_pools_have_keys_and_values(
-    seed: int, tokens: int, groups: int, each: int, dim: int, value_dim: int
+    seed: int, tokens: int, groups: int, each: int, dim: int, value_dim: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
     query, key, value = (
-        _normal(tokens, groups * each, dim),
-        _normal(tokens, groups, dim),
-        _normal(tokens, groups, value_dim),
+        _normal(tokens, groups * each, dim, dtype=dtype),
+        _normal(tokens, groups, dim, dtype=dtype),
+        _normal(tokens, groups, value_dim, dtype=dtype),
     )
-    cos, sin = torch.rand(tokens, dim).bfloat16(), torch.rand(tokens, dim).bfloat16()
-    keys, values = (torch.zeros(2 * tokens, groups, size).bfloat16() for size in (dim, value_dim))
+    cos, sin = torch.rand(tokens, dim).to(dtype), torch.rand(tokens, dim).to(dtype)
+    keys, values = (torch.zeros(2 * tokens, groups, size).to(dtype) for size in (dim, value_dim))
     slots = torch.randperm(2 * tokens)[:tokens]
     turned, turned_keys = apply_rotary_pos_emb(query, key, cos, sin, unsqueeze_dim=1)
     rotate_and_store(query, key, value, cos, sin, slots, keys, values)

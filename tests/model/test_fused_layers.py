@@ -19,7 +19,7 @@ from wavepp_worker.model.thin_linear import make_thin
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
-    reason="no compiler at installation, or a CPU without AVX512-BF16",
+    reason="no compiler at installation, or a CPU without AVX2",
 )
 
 

@@ -13,8 +13,11 @@ from wavepp_worker.model.native_attention import RequestSpans, attend_in_place, 
 CPU = torch.device("cpu")
 needs_kernel = pytest.mark.skipif(
     not reads_in_place(torch.bfloat16, CPU, 16, 16),
-    reason="no compiler when this was installed, or a CPU without AVX512-BF16",
+    reason="no compiler when this was installed, or a CPU without AVX2",
 )
+DTYPES = [torch.bfloat16, torch.float32]
+# Of bfloat16, weights and results are rounded to 8 bits each.
+ROUNDING = {torch.bfloat16: {"rtol": 0.01, "atol": 0.02}, torch.float32: {"rtol": 1e-4, "atol": 1e-5}}
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def drawn(
     each: int = 2,
     dim: int = 32,
     value_dim: int = 32,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> Wave:
     """``spans``: start and length of each chunk."""
     generator = torch.Generator().manual_seed(seed)
@@ -67,12 +71,12 @@ def drawn(
     tables = list(order[: sum(counts)].split(counts))
     pools = []
     for width in (dim, value_dim):
-        pool = torch.full(((sum(counts) + 3) * block, groups, width), float("inf"), dtype=torch.bfloat16)
+        pool = torch.full(((sum(counts) + 3) * block, groups, width), float("inf"), dtype=dtype)
         for table, (start, length) in zip(tables, spans, strict=True):
             rows = (table[:, None] * block + torch.arange(block)).flatten()[: start + length]
-            pool[rows] = torch.randn(len(rows), groups, width, generator=generator).bfloat16()
+            pool[rows] = torch.randn(len(rows), groups, width, generator=generator).to(dtype)
         pools.append(pool)
-    query = torch.randn(1, sum(n for _, n in spans), groups * each, dim, generator=generator).bfloat16()
+    query = torch.randn(1, sum(n for _, n in spans), groups * each, dim, generator=generator).to(dtype)
     starts, lengths = [start for start, _ in spans], [length for _, length in spans]
     return Wave(query.transpose(1, 2), pools[0], pools[1], tables, starts, lengths, block)
 
@@ -94,6 +98,7 @@ SPAN = st.tuples(
     value_dim=st.sampled_from([16, 64, 80]),
     window=st.sampled_from([None, 1, 5, 256, 300, 5000]),
     threads=st.sampled_from([1, 2, 5]),
+    dtype=st.sampled_from(DTYPES),
 )
 def test_it_computes_what_attention_is_and_reads_nothing_else(
     seed: int,
@@ -105,8 +110,9 @@ def test_it_computes_what_attention_is_and_reads_nothing_else(
     value_dim: int,
     window: int | None,
     threads: int,
+    dtype: torch.dtype,
 ) -> None:
-    wave = drawn(seed, spans, block, groups, each, dim, value_dim)
+    wave = drawn(seed, spans, block, groups, each, dim, value_dim, dtype)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -114,27 +120,28 @@ def test_it_computes_what_attention_is_and_reads_nothing_else(
     finally:
         torch.set_num_threads(before)
     wanted = wave.defined(dim**-0.5, window)
-    # Weights and results are rounded to 8 bits each.
-    torch.testing.assert_close(got.float(), wanted, rtol=0.01, atol=0.02)
+    torch.testing.assert_close(got.float(), wanted, **ROUNDING[dtype])
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 40.0])
-def test_scores_of_any_size_become_weights(scale: float) -> None:
-    wave = drawn(3, [(300, 40)])
+def test_scores_of_any_size_become_weights(scale: float, dtype: torch.dtype) -> None:
+    wave = drawn(3, [(300, 40)], dtype=dtype)
     torch.testing.assert_close(
         wave.attend(scale, None).float(), wave.defined(scale, None), rtol=0.01, atol=0.03
     )
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 100])
 def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_beside_it(
-    window: int | None,
+    window: int | None, dtype: torch.dtype
 ) -> None:
-    whole = drawn(1, [(0, 700)])
+    whole = drawn(1, [(0, 700)], dtype=dtype)
     expected = whole.attend(0.2, window)
-    stranger = drawn(2, [(90, 45)], block=16)
+    stranger = drawn(2, [(90, 45)], block=16, dtype=dtype)
     at = 0
     for length in (1, 6, 250, 256, 187):
         keys, values = (
@@ -156,9 +163,10 @@ def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_be
 
 
 @needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_what_a_window_has_passed_may_be_anybodys_and_no_number(value: float) -> None:
-    wave = drawn(5, [(300, 40), (90, 7)])
+def test_what_a_window_has_passed_may_be_anybodys_and_no_number(value: float, dtype: torch.dtype) -> None:
+    wave = drawn(5, [(300, 40), (90, 7)], dtype=dtype)
     expected = wave.attend(0.2, 100)
     strange = min({*range(len(wave.keys) // 16)} - {*torch.cat(wave.tables).tolist()})
     wave.keys[strange * 16 :][:16] = wave.values[strange * 16 :][:16] = value
@@ -177,8 +185,21 @@ def test_queries_may_lie_in_memory_as_they_come() -> None:
     assert torch.equal(scattered.attend(0.2, None), expected)
 
 
+@needs_kernel
+@pytest.mark.parametrize("of", ["keys", "values"])
+def test_a_block_that_was_not_written_is_no_number_in_who_reads_it_and_in_nobody_before(of: str) -> None:
+    """Float32, as tests that poison what is unwritten use it."""
+    wave = drawn(6, [(300, 40)], dtype=torch.float32)
+    pool: torch.Tensor = getattr(wave, of)
+    pool[wave.tables[0][320 // 16] * 16] = torch.nan
+    got = wave.attend(0.2, None)
+    # Tokens of one register tile multiply each other's values, those not seen by 0.
+    assert got[: 20 - 6].isfinite().all()
+    assert got[20:].isnan().all()
+
+
 def test_other_types_and_sizes_go_another_way() -> None:
-    assert not reads_in_place(torch.float32, CPU, 64, 64)
+    assert not reads_in_place(torch.float64, CPU, 64, 64)
     assert not reads_in_place(torch.bfloat16, torch.device("cuda"), 64, 64)
     assert not reads_in_place(torch.bfloat16, CPU, 24, 64)
     assert not reads_in_place(torch.bfloat16, CPU, 64, 20)

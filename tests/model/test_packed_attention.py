@@ -92,7 +92,7 @@ def test_a_wave_gives_the_same_logits_by_one_call_a_layer(
     family: str, packed: int, tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Full, sliding and latent attention; caps and sinks, which the kernel does not have, go another way."""
-    (stage,) = stages(tiny_model(family), (6,))
+    (stage,) = stages(tiny_model(family), (6,), by_torch=True)
 
     def run() -> list[torch.Tensor]:
         kv = stage.make_kv(12, 8)
@@ -109,7 +109,7 @@ def test_it_needs_no_number_of_the_device(
     tiny_model: Callable, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With torch's own ``varlen_attn``, whose shapes hold on a device without numbers as well."""
-    nowhere = Nowhere(stages(tiny_model("mistral"), (6,))[0], monkeypatch)
+    nowhere = Nowhere(stages(tiny_model("mistral"), (6,), by_torch=True)[0], monkeypatch)
     monkeypatch.setattr(packed_attention, "has_flash", lambda device, dtype: True)
     asked: list[Any] = []
     attend = attention.attend_packed

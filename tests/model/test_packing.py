@@ -35,6 +35,8 @@ FAMILIES = (
     "gpt_oss",
     "granite",
 )
+READ_BY_TORCH = ("llama", "mistral", "deepseek_v3")
+"""Those that run without our kernels as well: full, sliding and latent attention."""
 TOLERANCE = 5e-4
 
 
@@ -60,7 +62,10 @@ def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int, int
     return lengths, waves
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "by_torch"),
+    [*((family, False) for family in FAMILIES), *((family, True) for family in READ_BY_TORCH)],
+)
 @settings(
     max_examples=10,
     deadline=None,
@@ -74,6 +79,7 @@ def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int, int
 )
 def test_logits_equal_plain_forward(
     family: str,
+    by_torch: bool,
     schedule: tuple[list[int], list[list[tuple[int, int, int]]]],
     ends: tuple[int, ...],
     block: int,
@@ -85,7 +91,9 @@ def test_logits_equal_plain_forward(
     lengths, waves = schedule
     prompts = [prompt(n, seed) for seed, n in enumerate(lengths)]
     wanted = [plain(directory, tokens) for tokens in prompts]
-    pipe = Pipeline(stages(directory, ends), block, blocks=sum(-(-n // block) for n in lengths) + 2)
+    pipe = Pipeline(
+        stages(directory, ends, by_torch=by_torch), block, blocks=sum(-(-n // block) for n in lengths) + 2
+    )
     for request, n in enumerate(lengths):
         pipe.admit(request, n)
     for parts in waves:

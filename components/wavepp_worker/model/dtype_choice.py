@@ -14,7 +14,7 @@ def dtype_name(asked: str, stored: str, device: str = "cpu") -> str:
     """The dtype to compute in: ``float32``, ``bfloat16``, or ``auto``.
 
     ``auto`` is the checkpoint's, or float32 (which holds the others' values exactly) for a float16 checkpoint
-    and on a CPU without bfloat16 instructions, where bfloat16 is many times slower.
+    and on a CPU without bfloat16 instructions, where torch's products of bfloat16 take several times as long.
 
     Args:
         stored: the checkpoint's.

@@ -1,6 +1,6 @@
 """What lies between the matrix products of a layer, each chain in one pass: the kernels of ``elementwise.cpp``.
 
-All tensors are bfloat16 on the CPU.
+All tensors of a call are bfloat16, or all float32, on the CPU.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         eps,
         out.data_ptr(),
         torch.get_num_threads(),
+        _narrow(x),
     )
     return out
 
@@ -38,7 +39,13 @@ def silu_times(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(gate)
     width = gate.shape[-1]
     _silu_times()(
-        gate.data_ptr(), up.data_ptr(), gate.numel() // width, width, out.data_ptr(), torch.get_num_threads()
+        gate.data_ptr(),
+        up.data_ptr(),
+        gate.numel() // width,
+        width,
+        out.data_ptr(),
+        torch.get_num_threads(),
+        _narrow(gate),
     )
     return out
 
@@ -77,6 +84,7 @@ def rotate_and_store(
         keys.data_ptr(),
         values.data_ptr(),
         torch.get_num_threads(),
+        _narrow(query),
     )
 
 
@@ -87,18 +95,22 @@ def rotate(query: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     rotate_and_store(query, nothing, nothing, cos, sin, slots, nothing, nothing)
 
 
+def _narrow(numbers: torch.Tensor) -> bool:
+    return numbers.dtype is torch.bfloat16
+
+
 @cache
 def _rms_norm() -> ctypes._FuncPointer:
-    arguments = _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, ctypes.c_double, _ADDRESS, _NUMBER
+    arguments = _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, ctypes.c_double, _ADDRESS, _NUMBER, _NUMBER
     return kernel("wavepp_rms_norm", *arguments)
 
 
 @cache
 def _silu_times() -> ctypes._FuncPointer:
-    return kernel("wavepp_silu_times", _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _NUMBER)
+    return kernel("wavepp_silu_times", _ADDRESS, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _NUMBER, _NUMBER)
 
 
 @cache
 def _rotate_store() -> ctypes._FuncPointer:
-    arguments = *(_ADDRESS,) * 6, *(_NUMBER,) * 5, _ADDRESS, _ADDRESS, _NUMBER
+    arguments = *(_ADDRESS,) * 6, *(_NUMBER,) * 5, _ADDRESS, _ADDRESS, _NUMBER, _NUMBER
     return kernel("wavepp_rotate_store", *arguments)

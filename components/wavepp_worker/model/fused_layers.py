@@ -21,7 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, silu_times
 from wavepp_worker.model.known_code import computes_as, same_code
 from wavepp_worker.model.native_attention import attend_in_place
-from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
 from wavepp_worker.model.paged_kv import PagedCache
 from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
 from wavepp_worker.model.wave_layout import current_wave
@@ -40,8 +40,11 @@ def fuse_elementwise(model: nn.Module) -> None:
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
                 # The activation and the product with it end torch's matrix products: no pass of their own.
-                chained = torch.backends.mkldnn.is_available() and all(
-                    _plain(linear) for linear in (module.gate_proj, module.up_proj)
+                chained = (
+                    weight.dtype is torch.bfloat16
+                    and multiplies_bfloat16()
+                    and torch.backends.mkldnn.is_available()
+                    and all(_plain(linear) for linear in (module.gate_proj, module.up_proj))
                 )
                 module.forward = partial(_gated, module, chained)
 

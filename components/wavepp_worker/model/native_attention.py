@@ -18,7 +18,7 @@ _ARGUMENTS = (
     *(_ADDRESS, _NUMBER, _NUMBER),
     *(_ADDRESS,) * 6,
     *(_NUMBER,) * 6,
-    *(ctypes.c_double, _NUMBER, _ADDRESS, _NUMBER),
+    *(ctypes.c_double, _NUMBER, _ADDRESS, _NUMBER, _NUMBER),
 )
 
 
@@ -69,14 +69,14 @@ def attend_in_place(
     What a token gets does not depend on how its request is cut into chunks or on what else is in the wave, bit for bit.
 
     Args:
-        query: bfloat16 ``[1, heads, tokens, dim]``.
-        keys: bfloat16 pool ``[rows, groups, dim]``; ``heads`` is a multiple of ``groups``.
-        values: bfloat16 pool ``[rows, groups, value dim]``.
+        query: ``[1, heads, tokens, dim]``, bfloat16 or float32, as all that follow.
+        keys: pool ``[rows, groups, dim]``; ``heads`` is a multiple of ``groups``.
+        values: pool ``[rows, groups, value dim]``.
         scale: factor on the scores, greater than 0.
         window: tokens that a token sees, itself included; None for all.
 
     Returns:
-        bfloat16 ``[1, tokens, heads, value dim]``.
+        ``[1, tokens, heads, value dim]``.
     """
     if query.stride(3) != 1:
         query = query.contiguous()
@@ -103,6 +103,7 @@ def attend_in_place(
         window or 0,
         out.data_ptr(),
         torch.get_num_threads(),
+        query.dtype is torch.bfloat16,
     )
     return out
 

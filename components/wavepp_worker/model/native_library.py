@@ -1,7 +1,8 @@
 """The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``thin_linear.cpp``, ``elementwise.cpp``.
 
-It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX512-BF16,
-torch's kernels do its work.
+It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX2, torch's
+kernels do its work. Numbers are bfloat16 or float32; each kernel has a form for CPUs that multiply bfloat16
+(AVX512-BF16), and one that computes either kind in float32.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ import torch
 
 logger = logging.getLogger(__name__)
 
+_WITH_BFLOAT16 = 2
+"""What the library says where it runs, and multiplies bfloat16."""
+
 
 def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the kernels are there, and take tensors of this kind."""
-    return dtype is torch.bfloat16 and device.type == "cpu" and library() is not None
+    return dtype in (torch.bfloat16, torch.float32) and device.type == "cpu" and library() is not None
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether products of bfloat16 are as fast as this CPU computes; only where ``computes_on()`` holds."""
+    return bool(_loaded().wavepp_kernels_run_here() == _WITH_BFLOAT16)
 
 
 @cache
@@ -40,9 +49,13 @@ def kernel(
     name: str, *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double]
 ) -> ctypes._FuncPointer:
     """A function of the library that returns nothing; only where ``computes_on()`` holds."""
-    loaded = library()
-    assert loaded is not None, "computes_on() was not asked"
-    found: ctypes._FuncPointer = getattr(loaded, name)
+    found: ctypes._FuncPointer = getattr(_loaded(), name)
     found.restype = None
     found.argtypes = list(arguments)
     return found
+
+
+def _loaded() -> ctypes.CDLL:
+    loaded = library()
+    assert loaded is not None, "computes_on() was not asked"
+    return loaded

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wavepp_worker.model.native_library import computes_on, kernel
+from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16
 
 MOST_TOKENS, MOST_TOKENS_NARROW = 16, 64
-"""From more tokens on torch's matrix products are faster; the latter where a token has ``NARROW`` inputs at most."""
+"""From more tokens on torch's matrix products are faster; the latter where a token has ``NARROW`` inputs at most, or
+where the CPU has no products of bfloat16."""
 NARROW = 640
 _OUTPUTS, _SIDE_BY_SIDE = 4, 16
 _MOST_ONE_BY_ONE = 8
@@ -26,7 +27,7 @@ class ThinLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
         if not 0 < tokens <= most_tokens(self):
-            return F.linear(x, self.weight, self.bias)
+            return _by_torch(x, self.weight, self.bias)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.out_features)
         _kernel()(
@@ -42,10 +43,20 @@ class ThinLinear(nn.Linear):
         return out
 
 
+def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if multiplies_bfloat16():
+        return F.linear(x, weight, bias)
+    # Without instructions for it torch's product of bfloat16 takes five times as long as this one.
+    product = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    return product.to(x.dtype)
+
+
 def most_tokens(layer: nn.Linear) -> int:
     """The most that the kernel takes of a layer; 0 of one that never goes there."""
     if not isinstance(layer, ThinLinear):
         return 0
+    if not multiplies_bfloat16():
+        return MOST_TOKENS_NARROW
     if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
         return _MOST_ONE_BY_ONE
     return MOST_TOKENS_NARROW if layer.in_features <= NARROW else MOST_TOKENS
@@ -57,7 +68,8 @@ def make_thin(model: nn.Module) -> None:
         if type(layer) is not nn.Linear or layer.out_features % _OUTPUTS:
             continue
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
-        if all(computes_on(part.dtype, part.device) and part.is_contiguous() for part in parts):
+        narrow = all(part.dtype is torch.bfloat16 and part.is_contiguous() for part in parts)
+        if narrow and computes_on(layer.weight.dtype, layer.weight.device):
             layer.__class__ = ThinLinear
 
 

@@ -1,26 +1,18 @@
-// Causal attention of the chunks of one wave over the paged KV pool of one layer: bfloat16 in and out, float32 between.
+// Attention over paged KV (attention_tasks.h) where the CPU has AVX512-BF16: bfloat16 in and out, float32 between.
 //
-// Keys and values are read where they lie, through the block tables; nothing of a prefix is copied but the tile at hand.
-// As in FlashAttention-2 (Dao, 2023, algorithm 1): a task is some rows of queries of one key head; tiles of keys pass by,
-// and each row keeps its maximum, its sum and its output so far. Rows are (token, query head of the group), so that all
-// query heads that share a key head share its tile.
-//
-// Needs AVX512-BF16, whose dot product takes pairs: keys are packed as [16 keys][dim / 2 pairs][16], values as
-// [keys / 2][value dim] pairs of the same column of two keys.
+// Its dot product takes pairs: keys are packed as [16 keys][dim / 2 pairs][16], values as [keys / 2][value dim] pairs of
+// the same column of two keys.
 
-#include <cstdint>
+#include "attention_tasks.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "power.h"
@@ -32,52 +24,15 @@
 namespace {
 
 constexpr int LANES = 16;
-constexpr int ROWS = 6;     // rows of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
+constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
 constexpr int COLUMNS = 4;  // vectors of a register tile
 constexpr int64_t KEYS = 256;      // of a tile: packed, they stay in the second-level cache
-constexpr int64_t TASK_ROWS = 252;  // most rows of a task, which share the packing
 constexpr int64_t AHEAD = 32;       // keys that are fetched ahead of their use
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
-struct Layer {
-  const uint16_t *query;
-  int64_t query_token, query_head;  // strides in elements
-  const uint16_t *keys, *values;
-  const int64_t *tables;
-  int64_t block, heads, groups, dim, value_dim;
-  float scale;
-  int64_t window;  // tokens that a token sees, itself included; 0 for all
-  uint16_t *out;
-};
-
-struct Task {
-  int64_t start;    // tokens of the request before the chunk
-  int64_t first;    // of the task's tokens, counted from the chunk's first
-  int64_t tokens;   // of the task
-  int64_t packed;   // where the chunk begins in the wave
-  int64_t table;    // where the request's block table begins
-  int64_t group;    // key head
-  int64_t last() const { return start + first + tokens - 1; }
-};
-
-inline float *floats(std::vector<float> &buffer, int64_t count) {
-  if (static_cast<int64_t>(buffer.size()) < count + LANES) buffer.resize(count + LANES);
-  auto address = reinterpret_cast<uintptr_t>(buffer.data());
-  return reinterpret_cast<float *>((address + 63) & ~static_cast<uintptr_t>(63));
-}
-
-struct Rows {
-  const Layer &layer;
-  const int64_t *table;
-  int64_t group;
-  int64_t at(int64_t key) const { return table[key / layer.block] * layer.block + key % layer.block; }
-  const uint16_t *key(int64_t key) const {
-    return layer.keys + (at(key) * layer.groups + group) * layer.dim;
-  }
-  const uint16_t *value(int64_t key) const {
-    return layer.values + (at(key) * layer.groups + group) * layer.value_dim;
-  }
-};
+using Layer = AttentionLayer<uint16_t>;
+using Rows = AttentionRows<uint16_t>;
+using Task = AttentionTask;
 
 // A request's rows are scattered over the pool, which the CPU cannot foresee.
 inline void prefetch(const uint16_t *row, int64_t dim) {
@@ -295,58 +250,13 @@ void run(const Layer &layer, const Task &task, Scratch &scratch) {
   }
 }
 
-std::vector<Task> tasks_of(const Layer &layer, const int64_t *starts, const int64_t *lengths,
-                           const int64_t *table_at, int64_t chunks, int threads) {
-  const int64_t each = layer.heads / layer.groups;
-  int64_t most = TASK_ROWS, tokens = 0;
-  for (int64_t c = 0; c < chunks; ++c) tokens += lengths[c];
-  // Several tasks for each thread, as they are not equally long.
-  if (threads > 1) most = std::clamp<int64_t>(tokens * layer.heads / (4 * threads), 4 * ROWS, TASK_ROWS);
-  const int64_t step = std::max<int64_t>(1, most / each);
-  std::vector<Task> tasks;
-  int64_t packed = 0;
-  for (int64_t c = 0; c < chunks; packed += lengths[c], ++c)
-    for (int64_t first = 0; first < lengths[c]; first += step)
-      for (int64_t group = 0; group < layer.groups; ++group)
-        tasks.push_back({starts[c], first, std::min(step, lengths[c] - first), packed, table_at[c], group});
-  // The longest first, so that no thread begins one when the others are done.
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task &a, const Task &b) {
-    return a.last() * a.tokens > b.last() * b.tokens;
-  });
-  return tasks;
-}
-
 }  // namespace
 
-extern "C" void wavepp_paged_attention(const uint16_t *query, int64_t query_token, int64_t query_head,
-                                       const uint16_t *keys, const uint16_t *values, const int64_t *tables,
-                                       const int64_t *table_at, const int64_t *starts, const int64_t *lengths,
-                                       int64_t chunks, int64_t block, int64_t heads, int64_t groups, int64_t dim,
-                                       int64_t value_dim, double scale, int64_t window, uint16_t *out,
-                                       int64_t threads) {
-  const float log2e = 1.44269504f;
-  const Layer layer{query,  query_token, query_head, keys, values,    tables,
-                    block,  heads,       groups,     dim,  value_dim, static_cast<float>(scale) * log2e,
-                    window, out};
-  const auto tasks = tasks_of(layer, starts, lengths, table_at, chunks, static_cast<int>(threads));
-  const auto count = static_cast<int64_t>(tasks.size());
-#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1 && count > 1)
-  for (int64_t i = 0; i < count; ++i) {
-    static thread_local Scratch scratch;
-    run(layer, tasks[i], scratch);
-  }
+void attend(const Layer &layer, const Task &task) {
+  static thread_local Scratch scratch;
+  run(layer, task, scratch);
 }
 
 #pragma GCC pop_options
-
-extern "C" int wavepp_kernels_run_here() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-#else
-
-extern "C" int wavepp_kernels_run_here() { return 0; }
 
 #endif

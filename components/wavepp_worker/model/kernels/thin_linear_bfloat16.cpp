@@ -1,12 +1,9 @@
-// A linear layer for few tokens: y = x w^T + b, bfloat16 in and out, float32 between.
-//
-// With few rows of x, all that counts is how fast the weights are read. They are read once, as they lie in the
-// checkpoint, where general matrix products first bring them into another order. Needs AVX512-BF16.
+// A linear layer for few tokens (thin_linear.h) where the CPU has AVX512-BF16.
 //
 // Of up to 6 tokens each is multiplied with four weight rows by itself; of more, 16 lie side by side in a vector, and
 // each pair of a weight row's numbers is multiplied with all of them.
 
-#include <cstdint>
+#include "thin_linear.h"
 
 #if defined(__x86_64__)
 
@@ -27,11 +24,7 @@ namespace {
 constexpr int WIDTH = 32;   // numbers of a vector
 constexpr int OUTPUTS = 4;  // weight rows at a time; with 6 tokens, 24 sums, 4 weights and 1 token are 29 of 32 registers
 
-struct Layer {
-  const uint16_t *x, *weight, *bias;
-  int64_t in, out;
-  uint16_t *y;
-};
+using Layer = ThinLayer;
 
 inline __m512bh numbers(const uint16_t *from) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from)); }
 
@@ -145,20 +138,15 @@ void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t tokens, in
 
 }  // namespace
 
-// x [tokens, in], weight [out, in], bias [out] or null, y [tokens, out]; all without gaps; out is a multiple of 4.
-extern "C" void wavepp_thin_linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, int64_t tokens,
-                                   int64_t in, int64_t out, uint16_t *y, int64_t threads) {
-  const Layer layer{x, weight, bias, in, out, y};
-  // A team of threads costs some microseconds.
-  const bool together = threads > 1 && in * out > 64 * 1024;
-  if (tokens > 6 && in % 2 == 0 && out % SIDE == 0) {
-    const auto packed = side_by_side(x, tokens, in);
-#pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (together)
-    for (int64_t output = 0; output < out; output += SIDE) wide_outputs(layer, packed.data(), tokens, output);
+void thin_linear_bfloat16(const ThinLayer &layer, int64_t tokens, int threads) {
+  if (tokens > 6 && layer.in % 2 == 0 && layer.out % SIDE == 0) {
+    const auto packed = side_by_side(layer.x, tokens, layer.in);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t output = 0; output < layer.out; output += SIDE) wide_outputs(layer, packed.data(), tokens, output);
     return;
   }
-#pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) if (together)
-  for (int64_t output = 0; output < out; output += OUTPUTS) outputs(layer, tokens, output);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, tokens, output);
 }
 
 #pragma GCC pop_options

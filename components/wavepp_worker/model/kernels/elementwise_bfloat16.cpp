@@ -1,15 +1,10 @@
-// What lies between the matrix products of a layer: norms, activations, and rotary embeddings with the write of the KV.
-//
-// Each chain of operations is one pass: bfloat16 in and out, float32 between, rounded where transformers' modules round.
-// Needs AVX512-BF16.
+// The passes of elementwise.h where the CPU has AVX512-BF16.
 
-#include <cstdint>
+#include "elementwise.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +17,6 @@
 namespace {
 
 constexpr int64_t LANES = 16;
-constexpr int64_t TOGETHER = 32 * 1024;  // numbers from which a team of threads, which costs microseconds, pays
 
 inline __mmask16 some_of(int64_t count) {
   return count >= LANES ? __mmask16(0xffff) : static_cast<__mmask16>((1u << count) - 1);
@@ -89,52 +83,9 @@ void rotate(const uint16_t *from, const uint16_t *cos, const uint16_t *sin, int6
   }
 }
 
-// Calls `rows(first, last)` for all rows, in as many threads as pay.
-template <typename Rows>
-void for_rows(int64_t count, int64_t width, int64_t threads, const Rows &rows) {
-  const int64_t parts = count * width > TOGETHER ? std::min(threads, count) : 1;
-  if (parts <= 1) return rows(int64_t{0}, count);
-#pragma omp parallel for schedule(static) num_threads(static_cast<int>(parts))
-  for (int64_t part = 0; part < parts; ++part) rows(count * part / parts, count * (part + 1) / parts);
-}
-
 }  // namespace
 
-// y [rows, width]: rows of x over their root mean square, times weight [width]; all without gaps.
-extern "C" void wavepp_rms_norm(const uint16_t *x, const uint16_t *weight, int64_t rows, int64_t width, double eps,
-                                uint16_t *y, int64_t threads) {
-  for_rows(rows, width, threads, [=](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row)
-      norm_row(x + row * width, weight, width, static_cast<float>(eps), y + row * width);
-  });
-}
-
-// y [rows, width] = silu(gate) * up; all without gaps.
-extern "C" void wavepp_silu_times(const uint16_t *gate, const uint16_t *up, int64_t rows, int64_t width, uint16_t *y,
-                                  int64_t threads) {
-  for_rows(rows, width, threads, [=](int64_t first, int64_t last) {
-    silu_numbers(gate + first * width, up + first * width, (last - first) * width, y + first * width);
-  });
-}
-
-// Rotates query [tokens, heads, dim] where it lies; writes key [tokens, groups, dim], rotated, and value
-// [tokens, groups, value_dim] to the rows `slots` [tokens] of the pools; cos and sin [tokens, dim]; all without gaps.
-extern "C" void wavepp_rotate_store(uint16_t *query, const uint16_t *key, const uint16_t *value, const uint16_t *cos,
-                                    const uint16_t *sin, const int64_t *slots, int64_t tokens, int64_t heads,
-                                    int64_t groups, int64_t dim, int64_t value_dim, uint16_t *keys, uint16_t *values,
-                                    int64_t threads) {
-  for_rows(tokens, (heads + groups) * dim, threads, [=](int64_t first, int64_t last) {
-    for (int64_t token = first; token < last; ++token) {
-      const uint16_t *c = cos + token * dim, *s = sin + token * dim;
-      for (int64_t head = token * heads; head < (token + 1) * heads; ++head)
-        rotate(query + head * dim, c, s, dim, query + head * dim);
-      for (int64_t group = 0; group < groups; ++group)
-        rotate(key + (token * groups + group) * dim, c, s, dim, keys + (slots[token] * groups + group) * dim);
-      const int64_t row = groups * value_dim;
-      std::memcpy(values + slots[token] * row, value + token * row, row * sizeof(uint16_t));
-    }
-  });
-}
+Passes<uint16_t> passes_bfloat16() { return {norm_row, silu_numbers, rotate}; }
 
 #pragma GCC pop_options
 

@@ -1,0 +1,24 @@
+#include "instructions.h"
+
+#if defined(__x86_64__)
+
+bool has_bfloat16() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+#else
+
+bool has_bfloat16() { return false; }
+bool has_avx2() { return false; }
+
+#endif
+
+// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16.
+extern "C" int wavepp_kernels_run_here() { return has_bfloat16() ? 2 : has_avx2() ? 1 : 0; }
