@@ -24,7 +24,7 @@ from bench.common.policies import require_known
 from bench.common.small_model import random_llama
 from bench.common.tables import plain_table, print_table
 from bench.vllm.cells import traffic_of
-from bench.vllm.sides import ORDERS, Figures, Order, Setting, run_ours, run_theirs
+from bench.vllm.sides import DTYPES, ORDERS, Dtype, Figures, Order, Setting, run_ours, run_theirs
 
 CELLS = (
     "cold:2048:8:64",
@@ -62,6 +62,7 @@ def main(
     ] = None,
     block: Annotated[int, typer.Option(help="Tokens per block; a multiple of 32 for vLLM.")] = 32,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each stage.")] = 400_000,
+    dtype: Annotated[str, typer.Option(help=f"Of both sides: {' or '.join(DTYPES)}.")] = DTYPES[0],
     order: Annotated[list[str] | None, typer.Option(help=f"Of ours: {' or '.join(ORDERS)}.")] = None,
     turns: Annotated[int, typer.Option(help="How often each side runs.")] = 1,
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
@@ -76,6 +77,7 @@ def main(
         raise typer.BadParameter(str(error), param_hint="--cell") from error
     sides = _settings(ours or OURS, "--ours"), _settings(theirs or THEIRS, "--theirs")
     require_known(order or (), ORDERS)
+    require_known((dtype,), DTYPES)
     orders = [cast(Order, each) for each in order or ("prefix",)]
     found: dict[str, dict[str, list[Figures]]] = {each: {} for each in cells}
     with tempfile.TemporaryDirectory() as directory:
@@ -84,7 +86,8 @@ def main(
         cores = len(os.sched_getaffinity(0))
 
         def setting(stages: int, tokens: int, order: Order = "prefix") -> Setting:
-            return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens, order)
+            numbers = cast(Dtype, dtype)
+            return Setting(path, vocabulary, seed, stages, tokens, block, kv_tokens, numbers, order)
 
         load = os.getloadavg()[0]
 
@@ -105,7 +108,7 @@ def main(
             raise SystemExit(f"error: {error}") from error
     _print(
         found,
-        f"{path.name if model else 'tiny Llama'}, bfloat16, {cores} cores, load {load:.1f}, seed {seed}",
+        f"{path.name if model else 'tiny Llama'}, {dtype}, {cores} cores, load {load:.1f}, seed {seed}",
     )
 
 

@@ -1,6 +1,7 @@
 """vLLM's side, run by the Python that has vLLM: prints a JSON object for each cell. Imports nothing of this project.
 
-One argument, a JSON object: ``model``, ``cells``, ``seed``, ``pp``, ``wave_tokens``, ``block``, ``kv_tokens``.
+One argument, a JSON object: ``model``, ``cells``, ``seed``, ``pp``, ``wave_tokens``, ``block``, ``kv_tokens`` and
+``dtype``.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def main() -> None:
     traffics = {cell: traffic_of(cell, asked["seed"], config["vocab_size"]) for cell in asked["cells"]}
     layers = -(-config["num_hidden_layers"] // stages)
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    token_bytes = 2 * config["num_key_value_heads"] * head * 2 * layers
+    number_bytes = {"bfloat16": 2, "float32": 4}[asked["dtype"]]
+    token_bytes = 2 * config["num_key_value_heads"] * head * number_bytes * layers
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=asked["model"],
             skip_tokenizer_init=True,
-            dtype="bfloat16",
+            dtype=asked["dtype"],
             pipeline_parallel_size=stages,
             distributed_executor_backend="mp",
             max_model_len=max(traffic.longest for traffic in traffics.values()) + 8,

@@ -22,6 +22,8 @@ from bench.vllm.others import Others
 
 Order = Literal["fcfs", "prefix"]
 ORDERS: tuple[Order, ...] = get_args(Order)
+Dtype = Literal["bfloat16", "float32"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 PEER = Path(__file__).with_name("peer.py")
 PEER_SECONDS = 3600.0
 """What vLLM may take for all cells, its compilation included."""
@@ -36,6 +38,7 @@ class Setting:
     Attributes:
         wave_tokens: ``max_num_batched_tokens``.
         kv_tokens: tokens of KV that each stage has room for.
+        dtype: ``bfloat16`` or ``float32``, of weights and KV.
         order: ours: who comes first under pressure.
     """
 
@@ -46,6 +49,7 @@ class Setting:
     wave_tokens: int
     block: int
     kv_tokens: int
+    dtype: Dtype = "bfloat16"
     order: Order = "prefix"
 
 
@@ -80,7 +84,7 @@ def run_ours(setting: Setting, cells: Sequence[str], cores: int) -> Iterator[tup
     config = EngineConfig(
         model=setting.model,
         pp=setting.stages,
-        dtype="bfloat16",
+        dtype=setting.dtype,
         threads=max(1, cores // setting.stages),
         max_num_batched_tokens=setting.wave_tokens,
         block_size=setting.block,
@@ -119,6 +123,7 @@ def run_theirs(python: Path, setting: Setting, cells: Sequence[str]) -> Iterator
         "wave_tokens": setting.wave_tokens,
         "block": setting.block,
         "kv_tokens": setting.kv_tokens,
+        "dtype": setting.dtype,
     }
     words = [str(python), str(PEER), json.dumps(asked)]
     environment = os.environ | {"LD_PRELOAD": ":".join(map(str, preloaded(python)))}
