@@ -29,6 +29,7 @@ def inspect(
     partition: Annotated[str | None, typer.Option(help="Layers per rank, e.g. 10,8,6,6.")] = None,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     kv_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
+    device: Annotated[str, typer.Option(help="Of the workers, cpu or cuda: auto depends on it.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a model is made of, what a token costs, how it would be split, and what is not supported.
@@ -48,7 +49,7 @@ def inspect(
             f"--partition is {partition!r}; give integers separated by commas, e.g. 10,8,6,6"
         ) from error
     try:
-        found = inspect_model(model, pp, sizes, dtype, kv_dtype)
+        found = inspect_model(model, pp, sizes, dtype, kv_dtype, device)
     except ConfigError as error:
         sentence = keys_as_flags(str(error), ("pp", "partition", "dtype", "kv_dtype"))
         typer.secho(f"error: {sentence}", fg="red", err=True)

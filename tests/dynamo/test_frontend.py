@@ -50,6 +50,16 @@ def test_the_certificate_is_the_public_ports(tmp_path: Path, monkeypatch: pytest
     assert FrontendArgs.parse([]).certificate == (certificate, key)
 
 
+def test_a_frontend_that_could_not_take_answers_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DYN_TCP_RESPONSE_STREAM_HOST", "eth99")
+    monkeypatch.setattr(sys, "argv", ["frontend"])
+    with pytest.raises(SystemExit, match="2"):
+        frontend.main()
+    assert capsys.readouterr().err.startswith("error: DYN_TCP_RESPONSE_STREAM_HOST: 'eth99' is ")
+
+
 def test_predictions_without_kv_events_are_refused_before_anything_starts() -> None:
     """The graphs ask for predictions, so whoever switches events off has to be told what else to change."""
     without_events = ["--router-mode", "kv", "--no-router-kv-events"]

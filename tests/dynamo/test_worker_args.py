@@ -53,6 +53,18 @@ def test_a_file_that_cannot_be_written_does_not_end_the_start(tiny_llama: Path) 
     assert args.engine.kv_tokens == 8192
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("DYN_TCP_RESPONSE_STREAM_HOST", "eth99"), ("DYN_SYSTEM_PORT", "40001")]
+)
+def test_where_a_worker_could_not_listen_it_does_not_start(
+    name: str, value: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="2"):
+        DecodeArgs.parse_or_exit(["--model", str(tiny_llama), "--kv-tokens", "8192"])
+    assert capsys.readouterr().err.startswith(f"error: {name}: {value!r} is ")
+
+
 def test_a_worker_takes_a_fraction_of_memory_unless_it_is_told_tokens(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model import dtype_choice
 from wavepp_worker.model.inspection import inspect_model
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.timed_model import write_timed_model
@@ -76,6 +77,16 @@ def test_dtype_is_the_checkpoints_or_as_asked(bare: Callable) -> None:
     assert inspect_model(bare("llama", dtype="float16")).dtype == "float32"
     with pytest.raises(ConfigError, match="dtype: int8 is not supported"):
         inspect_model(bare("llama"), dtype="int8")
+
+
+def test_auto_is_what_a_worker_computes_in(bare: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bare("llama", dtype="bfloat16")
+    monkeypatch.setattr(dtype_choice, "_cpu_has_bfloat16", lambda: False)
+    wide, narrow = inspect_model(model), inspect_model(model, device="cuda")
+    assert (wide.dtype, narrow.dtype) == ("float32", "bfloat16")
+    assert wide.stages[0].cache_bytes == 2 * (narrow.stages[0].cache_bytes or 0)
+    monkeypatch.setattr(dtype_choice, "_cpu_has_bfloat16", lambda: True)
+    assert inspect_model(model) == narrow
 
 
 def test_a_rotary_embedding_that_no_chunk_can_use_is_said_not_raised(bare: Callable) -> None:

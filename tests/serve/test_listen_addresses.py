@@ -1,4 +1,4 @@
-"""Addresses in Dynamo's variables are checked before anything starts."""
+"""Addresses and the port in Dynamo's variables are checked before anything starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import listen_addresses
 from wavepp_worker.serve.cli import app
 from wavepp_worker.serve.environment import LOOPBACK
-from wavepp_worker.serve.listen_addresses import check_listen_addresses
+from wavepp_worker.serve.listen_addresses import SYSTEM_PORT_VARIABLE, check_listen_addresses
 
 from tests.support.graph_process import REPOSITORY
 
@@ -58,6 +58,18 @@ def test_answers_are_taken_at_an_interface_and_with_a_later_dynamo_at_an_address
     check_listen_addresses({ANSWERS: "127.0.0.1"}, "Worker", {})
     assert refused({ANSWERS: "203.0.113.7"}).startswith(f"{ANSWERS}: 203.0.113.7 is not an address of this")
     assert "neither an address nor a network interface" in refused({ANSWERS: "eth99"})
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0", "9100", "32767"])
+def test_a_port_of_sixteen_bits_with_a_sign_is_taken(text: str) -> None:
+    check_listen_addresses({SYSTEM_PORT_VARIABLE: text})
+
+
+@pytest.mark.parametrize("text", ["40001", "32768", "http"])
+def test_another_is_refused_before_dynamo_ends_with_a_traceback(text: str) -> None:
+    sentence = rf"^DYN_SYSTEM_PORT: '{text}' is no port that Dynamo takes here; give one from 1 to 32767, 0 for "
+    with pytest.raises(ConfigError, match=sentence):
+        check_listen_addresses({SYSTEM_PORT_VARIABLE: text})
 
 
 @pytest.mark.parametrize("name", LOOPBACK)

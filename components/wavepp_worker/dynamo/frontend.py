@@ -27,6 +27,7 @@ from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
 from wavepp_worker.errors import ConfigError, PlaneUnreached
 from wavepp_worker.liveness.stop_times import answer_seconds
 from wavepp_worker.model.model_shape import has_chat_template
+from wavepp_worker.serve.listen_addresses import check_listen_addresses
 
 if TYPE_CHECKING:
     from wavepp_worker.model.grammar_judge import GrammarJudge
@@ -222,7 +223,9 @@ def main() -> None:
     from wavepp_worker.dynamo.frontend_stop import FrontendLoop
 
     try:
-        uvloop.run(_serve(FrontendArgs.parse()), loop_factory=FrontendLoop)
+        args = FrontendArgs.parse()
+        check_listen_addresses(os.environ)
+        uvloop.run(_serve(args), loop_factory=FrontendLoop)
     except (ConfigError, PlaneUnreached) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, ConfigError) else 1) from error

@@ -11,7 +11,7 @@ import msgspec
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.architecture import Outline, known_config, model_caches, outline, shortcomings
 from wavepp_worker.model.checkpoint import read_json
-from wavepp_worker.model.dtype_choice import DTYPE_BYTES
+from wavepp_worker.model.dtype_choice import DTYPE_BYTES, dtype_name
 from wavepp_worker.model.layer_cache import LayerCache, in_fp8, window_bytes
 from wavepp_worker.model.partition import partition_layers
 from wavepp_worker.model.quantisation import scheme_of
@@ -123,13 +123,15 @@ def inspect_model(
     partition: tuple[int, ...] | None = None,
     dtype: str = "auto",
     kv_dtype: str = "auto",
+    device: str = "cpu",
 ) -> Inspection:
     """Look at ``config.json`` of a Hugging Face directory; weights and tokenizer need not be there.
 
     Args:
         pp, partition: how it shall be split, as for an engine.
-        dtype: ``auto`` for the one that the configuration names.
+        dtype: ``auto`` for the one that a worker takes where the configuration names the checkpoint's.
         kv_dtype: ``auto`` for ``dtype``, or ``fp8``.
+        device: that it would be computed on, which ``auto`` depends on.
 
     Raises:
         ConfigError: transformers does not know the model, it is not made of layers, or the split does not fit it.
@@ -142,7 +144,7 @@ def inspect_model(
         )
     config = known_config(model_dir)
     parts = outline(config)
-    name = _dtype(config, dtype)
+    name = _dtype(config, dtype, device)
     caches = _caches(config)
     if kv_dtype == "fp8":
         known = in_fp8([cache for cache in caches if cache is not None])
@@ -175,11 +177,10 @@ def inspect_model(
     )
 
 
-def _dtype(config: Any, asked: str) -> str:
-    name = str(config.dtype).removeprefix("torch.") if asked == "auto" else asked
-    if asked != "auto" and asked not in DTYPE_BYTES:
-        raise ConfigError(f"dtype: {asked} is not supported; use auto, float32 or bfloat16")
-    return name if name in DTYPE_BYTES else "bfloat16" if config.dtype is None else "float32"
+def _dtype(config: Any, asked: str, device: str) -> str:
+    stored = "bfloat16" if config.dtype is None else str(config.dtype).removeprefix("torch.")
+    name = dtype_name(asked, stored, device)
+    return name if name in DTYPE_BYTES else "float32"
 
 
 def _unknown_scheme(model_dir: Path) -> Iterator[str]:

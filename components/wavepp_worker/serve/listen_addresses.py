@@ -1,4 +1,4 @@
-"""The addresses that Dynamo's variables have a process listen at: whether this machine has them."""
+"""Where Dynamo's variables have a process listen: whether it could."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ import re
 import socket
 from collections.abc import Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.host_check import check_host
 from wavepp_worker.serve.config_sources import LAUNCHER
 from wavepp_worker.serve.environment import ANSWERS_VARIABLE, REQUESTS_VARIABLE, SYSTEM_HOST_VARIABLE
+from wavepp_worker.serve.ports import LAST_OF_DYNAMO
+from wavepp_worker.serve.worker_ports import VARIABLE as SYSTEM_PORT_VARIABLE
 
 _BRACKETED = re.compile(r"\[(?P<address>[^\]]*)\]")
+_NO_SYSTEM_PORT = re.compile(r"-\d+|")
+"""Dynamo takes a negative number for none."""
 _FIRST_WITH_ADDRESSES = (1, 5)
 """Before this version, Dynamo takes answers at an interface that is named, and at no address."""
 
 
-def check_listen_addresses(env: Mapping[str, str], service: str, own: Mapping[str, str]) -> None:
-    """Refuse a process that could not listen: Dynamo would try until the start's time is over.
+def check_listen_addresses(
+    env: Mapping[str, str], service: str = "", own: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse a process that could not listen: Dynamo would try for ever, or end with a traceback.
 
     Args:
         env: the process's environment.
-        service: whose process it is.
+        service: of a graph, whose process it is.
         own: the variables that the service's settings give its processes.
 
     Raises:
@@ -39,6 +46,7 @@ def check_listen_addresses(env: Mapping[str, str], service: str, own: Mapping[st
         _check_answers(answers, written(ANSWERS_VARIABLE))
     if system := env.get(SYSTEM_HOST_VARIABLE):
         check_host(system, written(SYSTEM_HOST_VARIABLE))
+    _check_system_port(env.get(SYSTEM_PORT_VARIABLE, ""))
 
 
 def _check_requests(text: str, key: str) -> None:
@@ -70,6 +78,16 @@ def _check_answers(text: str, key: str) -> None:
             f"{key}: {text!r} is neither an address nor a network interface of this machine, which has {there}"
         ) from error
     check_host(text, key)
+
+
+def _check_system_port(text: str) -> None:
+    # Of a service's processes the launcher chooses it, or has refused it.
+    if _NO_SYSTEM_PORT.fullmatch(text) or (text.isdecimal() and int(text) <= LAST_OF_DYNAMO):
+        return
+    raise ConfigError(
+        f"{SYSTEM_PORT_VARIABLE}: {text!r} is no port that Dynamo takes here; give one from 1 to {LAST_OF_DYNAMO}, "
+        "0 for any that is free, or leave it out to have none"
+    )
 
 
 def _takes_addresses() -> bool:
