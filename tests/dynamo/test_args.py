@@ -254,6 +254,9 @@ def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.Capture
     )
     assert "else the socket transport. (default: auto)" in shown
     assert "is silent. (above 0; default: 60.0)" in shown
+    host = "(default: 127.0.0.1 with discovery by files, else where requests are taken)"
+    assert host in shown
+    assert host in " ".join(help_of(DecodeArgs, capsys).split())
     assert "--wave-cost SECONDS,SECONDS,SECONDS Seconds" in shown
     shown = " ".join(help_of(AggArgs, capsys).split())
     assert (

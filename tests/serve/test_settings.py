@@ -69,6 +69,19 @@ def test_what_nothing_understands_is_named(config: dict[str, Any], key: str) -> 
     assert str(caught.value).startswith(key)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Processor", "Frontend tokenises now"),
+        ("Router", "Frontend routes now"),
+        ("VllmWorker", "the worker that generated is DecodeWorker now"),
+    ],
+)
+def test_services_of_the_former_launcher_are_told_who_does_that_now(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}\.x: graph g has no service {name}: {said};"):
+        settle(GRAPH, {name: {"x": 1}}, {})
+
+
 def test_flags() -> None:
     values = {"kv_tokens": 3, "on": True, "off": False, "no": None, "parts": [1, 2], "map": {"a": 1}}
     assert to_flags(values) == ["--kv-tokens=3", "--on", "--no-off", "--parts=1,2", '--map={"a": 1}']

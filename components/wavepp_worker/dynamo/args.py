@@ -47,6 +47,8 @@ _POOLS = ("kv_tokens", "kv_memory_fraction")
 """Two ways to say how large a KV pool is."""
 _WORKERS_OWN = {"handoff": "auto"}
 """Defaults that a worker has and an engine has not."""
+_HOST = {"host": "127.0.0.1 with discovery by files, else where requests are taken"}
+"""What ``WorkerArgs.host`` makes of the default, in words."""
 
 
 _OF_PREFILL = "is a setting of workers that prefill; a decode worker runs the whole model on one device"
@@ -107,7 +109,7 @@ class PrefillArgs(_EngineArgs):
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.prefill", "A WavePP prefill worker.")
-        add_fields(parser, EngineConfig, "Prefill", defaults=_WORKERS_OWN)
+        add_fields(parser, EngineConfig, "Prefill", defaults={**_WORKERS_OWN, **_HOST})
         add_fields(parser, IntakeConfig, "Jobs from a queue")
         add_runtime(parser)
         given = _given(parser, argv, cls)
@@ -137,7 +139,7 @@ class DecodeArgs(WorkerArgs):
     @classmethod
     def parse(cls, argv: Sequence[str] | None = None) -> Self:
         parser = _parser("python -m wavepp_worker.dynamo.decode", "A WavePP decode worker.")
-        add_fields(parser, DecodeConfig, "Decode")
+        add_fields(parser, DecodeConfig, "Decode", defaults=_HOST)
         add_runtime(parser)
         given = _given(parser, argv, cls)
         own = take(given, DecodeConfig)

@@ -86,6 +86,9 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
             return f"{key} is not supported; leave it out"
     if body.get("previous_response_id") is not None:
         return "previous_response_id is not supported; send the whole conversation as input"
+    options = body.get("nvext")
+    if isinstance(options, Mapping) and options.get("max_thinking_tokens") is not None:
+        return "nvext.max_thinking_tokens is not supported; leave it out, and bound the answer by max_tokens"
     return None
 
 

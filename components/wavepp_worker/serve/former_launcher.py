@@ -38,6 +38,14 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Commands beside ``serve``: what there is instead."""
+SERVICES: Mapping[str, str] = MappingProxyType(
+    {
+        "Processor": "Frontend tokenises now; leave the section out",
+        "Router": "Frontend routes now; give it the router's keys, such as router_mode",
+        "VllmWorker": "the worker that generated is DecodeWorker now; give it these keys",
+    }
+)
+"""Services of its graphs: what there is instead."""
 
 
 def sdk_sentence(place: str) -> str:

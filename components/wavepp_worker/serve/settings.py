@@ -9,6 +9,7 @@ from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import LAUNCHER, TAKEN, deep_merge, underscored
+from wavepp_worker.serve.former_launcher import SERVICES
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.setting_errors import WHOLE_NUMBER
 from wavepp_worker.setting_names import VARIABLES, did_you_mean
@@ -57,9 +58,9 @@ def settle(graph: Graph, config: Mapping[str, Any], planes: Mapping[str, Any]) -
     for name in config:
         if name not in (*names, COMMON):
             where = ".".join([name, *list(config[name])[:1]])
+            meant = f": {SERVICES[name]}" if name in SERVICES else did_you_mean(name, (*names, COMMON))
             raise ConfigError(
-                f"{where}: graph {graph.name} has no service {name}{did_you_mean(name, (*names, COMMON))}; it has "
-                f"{', '.join(names)}"
+                f"{where}: graph {graph.name} has no service {name}{meant}; it has {', '.join(names)}"
             )
     common = dict(config.get(COMMON, {}))
     for key in common:
