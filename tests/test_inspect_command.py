@@ -18,6 +18,8 @@ def test_a_model_is_shown_as_a_table_and_as_json(tiny_mla: Path) -> None:
     assert shown.exit_code == 0
     for part in ("deepseek_v3", "latent", "experts", "2-5 (4)", "192 B", "384 B"):
         assert part in shown.output
+    assert "parameters" in shown.output
+    assert "…" not in shown.output, "80 columns are too few"
     said = CliRunner().invoke(app, ["inspect", str(tiny_mla), "--pp", "2", "--partition", "2,4", "--json"])
     assert [stage["cache_bytes"] for stage in json.loads(said.output)["stages"]] == [192, 384]
 

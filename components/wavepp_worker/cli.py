@@ -1,4 +1,4 @@
-"""The ``wavepp`` command: the prefill engine without a server."""
+"""The ``wavepp`` command: the prefill engine without a server, and what is asked of graphs that run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wavepp_worker.setting_names import flag_of, keys_as_flags
 from wavepp_worker.submit_command import submit
 from wavepp_worker.versions import print_versions
 
-app = typer.Typer(help="WavePP offline tools.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(status)
 app.command()(inspect)
 app.command()(submit)
@@ -39,7 +39,7 @@ def wavepp(
         typer.Option("--version", help="Print versions.", callback=print_versions, is_eager=True),
     ] = False,
 ) -> None:
-    """WavePP offline tools."""
+    """Prefill without a server, look into a model, send jobs to a queue, and ask graphs that run."""
 
 
 def engine_config(**values: Any) -> EngineConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,8 +61,9 @@ def inspect(
         console = Console()
         for line in headlines(found):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-        console.print(kinds_table(found))
-        console.print(stages_table(found))
+        for table in (kinds_table(found), stages_table(found)):
+            console.print()
+            console.print(table)
         for sentence in found.unsupported:
             console.print(f"Not supported: {sentence}", highlight=False, markup=False, soft_wrap=True)
     if found.unsupported:
@@ -84,11 +86,11 @@ def headlines(found: Inspection) -> list[str]:
 
 def kinds_table(found: Inspection) -> Table:
     """A row for each kind of layer."""
-    from rich.table import Table
-
-    table = Table("layers", "attention", "feed-forward", "window", title="Layers: sizes of one each")
-    for heading in ("parameters", "a token meets", "cache/token", "state/prompt"):
-        table.add_column(heading, justify="right")
+    table = _table(
+        "Layers: sizes of one each",
+        ("layers", "attention", "feed\nforward", "window"),
+        ("parameters", "a token\nmeets", "cache\na token", "state\na prompt"),
+    )
     for kind in found.kinds:
         table.add_row(
             spans(kind.layers),
@@ -105,11 +107,11 @@ def kinds_table(found: Inspection) -> Table:
 
 def stages_table(found: Inspection) -> Table:
     """A row for each rank."""
-    from rich.table import Table
-
-    table = Table("rank", "layers", title=f"Split over {len(found.stages)}")
-    for heading in ("weights", "cache/token", "cache of 32,768 tokens", "on host or disk", "state/prompt"):
-        table.add_column(heading, justify="right")
+    table = _table(
+        f"Split over {len(found.stages)}",
+        ("rank", "layers"),
+        ("weights", "cache\na token", "cache of\n32,768\ntokens", "on host\nor disk", "state\na prompt"),
+    )
     for stage in found.stages:
         pool = stage.pool_bytes(DEFAULT_POOL_TOKENS, **_DEFAULTS)
         table.add_row(
@@ -121,6 +123,19 @@ def stages_table(found: Inspection) -> Table:
             size(stage.tier_bytes(DEFAULT_POOL_TOKENS, _DEFAULTS["block_size"])),
             size(stage.state_bytes),
         )
+    return table
+
+
+def _table(title: str, words: Sequence[str], amounts: Sequence[str]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    # 80 columns hold it; where there are fewer, words are broken, and nothing is cut off.
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in amounts:
+        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 

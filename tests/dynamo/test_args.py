@@ -208,6 +208,12 @@ def test_a_flag_of_another_role_is_told_whose_it_is() -> None:
             "--decode-kv-tokens 64",
             "--decode-kv-tokens: is a setting of workers that both prefill and decode",
         ),
+        (
+            AggArgs,
+            "--migration-limit 3",
+            "--migration-limit: is a setting of frontends; give it to python -m ",
+        ),
+        (PrefillArgs, "--router_mode kv", "--router_mode: is a setting of frontends; "),
     ):
         with pytest.raises(ConfigError) as caught:
             kind.parse(["--model", "/m", *flags.split()])

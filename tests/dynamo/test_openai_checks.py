@@ -46,7 +46,11 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
         (COMPLETIONS, {"prompt": [[1]] * 129}, "129 prompts"),
         (COMPLETIONS, {"prompt": ["a"] * 129}, "129 prompts"),
         (COMPLETIONS, {"prompt": "x", "nvext": {"dp_rank": 0}}, "nvext.dp_rank"),
-        (COMPLETIONS, {"prompt": "x", "nvext": {"max_thinking_tokens": 0}}, "nvext.max_thinking_tokens is not"),
+        (
+            COMPLETIONS,
+            {"prompt": "x", "nvext": {"max_thinking_tokens": 0}},
+            "nvext.max_thinking_tokens is not",
+        ),
         (COMPLETIONS, {"prompt": "x", "repetition_penalty": 1e-40}, "repetition_penalty"),
         (COMPLETIONS, {"prompt": "x", "min_tokens": 5, "max_tokens": 4}, "min_tokens=5"),
         (COMPLETIONS, {"prompt": "x", "stop": list("abcde")}, "5 stop strings"),

@@ -57,7 +57,11 @@ def test_a_file_that_cannot_be_written_does_not_end_the_start(tiny_llama: Path) 
     ("name", "value"), [("DYN_TCP_RESPONSE_STREAM_HOST", "eth99"), ("DYN_SYSTEM_PORT", "40001")]
 )
 def test_where_a_worker_could_not_listen_it_does_not_start(
-    name: str, value: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    value: str,
+    tiny_llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="2"):

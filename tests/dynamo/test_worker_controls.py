@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from dynamo._core import Context
 from wavepp_worker.errors import HandoffError
+from wavepp_worker.serve.control import CONTROLS
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -28,6 +29,7 @@ def test_controls(kind: str, text_model: Path) -> None:
         where_prefilled = set() if kind == "decode" else WHERE_PREFILLED
         everywhere = {"audit", "timings", "describe", "pause", "resume"}
         assert worker.supported_controls() == everywhere | where_prefilled
+        assert set(CONTROLS) == everywhere | WHERE_PREFILLED | {"remote_prefill"}
         assert (await worker.engine_control("audit", {}))["status"] == "ok"
         described = await worker.engine_control("describe", {})
         assert described["status"] == "ok"

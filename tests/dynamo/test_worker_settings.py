@@ -6,7 +6,8 @@ from wavepp_worker.errors import ConfigError
 
 
 def test_a_role_may_have_dynamos_name_for_it() -> None:
-    assert WorkerSettings(disaggregation_mode="pd") == WorkerSettings(disaggregation_mode="agg")
+    for mode in ("pd", "prefill_and_decode"):
+        assert WorkerSettings(disaggregation_mode=mode) == WorkerSettings(disaggregation_mode="agg")
     assert WorkerSettings().disaggregation_mode is None
     for mode, said in (
         ("encode", "should be agg, prefill or decode; this worker takes text only"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer.testing
+from wavepp_worker.compute_threads import SPINS
 from wavepp_worker.serve.cli import app
 
 from tests.support.graph_process import REPOSITORY, SERVE
@@ -30,6 +31,15 @@ def test_dry_run_shows_the_merged_configuration_and_starts_nothing(tmp_path: Pat
     assert "--partition=10,8,6,6" in result.output
     assert "--pp=4" in result.output
     assert "DYN_TCP_RPC_HOST=127.0.0.1" in result.output
+
+
+def test_dry_run_shows_how_threads_wait_unless_the_user_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["serve", "graphs:disagg_wavepp", "--dry-run"]
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    assert f"\nGOMP_SPINCOUNT={SPINS}\n" in typer.testing.CliRunner().invoke(app, words).output
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "GOMP_SPINCOUNT" not in typer.testing.CliRunner().invoke(app, words).output
 
 
 def test_a_worker_has_the_time_to_stop_that_the_user_or_else_dynamo_gives_it(

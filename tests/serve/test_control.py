@@ -80,13 +80,21 @@ def test_every_worker_of_a_service_or_one_replica_is_asked(run_dir: Path) -> Non
 def test_who_could_not_says_why_and_the_command_fails(run_dir: Path) -> None:
     code, answers, _ = control(run_dir, "clear", "--worker", "PrefillWorker:0")
     assert (code, answers[0]["message"]) == (1, "no")
-    code, answers, _ = control(run_dir, "nothing")
+    code, answers, _ = control(run_dir, "remote_prefill")
     assert code == 1
     assert [answer["message"] for answer in answers] == [
         "DecodeWorker:0 does not answer; see wavepp status",
-        "PrefillWorker:0 has no control nothing",
-        "PrefillWorker:1 has no control nothing",
+        "PrefillWorker:0 has no control remote_prefill",
+        "PrefillWorker:1 has no control remote_prefill",
     ]
+
+
+def test_a_name_that_no_control_has_is_told_with_those_that_there_are(run_dir: Path) -> None:
+    _, answers, _ = control(run_dir, "resum", "--worker", "PrefillWorker:0")
+    assert answers[0]["message"] == (
+        "PrefillWorker:0 has no control resum (did you mean resume?); workers have audit, clear_kv_blocks, describe, "
+        "dump_state, pause, remote_prefill, resume, start_profile, stop_profile, timings, why"
+    )
 
 
 def test_of_many_replicas_each_is_named_with_what_it_answers_also_beside_one_that_hangs(

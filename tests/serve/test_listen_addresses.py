@@ -67,7 +67,9 @@ def test_a_port_of_sixteen_bits_with_a_sign_is_taken(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["40001", "32768", "http"])
 def test_another_is_refused_before_dynamo_ends_with_a_traceback(text: str) -> None:
-    sentence = rf"^DYN_SYSTEM_PORT: '{text}' is no port that Dynamo takes here; give one from 1 to 32767, 0 for "
+    sentence = (
+        rf"^DYN_SYSTEM_PORT: '{text}' is no port that Dynamo takes here; give one from 1 to 32767, 0 for "
+    )
     with pytest.raises(ConfigError, match=sentence):
         check_listen_addresses({SYSTEM_PORT_VARIABLE: text})
 

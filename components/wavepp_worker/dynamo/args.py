@@ -56,6 +56,7 @@ _OF_AGG = (
     "is a setting of workers that both prefill and decode, such as the decode workers of dynamo serve "
     "graphs:disagg_wavepp_queue, which send long prompts to a queue (docs/queue.md)"
 )
+_OF_FRONTENDS = "is a setting of frontends; give it to python -m wavepp_worker.dynamo.frontend"
 _TEMPLATE = "custom_jinja_template"
 
 
@@ -289,12 +290,21 @@ def _given(parser: Parser, argv: Sequence[str] | None, kind: type[WorkerArgs]) -
     """What a command line says, by name; variables that no worker knows are refused."""
     known = {name for each in (PrefillArgs, DecodeArgs, AggArgs) for name in each.settings()}
     prefills = set(PrefillArgs.settings())
-    parser.others = {
+    parser.others = dict.fromkeys(_frontends_flags(), _OF_FRONTENDS) | {
         flag_of(name): _OF_PREFILL if name in prefills else _OF_AGG for name in known - set(kind.settings())
     }
     given = vars(parser.parse_args(argv))
     check_variables(known | FOREIGN.keys())
     return given
+
+
+@cache
+def _frontends_flags() -> tuple[str, ...]:
+    from dynamo.frontend.frontend_args import FrontendArgGroup
+
+    parser = Parser(add_help=False)
+    FrontendArgGroup().add_arguments(parser)
+    return tuple(parser.flags())
 
 
 def _written(*taken: Taken) -> dict[str, str]:

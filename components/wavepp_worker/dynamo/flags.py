@@ -72,6 +72,10 @@ class Parser(argparse.ArgumentParser):
             raise ConfigError("; ".join(self._unknown(word.partition("=")[0]) for word in flags) + SEE_HELP)
         return given
 
+    def flags(self) -> list[str]:
+        """All that it knows, as they are written."""
+        return list(self._option_string_actions)
+
     def _as_registered(self, word: str) -> str:
         """A word with its flag as it is registered here: vLLM knows short ones, and takes ``_`` for ``-``."""
         flag, equals, value = word.partition("=")

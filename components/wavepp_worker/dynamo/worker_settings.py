@@ -16,7 +16,7 @@ class WorkerSettings(Settings):
 
     disaggregation_mode: Role | None = None
     """Role of ``python -m wavepp_worker``: ``prefill``, ``decode``, or ``agg`` for both in one worker (also called
-    ``pd``); default: ``agg``. The modules of one role take that role alone."""
+    ``pd`` or ``prefill_and_decode``); default: ``agg``. The modules of one role take that role alone."""
     served_model_name: str | None = None
     """Name clients ask for; default: the model directory's, or the id on Hugging Face."""
     component: str | None = None
@@ -44,4 +44,4 @@ class WorkerSettings(Settings):
             raise ValueError(
                 "should be agg, prefill or decode; this worker takes text only, so there is no encode role"
             )
-        return "agg" if mode == "pd" else mode
+        return "agg" if mode in ("pd", "prefill_and_decode") else mode

@@ -14,9 +14,24 @@ import typer
 
 from wavepp_worker.serve import health
 from wavepp_worker.serve.runs import found_runs
+from wavepp_worker.setting_names import did_you_mean
 
 ANSWER_SECONDS = 60.0
 """How long a worker may take to answer, beyond the time that the control is told to wait (``timeout_s``)."""
+CONTROLS = (
+    "audit",
+    "clear_kv_blocks",
+    "describe",
+    "dump_state",
+    "pause",
+    "remote_prefill",
+    "resume",
+    "start_profile",
+    "stop_profile",
+    "timings",
+    "why",
+)
+"""Those of our workers; not each has all of them."""
 
 
 def chosen_workers(state: dict[str, Any], label: str | None) -> list[tuple[str, str]]:
@@ -53,7 +68,10 @@ def _checked(answer: Any, name: str, label: str) -> dict[str, Any]:
         return {"status": "error", "message": f"{label} does not answer; see wavepp status"}
     if "status" not in answer:
         # What Dynamo says where a worker has no such control.
-        return {"status": "error", "message": f"{label} has no control {name}"}
+        known = (
+            "" if name in CONTROLS else f"{did_you_mean(name, CONTROLS)}; workers have {', '.join(CONTROLS)}"
+        )
+        return {"status": "error", "message": f"{label} has no control {name}{known}"}
     return answer
 
 

@@ -17,7 +17,7 @@ from wavepp_worker.serve.parsers import parser_of
 from wavepp_worker.setting_names import SEE_HELP, VARIABLES
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
-_NOT_TAKEN = re.compile(r"--([a-z][a-z0-9-]*): (?:unknown|is a setting of workers)")
+_NOT_TAKEN = re.compile(r"--([a-z][a-z0-9-]*): (?:unknown|is a setting of (?:workers|frontends))")
 """How a parser says that it has no such flag."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.liveness.stop_times import stop_variables
 from wavepp_worker.nats_variables import PASSWORD_VARIABLE
 from wavepp_worker.serve.broker import Broker
@@ -33,10 +33,11 @@ from wavepp_worker.serve.supervisor import Supervisor
 def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
     """The plan for people: the merged configuration, and each process as a command line of a shell."""
     config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
+    inherited = base_environment()
     shared = {
         key: value
-        for key, value in {**LOOPBACK, **CANARY, **QUIET}.items()
-        if os.environ.get(key, value) == value
+        for key, value in with_short_spins({**LOOPBACK, **CANARY, **QUIET}).items()
+        if inherited.get(key) == value
     }
     shared |= stop_variables(limits.stop_seconds)
     if plan.own_store:
