@@ -23,6 +23,7 @@ from wavepp_worker.dynamo.frontend import FrontendArgs
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
+from wavepp_worker.serve.control import CONTROLS
 from wavepp_worker.serve.former_launcher import OPTIONS
 from wavepp_worker.setting_names import VARIABLES, variable_of
 
@@ -73,22 +74,7 @@ FORMER_VARIABLES = frozenset({"DYN_DEPLOYMENT_CONFIG"})
 """What Dynamo's former launcher took, and ours tells how to write."""
 PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/live", "/metrics"}
-    | {
-        f"/engine/control/{name}"
-        for name in (
-            "audit",
-            "clear_kv_blocks",
-            "describe",
-            "dump_state",
-            "pause",
-            "remote_prefill",
-            "resume",
-            "start_profile",
-            "stop_profile",
-            "timings",
-            "why",
-        )
-    }
+    | {f"/engine/control/{name}" for name in CONTROLS}
 )
 JOINED_NAMES = frozenset(
     {"DYN_CANARY_WAIT_TIME", "DYN_HEALTH_CHECK_ENABLED", "DYN_HEALTH_CHECK_REQUEST_TIMEOUT"}

@@ -220,6 +220,11 @@ def test_a_flag_of_another_role_is_told_whose_it_is() -> None:
         assert str(caught.value).startswith(said)
 
 
+def test_a_bad_variable_of_a_frontend_is_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYN_ROUTER_TEMPERATURE", "warm")
+    PrefillArgs.parse(["--model", "/m"])
+
+
 HELPS = {"prefill": PrefillArgs, "decode": DecodeArgs, "agg": AggArgs}
 
 
@@ -249,6 +254,14 @@ def test_the_help_has_our_flags_first_and_says_of_each_what_it_takes(
         "--request-timeout SECONDS Seconds after which a request that has not finished fails. (above 0; "
         in said
     )
+
+
+def test_the_help_begins_with_the_program_that_was_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/wavepp_worker/__main__.py", "--help"])
+    shown = help_of(AggArgs, capsys)
+    assert shown.startswith("usage: python -m wavepp_worker --model DIR [FLAG ...]\n")
 
 
 def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,7 @@ import subprocess
 import sys
 
 import pytest
-import typer.testing
-from wavepp_worker.compute_threads import SPINS
 from wavepp_worker.liveness.stop_times import stop_variables
-from wavepp_worker.serve.cli import app
 from wavepp_worker.serve.environment import CANARY, LOOPBACK, QUIET, base_environment
 
 from tests.support.graph_process import REPOSITORY
@@ -49,16 +46,3 @@ def test_all_that_the_launcher_sets_is_documented_and_gives_way_to_what_the_user
         assert base_environment()[name].endswith("7")
     for name in stop_variables(25):
         assert f"`{name}`" in page
-
-
-@pytest.mark.usefixtures("in_the_repository")
-def test_a_dry_run_shows_what_every_process_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown() -> set[str]:
-        result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:agg_wavepp", "--dry-run"])
-        assert result.exit_code == 0, result.output
-        return set(result.output.splitlines())
-
-    spins = f"GOMP_SPINCOUNT={SPINS}"
-    assert {"DYN_TCP_RESPONSE_STREAM_HOST=lo", spins} < shown()
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert spins not in shown()

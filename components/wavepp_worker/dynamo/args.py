@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -57,6 +59,8 @@ _OF_AGG = (
     "graphs:disagg_wavepp_queue, which send long prompts to a queue (docs/queue.md)"
 )
 _OF_FRONTENDS = "is a setting of frontends; give it to python -m wavepp_worker.dynamo.frontend"
+_ANY_ROLE = ("wavepp_worker", "__main__.py")
+"""Where a command line's program is if it is ``python -m wavepp_worker``, which runs the module of a role."""
 _TEMPLATE = "custom_jinja_template"
 
 
@@ -298,12 +302,13 @@ def _given(parser: Parser, argv: Sequence[str] | None, kind: type[WorkerArgs]) -
     return given
 
 
-@cache
 def _frontends_flags() -> tuple[str, ...]:
     from dynamo.frontend.frontend_args import FrontendArgGroup
 
     parser = Parser(add_help=False)
-    FrontendArgGroup().add_arguments(parser)
+    # It reads numbers from the frontend's variables, and a bad one there is none of a worker's.
+    with contextlib.suppress(ValueError):
+        FrontendArgGroup().add_arguments(parser)
     return tuple(parser.flags())
 
 
@@ -326,6 +331,8 @@ def _check_template(model: Path, runtime: RuntimeArgs) -> None:
 
 
 def _parser(program: str, description: str) -> Parser:
+    if Path(sys.argv[0]).parts[-2:] == _ANY_ROLE:
+        program = "python -m wavepp_worker"
     parser = Parser(
         prog=program,
         description=f"{description} A flag may be given as a variable instead, --kv-tokens as DYN_WAVEPP_KV_TOKENS; "
