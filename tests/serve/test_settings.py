@@ -74,7 +74,7 @@ def test_what_nothing_understands_is_named(config: dict[str, Any], key: str) -> 
     [
         ("Processor", "Frontend tokenises now"),
         ("Router", "Frontend routes now"),
-        ("VllmWorker", "the worker that generated is DecodeWorker now"),
+        ("VllmWorker", "DecodeWorker generates now, or Worker where one does both"),
     ],
 )
 def test_services_of_the_former_launcher_are_told_who_does_that_now(name: str, said: str) -> None:

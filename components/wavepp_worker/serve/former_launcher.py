@@ -42,7 +42,7 @@ SERVICES: Mapping[str, str] = MappingProxyType(
     {
         "Processor": "Frontend tokenises now; leave the section out",
         "Router": "Frontend routes now; give it the router's keys, such as router_mode",
-        "VllmWorker": "the worker that generated is DecodeWorker now; give it these keys",
+        "VllmWorker": "DecodeWorker generates now, or Worker where one does both; give it these keys",
     }
 )
 """Services of its graphs: what there is instead."""
