@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.openai_checks import refusal
+from wavepp_worker.dynamo.openai_checks import refusal, refused_tenant
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
@@ -88,3 +88,11 @@ def test_everything_else_is_left_to_the_frontend(path: str, body: Any) -> None:
 
 def test_token_ids_pass_if_the_vocabulary_is_unknown() -> None:
     assert refusal(COMPLETIONS, {"prompt": [10**9]}, None) is None
+
+
+def test_a_tenant_in_a_header_is_a_salt_like_others() -> None:
+    assert refused_tenant({"x-tenant-id": "s" * 1025}) == (
+        "the header x-tenant-id has 1025 bytes, this deployment takes at most 1024; give a hash of it"
+    )
+    assert refused_tenant({"x-tenant-id": "s" * 1024}) is None
+    assert refused_tenant({}) is None

@@ -92,6 +92,23 @@ def test_a_prompt_that_cannot_be_sampled_fails_alone_and_no_worker_with_it(agg: 
     agg.audit()
 
 
+def test_a_tenant_named_by_a_header_shares_with_nobody_else_and_is_as_short_as_a_salt(
+    agg: ServedGraph,
+) -> None:
+    """It counts before the body's salt."""
+    body = {"model": agg.running.model, "prompt": list(range(1, 81)), "max_tokens": 1, "cache_salt": "body"}
+
+    def reused(tenant: str) -> int:
+        answer = agg.http.post("/v1/completions", json=body, headers={"x-tenant-id": tenant})
+        assert answer.status_code == 200, answer.text
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert [reused(tenant) > 0 for tenant in ("one", "one", "other", "one")] == [False, True, False, True]
+    long = agg.http.post("/v1/completions", json=body, headers={"x-tenant-id": "t" * 2000})
+    assert long.status_code == 400
+    assert "x-tenant-id has 2000 bytes" in long.json()["message"]
+
+
 def test_s38_an_id_chosen_twice_hurts_nobody(agg: ServedGraph) -> None:
     chosen = {"x-dynamo-request-id": str(uuid.uuid4())}
     body = {"model": agg.running.model, "prompt": [1, 2, 3], "max_tokens": 300, "ignore_eos": True}

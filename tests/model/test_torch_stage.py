@@ -55,7 +55,7 @@ def test_decode_in_one_batch_equals_plain_forward(
 def test_decode_is_one_attention_call_a_layer(
     tiny_llama: Path, stages: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = Pipeline(stages(tiny_llama, (6,)), 4, blocks=12)
+    pipe = Pipeline(stages(tiny_llama, (6,), by_torch=True), 4, blocks=12)
     tokens = prompt(9)
     for request in range(3):
         pipe.admit(request, 9)

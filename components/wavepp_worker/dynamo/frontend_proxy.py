@@ -28,7 +28,7 @@ from wavepp_worker.dynamo.fan_out import FanOut
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
 from wavepp_worker.dynamo.live_requests import LiveRequests
-from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
+from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal, refused_tenant
 from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
 from wavepp_worker.dynamo.upstream import Unanswered, Upstream
 from wavepp_worker.dynamo.worker_choice import refused_header
@@ -239,7 +239,11 @@ class FrontendProxy:
         decoded = _decoded(body)
         if self._served and isinstance(decoded, Mapping) and decoded.get("model") not in self._served:
             return None
-        sentence = refused_header(request.headers) or refusal(request.path, decoded, self._vocab_size)
+        sentence = (
+            refused_header(request.headers)
+            or refused_tenant(request.headers)
+            or refusal(request.path, decoded, self._vocab_size)
+        )
         if sentence is not None:
             raise InvalidRequest(sentence)
         return decoded

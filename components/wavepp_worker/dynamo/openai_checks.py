@@ -24,6 +24,8 @@ from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import are_ids, check_salt, first_outside, outside_vocabulary
 
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+TENANT_HEADER = "x-tenant-id"
+"""To Dynamo's frontend it is the request's salt, whatever the body says."""
 MOST_PROMPTS = 128
 """Prompts of one request; the frontend runs all of them at once."""
 
@@ -129,11 +131,20 @@ def _messages(body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def refused_tenant(headers: Mapping[str, str]) -> str | None:
+    """Why a request with these headers is refused; None if it is not. Names are in whatever case."""
+    return _refused_salt(headers.get(TENANT_HEADER), f"the header {TENANT_HEADER}")
+
+
 def _salt(body: Mapping[str, Any]) -> str | None:
     options = body.get("nvext")
-    for group in (body, options if isinstance(options, Mapping) else {}):
-        try:
-            check_salt(str(group.get("cache_salt") or ""))
-        except InvalidRequest as error:
-            return str(error)
+    groups = (body, options if isinstance(options, Mapping) else {})
+    return next((said for group in groups if (said := _refused_salt(group.get("cache_salt")))), None)
+
+
+def _refused_salt(salt: Any, name: str = "cache_salt") -> str | None:
+    try:
+        check_salt(str(salt or ""), name)
+    except InvalidRequest as error:
+        return str(error)
     return None
