@@ -123,7 +123,8 @@ def test_a_file_as_it_was(tmp_path: Path) -> None:
     [
         (
             "Processor: {router: kv}",
-            "Processor.router ({file}, line 1): graph disagg_wavepp has no service Processor; it has ",
+            "Processor.router ({file}, line 1): graph disagg_wavepp has no service Processor: Frontend tokenises now; "
+            "leave the section out, and give its router as Frontend.router_mode; it has Frontend, ",
         ),
         ("VllmWorker: {}", "VllmWorker: graph disagg_wavepp has no service VllmWorker"),
         (

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 """Commands beside ``serve``: what there is instead."""
 SERVICES: Mapping[str, str] = MappingProxyType(
     {
-        "Processor": "Frontend tokenises now; leave the section out",
+        "Processor": "Frontend tokenises now; leave the section out, and give its router as Frontend.router_mode",
         "Router": "Frontend routes now; give it the router's keys, such as router_mode",
         "VllmWorker": "DecodeWorker generates now, or Worker where one does both; give it these keys",
     }
