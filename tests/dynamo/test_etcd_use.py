@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from wavepp_worker.dynamo import etcd_use
-from wavepp_worker.dynamo.etcd_use import wait_for_etcd
+from wavepp_worker.dynamo.etcd_use import runtime_ended_line, wait_for_etcd
 from wavepp_worker.errors import PlaneUnreached
 
 
@@ -44,3 +44,11 @@ def test_the_wait_has_an_end_and_other_discoveries_have_none(
     capsys.readouterr()
     asyncio.run(wait_for_etcd(planes("file")))
     assert capsys.readouterr().err == ""
+
+
+def test_etcd_is_not_blamed_for_the_end_of_a_process_that_does_not_use_it() -> None:
+    assert "could not renew this process's lease in etcd" in runtime_ended_line(planes())
+    other = runtime_ended_line(planes("file"))
+    assert "etcd" not in other.lower()
+    assert other.startswith("FATAL: Dynamo ended its runtime")
+    assert "discovery (file)" in other

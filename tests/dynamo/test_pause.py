@@ -14,6 +14,7 @@ from wavepp_worker.dynamo import pause as pause_module
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import FakeEndpoint, collect, prompt, reasons, run, started
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("fake_engines")
 
@@ -113,6 +114,22 @@ def test_a_paused_worker_is_not_taken_for_one_that_discovery_forgot(
         endpoint.entered = False
         while not lost:
             await asyncio.sleep(0.002)
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_pauses_take_no_more_of_dynamo_than_one_client(text_model: Path) -> None:
+    """Of a client Dynamo keeps a thread, descriptors and an inotify instance, of which a user has but 128."""
+
+    async def check() -> None:
+        worker, endpoint = await present("prefill", text_model)
+        for _ in range(3):
+            await worker.engine_control("pause", {})
+            await worker.engine_control("resume", {})
+            looks = endpoint.looks
+            await until(lambda looks=looks: endpoint.looks > looks)
+        assert endpoint.clients == 1
         await worker.cleanup()
 
     run(check())

@@ -67,9 +67,6 @@ def test_a_lost_worker_is_told_of_once(entered: int, sentence: str, monkeypatch:
     class Endpoint:
         asked = 0
 
-        async def client(self) -> Endpoint:
-            return self
-
         def connection_id(self) -> int:
             return 7
 
@@ -77,7 +74,8 @@ def test_a_lost_worker_is_told_of_once(entered: int, sentence: str, monkeypatch:
             self.asked += 1
             return [3, 7] if self.asked <= entered else [3]
 
-    asyncio.run(asyncio.wait_for(watch_presence(Endpoint(), said.append), 10))
+    endpoint = Endpoint()
+    asyncio.run(asyncio.wait_for(watch_presence(endpoint, endpoint, said.append), 10))
     (told,) = said
     assert told.startswith(sentence)
 
@@ -88,9 +86,6 @@ class AwayEndpoint:
     def __init__(self) -> None:
         self.entered = True
         self.said: list[str] = []
-
-    async def client(self) -> AwayEndpoint:
-        return self
 
     def connection_id(self) -> int:
         return 7
@@ -132,7 +127,7 @@ def test_a_worker_that_dropped_requests_is_out_of_discovery_for_a_moment() -> No
     endpoint, dropped, told = AwayEndpoint(), Dropped(), list[str]()
 
     async def scenario() -> None:
-        task = asyncio.create_task(watch_presence(endpoint, told.append, dropped))
+        task = asyncio.create_task(watch_presence(endpoint, endpoint, told.append, dropped))
         dropped.count += 1
         await until(lambda: endpoint.said == ["out", "in"])
         dropped.count += 1
@@ -152,7 +147,7 @@ def test_a_worker_is_out_of_discovery_while_it_can_open_nothing_and_gives_up_wha
     before = len(os.listdir("/proc/self/fd"))
 
     async def scenario() -> None:
-        task = asyncio.create_task(watch_presence(endpoint, told.append, dropped))
+        task = asyncio.create_task(watch_presence(endpoint, endpoint, told.append, dropped))
         await until(lambda: dropped.looks)
         with limits.few_descriptors(os.getpid(), 0):
             await until(lambda: endpoint.said)
@@ -177,7 +172,7 @@ def test_a_worker_that_can_open_nothing_for_long_is_lost() -> None:
 
     async def scenario() -> None:
         # The client of discovery and the loop have theirs before.
-        task = asyncio.create_task(watch_presence(endpoint, told.append, Dropped()))
+        task = asyncio.create_task(watch_presence(endpoint, endpoint, told.append, Dropped()))
         with limits.few_descriptors(os.getpid(), SPARE_DESCRIPTORS):
             await asyncio.wait_for(task, 10)
 

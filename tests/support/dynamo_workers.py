@@ -27,8 +27,10 @@ class FakeEndpoint:
     entered = True
     looks = 0
     unregistered = 0
+    clients = 0
 
     async def client(self) -> FakeEndpoint:
+        self.clients += 1
         return self
 
     def connection_id(self) -> int:

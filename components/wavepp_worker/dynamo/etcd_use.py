@@ -20,11 +20,21 @@ WAIT_SECONDS = 120.0
 AGAIN_SECONDS = 0.5
 
 EXIT_RUNTIME_ENDED = 70
-RUNTIME_ENDED = (
-    "FATAL: Dynamo ended its runtime, which nobody asked for: it does so when it could not renew this process's lease "
-    "in etcd in time (ETCD_LEASE_TTL, 10 s); the process has to be started anew to be found again\n"
-)
-"""What a process says that was not told to stop, and whose runtime has ended all the same."""
+
+
+def runtime_ended_line(planes: Planes) -> str:
+    """What a process says that was not told to stop, and whose runtime has ended all the same."""
+    if planes.discovery_backend == "etcd":
+        cause = (
+            "it does so when it could not renew this process's lease in etcd in time (ETCD_LEASE_TTL, 10 s); the "
+            "process has to be started anew to be found again"
+        )
+    else:
+        cause = (
+            f"discovery ({planes.discovery_backend}) may have failed, as when descriptors or inotify instances run "
+            "out (ulimit -n, fs.inotify.max_user_instances); what Dynamo logged before this line says so"
+        )
+    return f"FATAL: Dynamo ended its runtime, which nobody asked for: {cause}\n"
 
 
 async def wait_for_etcd(planes: Planes) -> None:

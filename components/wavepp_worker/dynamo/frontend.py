@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
-from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED, wait_for_etcd
+from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, runtime_ended_line, wait_for_etcd
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
@@ -199,7 +199,7 @@ async def _serve(args: FrontendArgs) -> None:
         await wait_for_etcd(args.planes)
         await async_main()
         if not loop.order.given:
-            sys.stderr.write(RUNTIME_ENDED)
+            sys.stderr.write(runtime_ended_line(args.planes))
             raise SystemExit(EXIT_RUNTIME_ENDED)
     finally:
         await proxy.close()

@@ -65,7 +65,7 @@ class Presence:
 
 
 async def watch_presence(
-    endpoint: Any, on_lost: Callable[[str], None], dropped: DroppedRequests | None = None
+    endpoint: Any, client: Any, on_lost: Callable[[str], None], dropped: DroppedRequests | None = None
 ) -> None:
     """Call ``on_lost`` with a sentence, once, when discovery does not have this worker for good; run until then.
 
@@ -73,9 +73,9 @@ async def watch_presence(
 
     Args:
         endpoint: Dynamo's endpoint, as this worker serves it.
+        client: of this endpoint, one for all watches: what it takes to follow discovery, Dynamo never gives back.
         dropped: tells when requests were dropped; None if nobody counts them.
     """
-    client = await endpoint.client()
     presence, spare = Presence(), SpareDescriptors()
     try:
         while True:

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.dropped_requests import DroppedRequests
-from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, RUNTIME_ENDED
+from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, runtime_ended_line
 from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.forward_passes import ForwardPasses
 from wavepp_worker.dynamo.live_requests import LiveRequests
@@ -73,6 +73,7 @@ class WaveppWorker(LLMEngine):
         self._registration: Registration | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
+        self._client: Any = None
         self._presence: asyncio.Task[None] | None = None
         self._snapshot_publisher: Any = None
         self._snapshot_thread = SnapshotThread(self._publish_snapshot)
@@ -190,6 +191,7 @@ class WaveppWorker(LLMEngine):
             await publish_adapters(endpoint, self._adapters, self.mode, self._registration, options)
         if self.tracer is not None:
             self.tracer.replica = f"{endpoint.connection_id():x}"
+        self._client = await endpoint.client()
         self._watch_presence()
 
     def told_to_stop(self) -> None:
@@ -215,7 +217,7 @@ class WaveppWorker(LLMEngine):
         if self._stop_order.given:
             return 0
         if not self._dying.is_set():
-            sys.stderr.write(RUNTIME_ENDED)
+            sys.stderr.write(runtime_ended_line(self._runtime.options))
         return EXIT_RUNTIME_ENDED
 
     async def register_prometheus(self, metrics: Any) -> None:
@@ -309,7 +311,9 @@ class WaveppWorker(LLMEngine):
     def _watch_presence(self) -> None:
         if not self._stop_order.given:
             dropped = DroppedRequests(os.environ)
-            self._presence = asyncio.create_task(watch_presence(self._endpoint, self.leave, dropped))
+            self._presence = asyncio.create_task(
+                watch_presence(self._endpoint, self._client, self.leave, dropped)
+            )
 
     def engine_died(self, reason: str) -> None:
         """Leave, as the engine is dead. Requests that arrive meanwhile are refused."""
