@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.processes import descriptors
 from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
@@ -16,7 +17,7 @@ SLACK = 3
 
 
 def held(pid: int) -> dict[str, int]:
-    links = [path.readlink().name for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    links = descriptors(pid)
     return {
         "threads": len(list(Path(f"/proc/{pid}/task").iterdir())),
         "descriptors": len(links),
