@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,6 +103,42 @@ def test_a_grammar_that_takes_too_long_for_a_token_fails_its_answer(
     with pytest.raises(WaveppError, match="too complex: its next token took more than"):
         guide.allowed(0)
     matcher.go.set()
+
+
+_STOPPED = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from wavepp_worker.decode import guide as module
+from wavepp_worker.decode.guide_turns import GuideTurns
+
+module.MASK_SECONDS = 2.0
+
+class Matcher:
+    def allowed(self):
+        print("begun", flush=True)
+        return sys.stdin.readline().encode()
+
+guide = module.Guide(Matcher(), GuideTurns(ThreadPoolExecutor(1)))
+guide.begin()
+while (found := guide.allowed(0.01)) is None:
+    pass
+print(found.decode(), end="", flush=True)
+"""
+
+
+def test_a_mask_is_not_too_complex_because_the_process_was_stopped() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        # Time that passes while it stands still is what this is about.
+        time.sleep(2.5)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate("found\n")[0] == "found\n"
 
 
 def test_who_takes_least_of_the_threads_comes_first_and_waiting_is_not_held_against_it(

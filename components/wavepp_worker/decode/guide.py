@@ -10,6 +10,7 @@ from concurrent.futures import TimeoutError as NotYet
 
 from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.errors import WaveppError
+from wavepp_worker.liveness.awake_clock import AwakeClock
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.grammar_compiler import GrammarCompiler
 from wavepp_worker.model.grammar_judge import GrammarJudge
@@ -20,7 +21,7 @@ THREADS = 2
 STACK_BYTES = 64 << 20
 """Of each: more than a grammar was judged with, of which memory is taken as far as it is used."""
 MASK_SECONDS = 5.0
-"""That it may take to know what may come next, once it is an answer's turn."""
+"""That it may take to know what may come next, once it is an answer's turn, while the process runs."""
 MOST_COMPILED = 16
 """Grammars kept for the next request that has one of them."""
 
@@ -32,13 +33,13 @@ class Guide:
         self._matcher = matcher
         self._turns = turns
         self._taken = 0.0
-        self._begun: float | None = None
+        self._clock: AwakeClock | None = None
         self._next: Future[bytes] | None = None
 
     def begin(self) -> None:
         """Have it found out what may come next, unless that is under way or known."""
         if self._next is None:
-            self._begun = None
+            self._clock = None
             self._next = self._turns.submit(self._taken, self._find)
 
     def allowed(self, seconds: float) -> bytes | None:
@@ -51,8 +52,8 @@ class Guide:
         try:
             return self._next.result(seconds)
         except NotYet:
-            begun = self._begun
-            if begun is None or time.monotonic() - begun <= MASK_SECONDS:
+            clock = self._clock
+            if clock is None or clock.read() <= MASK_SECONDS:
                 return None
         raise WaveppError(
             f"what the answer must match is too complex: its next token took more than {MASK_SECONDS:.0f} s to find"
@@ -68,7 +69,8 @@ class Guide:
         return self._matcher.accept(token)
 
     def _find(self) -> bytes:
-        self._begun, before = time.monotonic(), time.thread_time()
+        # Begins with the search, and is read by whoever asks for what is found.
+        self._clock, before = AwakeClock(), time.thread_time()
         try:
             return self._matcher.allowed()
         finally:
