@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from tests.chaos.processes import command
 from tests.support.guided import Tokens
 from tests.support.otlp_receiver import Receiver, receiving
 from tests.support.rank_pids import ranks_of
@@ -121,6 +122,24 @@ def test_every_api_has_answers_that_match(graph: ServedGraph) -> None:
     jsonschema.validate(json.loads("".join(each["delta"].get("content") or "" for each in pieces)), SCHEMA)
     assert [each["finish_reason"] for each in pieces if each["finish_reason"]] == ["stop"]
     graph.audit()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_good_schema_is_answered_although_a_judge_of_schemas_died_before(
+    graph: ServedGraph, number: signal.Signals
+) -> None:
+    def choose(only: str) -> str:
+        answer = ask(graph, COMPLETIONS, prompt="hello", guided_choice=[f"{only}{number:d}"])
+        return str(answer["choices"][0]["text"])
+
+    assert choose("one") == f"one{number:d}"
+    judges = [
+        pid for pid in graph.running.pids() if "wavepp_worker.model.grammar_judge_process" in command(pid)
+    ]
+    assert judges
+    for pid in judges:
+        os.kill(pid, number)
+    assert choose("two") == f"two{number:d}"
 
 
 def test_a_tool_call_that_is_required_is_one(graph: ServedGraph) -> None:

@@ -103,6 +103,57 @@ def test_that_the_machine_is_busy_is_not_held_against_a_grammar(
     assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS])
+def test_a_process_that_died_between_two_grammars_costs_nobody_anything(
+    judge: GrammarJudge, number: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge.judge(SIMPLE).result(WAIT_SECONDS)
+    process = judge._process
+    assert process is not None
+    os.kill(process.pid, number)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert judge.judge(Grammar("regex", "b")).result(WAIT_SECONDS)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_that_others_kill_the_process_is_not_held_against_a_grammar(
+    judge: GrammarJudge, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_over = judge._hand_over
+
+    def killed(data: bytes) -> Any:
+        process = hand_over(data)
+        os.kill(process.pid, number)
+        return process
+
+    monkeypatch.setattr(judge, "_hand_over", killed)
+    slow = HOSTILE["what may be there or not"]
+    with pytest.raises(RequestFailed, match=f"was ended by signal {number:d}"):
+        judge.judge(slow).result(WAIT_SECONDS)
+    monkeypatch.undo()
+    error = judge.judge(slow).exception(WAIT_SECONDS)
+    assert not isinstance(error, RequestFailed), "it is asked again"
+
+
+def test_a_process_that_dies_whenever_it_is_asked_is_not_started_for_ever(
+    judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = judge._running
+
+    def dead() -> Any:
+        process = running()
+        process.kill()
+        process.wait()
+        return process
+
+    monkeypatch.setattr(judge, "_running", dead)
+    with pytest.raises(RequestFailed, match="is killed again and again; ask again"):
+        judge.judge(SIMPLE).result(WAIT_SECONDS)
+    monkeypatch.undo()
+    assert judge.judge(SIMPLE).result(WAIT_SECONDS)
+
+
 def test_what_is_wrong_is_said_each_time_and_compiled_once(
     judge: GrammarJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import signal
@@ -17,18 +18,23 @@ import msgspec
 
 from wavepp_worker.errors import InvalidRequest, RequestFailed
 from wavepp_worker.model.grammar import Grammar, check_size
-from wavepp_worker.model.grammar_judge_process import READY, Verdict, read_message, write_message
+from wavepp_worker.model.grammar_judge_process import READY, TAKEN, Verdict, read_message, write_message
 
 JUDGE_SECONDS = 3
 """Of a processor that a grammar may take to compile."""
 LONGEST_SECONDS = 12.0
-"""That it may take in all: on a busy machine it waits for a processor."""
+"""That it may take in all, once it has been taken, and until then: on a busy machine it waits for a processor."""
 START_SECONDS = 60.0
 """That the process may take to be there: a large tokenizer takes seconds to read on a busy machine."""
 WAIT_SECONDS = 60.0
 """That a grammar may wait for others to be judged; one at a time is, most of them in a few milliseconds."""
 MOST_VERDICTS = 256
 """That are remembered; each takes up to an eighth of the vocabulary in bytes."""
+TRIES = 2
+"""To hand a grammar over: the process may have died since it was asked last."""
+
+_ENDS_OF_A_GRAMMAR = (-signal.SIGPROF, -signal.SIGSEGV, -signal.SIGABRT)
+"""How a process ends of one: its time is over, its stack or its memory. Others may end it in any other way."""
 
 _TOO_COMPLEX = (
     f"what the answer must match takes more than {JUDGE_SECONDS} s or too much memory to compile; simplify it"
@@ -38,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class GrammarJudge:
-    """Compiles grammars in a process of its own, which is started for the first one and again if it died of one.
+    """Compiles grammars in a process of its own, which is started for the first one and again if it died.
 
     Thread-safe.
     """
@@ -101,25 +107,47 @@ class GrammarJudge:
         return future.result()
 
     def _ask(self, grammar: Grammar) -> Verdict:
-        process = self._running()
         try:
-            assert process.stdin is not None
-            write_message(process.stdin, msgspec.msgpack.encode(grammar))
-            data = _answer(process, LONGEST_SECONDS)
-        except BrokenPipeError:
-            data = None
-        if data is not None:
-            return msgspec.msgpack.decode(data, type=Verdict)
-        self._end()
-        self._check_open()
-        if process.returncode == -signal.SIGKILL:
-            # Its own limits end it otherwise.
+            process = self._hand_over(msgspec.msgpack.encode(grammar))
+            answer = _answer(process, LONGEST_SECONDS)
+        except TimeoutError:
+            self._end()
+            self._check_open()
             raise RequestFailed(
                 f"what the answer must match could not be compiled within {LONGEST_SECONDS:.0f} s, as this machine is "
                 "busy; ask again"
+            ) from None
+        if answer is not None:
+            return msgspec.msgpack.decode(answer, type=Verdict)
+        self._end()
+        self._check_open()
+        if process.returncode < 0 and process.returncode not in _ENDS_OF_A_GRAMMAR:
+            raise RequestFailed(
+                "the process that compiles schemas and grammars was ended by "
+                f"signal {-process.returncode}, as when memory runs out; ask again"
             )
         logger.warning("a grammar of %d characters was too complex to be judged", len(grammar.text))
         return Verdict(_TOO_COMPLEX)
+
+    def _hand_over(self, data: bytes) -> subprocess.Popen[bytes]:
+        """The process that has taken a grammar.
+
+        Raises:
+            RequestFailed: none takes it.
+            TimeoutError: that takes too long.
+        """
+        for _ in range(TRIES):
+            process = self._running()
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                write_message(process.stdin, data)
+                if _answer(process, LONGEST_SECONDS) == TAKEN:
+                    return process
+            self._end()
+        self._check_open()
+        raise RequestFailed(
+            "the process that compiles schemas and grammars is killed again and again; ask again"
+        )
 
     def _running(self) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -129,7 +157,11 @@ class GrammarJudge:
             process = self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
-        if _answer(process, START_SECONDS) != READY:
+        try:
+            ready = _answer(process, START_SECONDS) == READY
+        except TimeoutError:
+            ready = False
+        if not ready:
             self._end()
             raise RequestFailed("the process that compiles schemas and grammars does not start; ask again")
         return process
@@ -153,14 +185,27 @@ class GrammarJudge:
 
 
 def _answer(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
-    """Its next message; None if it dies first, and it does if that takes longer."""
-    late = threading.Timer(seconds, process.kill)
-    late.start()
+    """Its next message; None if it dies first.
+
+    Raises:
+        TimeoutError: that took longer, and it is killed.
+    """
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
     try:
         assert process.stdout is not None
-        return read_message(process.stdout)
+        message = read_message(process.stdout)
     finally:
-        late.cancel()
+        timer.cancel()
+    if message is None and late.is_set():
+        raise TimeoutError
+    return message
 
 
 def _settle(future: Future[bytes], verdict: Verdict) -> None:

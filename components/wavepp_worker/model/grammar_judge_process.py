@@ -1,7 +1,7 @@
 """The process in which grammars that strangers sent are compiled for the first time: ``GrammarJudge`` starts it.
 
 It may die of one: compiling is recursive and can take much memory. Messages are lengths of four bytes, each with that
-many bytes of msgpack: ``Grammar`` in, ``Verdict`` out. The first one out is ``READY``.
+many bytes of msgpack: ``Grammar`` in, ``TAKEN`` and ``Verdict`` out. The first one out is ``READY``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MASK_CPU_SECONDS = 0.25
 
 
 READY = b"ready"
+TAKEN = b"taken"
+"""What comes before a verdict: who dies without it did not die of the grammar."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ def _serve(compiler: GrammarCompiler, seconds: float) -> None:
     held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY_BYTES, held + MEMORY_BYTES))
     while (data := read_message(sys.stdin.buffer)) is not None:
+        write_message(sys.stdout.buffer, TAKEN)
         # Time of a processor: nobody else's work is held against a grammar.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         verdict = judge(compiler, msgspec.msgpack.decode(data, type=Grammar))
