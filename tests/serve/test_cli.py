@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,20 @@ def test_bad_key_ends_the_command_with_one_sentence() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: --PrefillWorker.pp: should be at least 1")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_refuses_a_temporary_directory_that_a_start_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    words = ["serve", "graphs:agg_wavepp"]
+    for more in ([], ["--dry-run"]):
+        result = typer.testing.CliRunner().invoke(app, [*words, *more])
+        assert result.exit_code == 2, result.output
+        assert result.output.startswith("error: TMPDIR: ")
+    result = typer.testing.CliRunner().invoke(app, [*words, "--dry-run", "--run-dir", "/tmp/wavepp-unmade"])
+    assert result.exit_code == 0, result.output
 
 
 def test_misspelt_option_is_not_taken_for_an_override() -> None:

@@ -61,6 +61,27 @@ def test_a_temporary_directory_too_long_for_sockets_is_named(
         RunDir()
 
 
+def test_one_that_a_run_cannot_make_itself_is_refused_before_it_has_to(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    check_run_dir(None)
+    assert not any(short.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(short / ("l" * 40)))
+    with pytest.raises(ConfigError, match=r"^TMPDIR: .* is longer than"):
+        check_run_dir(None)
+
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(
+        ConfigError, match=r"^TMPDIR: No usable temporary directory .*can be written to, or give"
+    ):
+        check_run_dir(None)
+
+
 def test_in_the_longest_directory_of_a_run_a_process_finds_room_for_its_sockets(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

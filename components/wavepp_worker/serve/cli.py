@@ -209,8 +209,7 @@ def serve(
         )
         stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
         limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
-        if run_dir is not None:
-            check_run_dir(run_dir)
+        check_run_dir(run_dir)
         if dry_run:
             typer.echo(describe(plan, limits))
             return

@@ -22,12 +22,18 @@ _PREFIX = "wavepp-serve-"
 _LONGEST_BASE = _LONGEST - len(f"/{_PREFIX}12345678")
 
 
-def check_run_dir(path: Path) -> None:
+def check_run_dir(path: Path | None) -> None:
     """Refuse a directory that no run can have; makes nothing.
+
+    Args:
+        path: None for the one that a run makes itself.
 
     Raises:
         ConfigError: it exists with something in it, is a file, cannot be made, or its path is too long.
     """
+    if path is None:
+        _base()
+        return
     path = path.absolute()
     if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(
@@ -149,7 +155,12 @@ def _base() -> str:
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if base and os.access(base, os.W_OK) and len(os.fsencode(base)) <= _LONGEST_BASE:
         return base
-    base = tempfile.gettempdir()
+    try:
+        base = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"TMPDIR: {error.strerror}; set TMPDIR to a directory that can be written to, or give --run-dir"
+        ) from error
     if len(os.fsencode(base)) > _LONGEST_BASE:
         raise ConfigError(
             f"TMPDIR: {base} is longer than {_LONGEST_BASE} bytes, too long for the sockets of a run; set TMPDIR to "
