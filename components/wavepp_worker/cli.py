@@ -20,6 +20,7 @@ from wavepp_worker.serve.status import status
 from wavepp_worker.serve.top import top
 from wavepp_worker.serve.why import why
 from wavepp_worker.setting_names import flag_of, keys_as_flags
+from wavepp_worker.standard_output import printing
 from wavepp_worker.submit_command import submit
 from wavepp_worker.versions import print_versions
 
@@ -179,7 +180,8 @@ def prefill(
     if run.signal:
         typer.secho(f"interrupted: {run.written()} are written", fg="yellow", err=True)
         raise typer.Exit(128 + run.signal)
-    typer.echo(json.dumps(run.summary()), err=out == STANDARD)
+    with printing():
+        typer.echo(json.dumps(run.summary()), err=out == STANDARD)
     if run.failed:
         _complain(f"{run.failed} of {run.prompts} prompts failed; their result lines say why")
         raise typer.Exit(1)

@@ -12,8 +12,10 @@ import typer
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.setting_names import keys_as_flags
+from wavepp_worker.standard_output import printing
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from wavepp_worker.model.inspection import Inspection
@@ -55,19 +57,23 @@ def inspect(
         sentence = keys_as_flags(str(error), ("pp", "partition", "dtype", "kv_dtype"))
         typer.secho(f"error: {sentence}", fg="red", err=True)
         raise typer.Exit(2) from error
-    if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
-    else:
-        console = Console()
-        for line in headlines(found):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for table in (kinds_table(found), stages_table(found)):
-            console.print()
-            console.print(table)
-        for sentence in found.unsupported:
-            console.print(f"Not supported: {sentence}", highlight=False, markup=False, soft_wrap=True)
+    with printing():
+        if as_json:
+            typer.echo(msgspec.json.encode(found).decode())
+        else:
+            _show(Console(), found)
     if found.unsupported:
         raise typer.Exit(1)
+
+
+def _show(console: Console, found: Inspection) -> None:
+    for line in headlines(found):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for table in (kinds_table(found), stages_table(found)):
+        console.print()
+        console.print(table)
+    for sentence in found.unsupported:
+        console.print(f"Not supported: {sentence}", highlight=False, markup=False, soft_wrap=True)
 
 
 def headlines(found: Inspection) -> list[str]:

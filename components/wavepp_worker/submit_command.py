@@ -14,6 +14,7 @@ import typer
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.nats_variables import SERVER_VARIABLE
 from wavepp_worker.setting_names import flag_of
+from wavepp_worker.standard_output import printing
 
 SEE = "wavepp status says what runs here"
 
@@ -82,7 +83,8 @@ def submit(
         sentence = f"interrupted: {run.written()} are written; jobs that were sent go on, send them again for the rest"
         typer.secho(sentence, fg="yellow", err=True)
         raise typer.Exit(128 + run.signal)
-    typer.echo(json.dumps(run.summary()), err=out == STANDARD)
+    with printing():
+        typer.echo(json.dumps(run.summary()), err=out == STANDARD)
     if run.failed:
         _leave(f"{run.failed} of {run.prompts} jobs failed; their result lines say why", 1)
 

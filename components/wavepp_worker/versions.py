@@ -6,6 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
+from wavepp_worker.standard_output import printing
+
 BESIDE = ("ai-dynamo", "torch", "transformers", "nixl")
 """Packages on whose versions it depends what this one does."""
 
@@ -23,7 +25,8 @@ def print_versions(wanted: bool) -> None:
         Exit: ``wanted``.
     """
     if wanted:
-        typer.echo(versions())
+        with printing():
+            typer.echo(versions())
         raise typer.Exit()
 
 

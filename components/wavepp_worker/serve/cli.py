@@ -28,6 +28,7 @@ from wavepp_worker.serve.run_dir import check_run_dir
 from wavepp_worker.serve.setting_variables import variable_settings
 from wavepp_worker.serve.written_keys import WrittenKeys
 from wavepp_worker.setting_names import nearest
+from wavepp_worker.standard_output import printing
 from wavepp_worker.versions import print_versions
 
 
@@ -188,7 +189,8 @@ def serve(
     """
     try:
         if graph is None:
-            typer.echo(list_graphs())
+            with printing():
+                typer.echo(list_graphs())
             return
         if (objection := variable_objection()) is not None:
             raise ConfigError(objection)
@@ -211,7 +213,8 @@ def serve(
         limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
         check_run_dir(run_dir)
         if dry_run:
-            typer.echo(describe(plan, limits))
+            with printing():
+                typer.echo(describe(plan, limits))
             return
         launch(plan, run_dir=run_dir, limits=limits, verbose=verbose)
     except ConfigError as error:

@@ -15,6 +15,7 @@ import typer
 from wavepp_worker.serve import health
 from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.setting_names import did_you_mean
+from wavepp_worker.standard_output import printing
 
 ANSWER_SECONDS = 60.0
 """How long a worker may take to answer, beyond the time that the control is told to wait (``timeout_s``)."""
@@ -106,7 +107,8 @@ def control(
         raise typer.BadParameter(f"no worker is called {worker}; wavepp status lists them")
     failed = False
     for label, answer in ask_all(workers, name, parsed):
-        typer.echo(json.dumps({"worker": label, **answer}))
+        with printing():
+            typer.echo(json.dumps({"worker": label, **answer}))
         failed |= answer["status"] != "ok"
     if failed:
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
 from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.serve.worker_load import load_lines
+from wavepp_worker.standard_output import printing
 
 
 async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
@@ -51,7 +52,8 @@ def status(
     """Print what every running graph of `dynamo serve` consists of, what it does, and where to look at it."""
     runs = found_runs(run_dir)
     for (each, state), loads in zip(runs, asyncio.run(_loads([state for _, state in runs])), strict=True):
-        typer.echo("\n".join(describe_run(each, state, loads)))
+        with printing():
+            typer.echo("\n".join(describe_run(each, state, loads)))
 
 
 async def _loads(states: list[dict[str, Any]]) -> list[dict[str, list[str]]]:

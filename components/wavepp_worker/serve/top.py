@@ -22,6 +22,7 @@ from wavepp_worker.serve.top_view import (
     prefill_table,
     read_frame,
 )
+from wavepp_worker.standard_output import printing
 
 REFRESH_SECONDS = 0.5
 WIDTH = 160
@@ -92,7 +93,8 @@ async def _frames(watch: Watch, console: Console, once: bool) -> bool:
         await asyncio.sleep(SHARE_SECONDS)
         shown = await watch.look()
         if shown is not None:
-            console.print(shown)
+            with printing():
+                console.print(shown)
         return shown is not None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while (shown := await watch.look()) is not None:

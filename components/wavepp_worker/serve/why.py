@@ -12,6 +12,7 @@ import typer
 
 from wavepp_worker.serve.health import control
 from wavepp_worker.serve.runs import found_runs
+from wavepp_worker.standard_output import printing
 
 MOST = 20
 """Most requests that are listed."""
@@ -101,10 +102,11 @@ def why(
     told = chosen(found, request_id)
     for sentence in silent:
         typer.secho(sentence, fg="yellow", err=True)
-    if as_json:
-        typer.echo(json.dumps(told))
-    else:
-        typer.echo("\n".join(map(line, told)), nl=bool(told))
+    with printing():
+        if as_json:
+            typer.echo(json.dumps(told))
+        else:
+            typer.echo("\n".join(map(line, told)), nl=bool(told))
     if not told:
         _nothing(request_id, len(workers), len(silent))
 
