@@ -74,3 +74,14 @@ def test_another_role_is_told_what_runs_it() -> None:
         ConfigError, match=r"^--disaggregation-mode: prefill is not what this module runs, which is agg; "
     ):
         parsed("--disaggregation-mode", "prefill")
+
+
+@pytest.mark.parametrize(
+    "longest", ["n" * 158, "n" + "-" * 52, "\u6f22" * 17], ids=["letters", "dashes", "CJK"]
+)
+def test_a_namespace_of_which_discovery_could_not_make_file_names_is_refused(longest: str) -> None:
+    assert parsed("--namespace", longest, "--discovery-backend", "file").namespace == longest
+    longer = longest + longest[-1] * 2
+    with pytest.raises(ConfigError, match=r"^--namespace: .* too long for the file names of discovery"):
+        parsed("--namespace", longer, "--discovery-backend", "file")
+    assert parsed("--namespace", longer, "--discovery-backend", "etcd").namespace == longer

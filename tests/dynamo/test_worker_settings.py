@@ -22,3 +22,10 @@ def test_a_worker_serves_under_one_name(names: str) -> None:
     assert WorkerSettings(served_model_name="org/a-b.c").served_model_name == "org/a-b.c"
     with pytest.raises(ConfigError, match=r"^served_model_name: should be one name"):
         WorkerSettings(served_model_name=names)
+
+
+def test_a_model_name_that_could_not_be_a_files_is_refused() -> None:
+    assert WorkerSettings(served_model_name="m" * 255).served_model_name == "m" * 255
+    assert WorkerSettings(served_model_name="\u6f22" * 40)
+    with pytest.raises(ConfigError, match="served_model_name: should be at most 255 characters long"):
+        WorkerSettings(served_model_name="m" * 300)

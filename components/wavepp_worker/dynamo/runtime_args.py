@@ -14,6 +14,9 @@ from wavepp_worker.errors import ConfigError
 JOBS_ALONE = "-jobs"
 """What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
 
+LONGEST_FILE_NAME = 255
+"""Bytes that a file system takes."""
+
 
 @dataclass(frozen=True)
 class RuntimeArgs:
@@ -88,10 +91,15 @@ def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeA
                 f"--endpoint: {endpoint!r} should be NAME or dyn://namespace.component.endpoint"
             )
         namespace, component, endpoint = parts[0], component or parts[1], parts[2]
+    namespace = get_worker_namespace(namespace)
+    component = component or ("prefill" if role == "prefill" else "backend")
+    endpoint = endpoint or "generate"
+    if options.discovery_backend == "file":
+        _check_entry(namespace, component, endpoint)
     return RuntimeArgs(
-        namespace=get_worker_namespace(namespace),
-        component=component or ("prefill" if role == "prefill" else "backend"),
-        endpoint=endpoint or "generate",
+        namespace=namespace,
+        component=component,
+        endpoint=endpoint,
         served_model_name=own.served_model_name or model_name,
         bootstrap_port=own.bootstrap_port,
         perf_metrics=own.perf_metrics,
@@ -102,3 +110,19 @@ def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeA
 def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ConfigError(f"--engine-request-limit: should be at least 1, not {limit}")
+
+
+def _check_entry(namespace: str, component: str, endpoint: str) -> None:
+    """Refuse names of which discovery could not make a file's; where KV events come from has the longest."""
+    entry = f"namespace/{namespace}/component/{component}/endpoint/{endpoint}/topic/kv-events/{0:016x}"
+    beyond = _bytes_in_file_name(entry) - LONGEST_FILE_NAME
+    if beyond > 0:
+        raise ConfigError(
+            f"--namespace: {namespace!r}, with component {component!r} and endpoint {endpoint!r}, is {beyond} bytes "
+            "too long for the file names of discovery, where a byte that is no letter or digit takes three; "
+            "shorten it, or set --discovery-backend=etcd"
+        )
+
+
+def _bytes_in_file_name(key: str) -> int:
+    return sum(1 if char.isascii() and char.isalnum() else 3 * len(char.encode()) for char in key)

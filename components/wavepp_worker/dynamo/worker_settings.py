@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from wavepp_worker.former_names import Settings
 
 Role = Literal["agg", "prefill", "decode"]
+LONGEST_MODEL_NAME = 255
+"""Characters, of each of which Dynamo makes a byte of a file's name."""
 
 
 class WorkerSettings(Settings):
@@ -34,6 +36,11 @@ class WorkerSettings(Settings):
         if name is not None and (not name.strip() or any(char.isspace() or char == "," for char in name)):
             raise ValueError(
                 f"should be one name without blanks and commas, not {name!r}; a worker serves under one"
+            )
+        if name is not None and len(name) > LONGEST_MODEL_NAME:
+            raise ValueError(
+                f"should be at most {LONGEST_MODEL_NAME} characters long, as Dynamo names a directory after it; it has "
+                f"{len(name)}"
             )
         return name
 
