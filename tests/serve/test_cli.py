@@ -173,6 +173,14 @@ def test_a_dry_run_refuses_a_temporary_directory_that_a_start_refuses(
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("key", ["namespace", "served_model_name"])
+def test_a_name_that_no_file_can_have_is_refused(key: str) -> None:
+    words = ["serve", "graphs:agg_wavepp", "--dry-run", f"--Common.{key}={'n' * 300}"]
+    result = typer.testing.CliRunner().invoke(app, words)
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(f"error: --Common.{key}: ")
+
+
 def test_misspelt_option_is_not_taken_for_an_override() -> None:
     result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:disagg_wavepp", "--dry-rum"])
     assert result.exit_code == 2
