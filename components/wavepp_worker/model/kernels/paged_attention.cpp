@@ -13,6 +13,15 @@
 
 namespace {
 
+constexpr int64_t TOGETHER = 1 << 20;  // products from which a team of threads, which costs microseconds, pays
+
+template <typename T>
+int64_t products(const AttentionLayer<T> &layer, const int64_t *starts, const int64_t *lengths, int64_t chunks) {
+  int64_t pairs = 0;
+  for (int64_t c = 0; c < chunks; ++c) pairs += lengths[c] * (starts[c] + lengths[c]);
+  return pairs * layer.heads * (layer.dim + layer.value_dim);
+}
+
 template <typename T>
 std::vector<AttentionTask> tasks_of(const AttentionLayer<T> &layer, const int64_t *starts, const int64_t *lengths,
                                     const int64_t *table_at, int64_t chunks, int threads) {
@@ -59,7 +68,7 @@ extern "C" void wavepp_paged_attention(const void *query, int64_t query_token, i
         static_cast<const T *>(query), query_token, query_head, static_cast<const T *>(keys),
         static_cast<const T *>(values), tables, block, heads, groups, dim, value_dim,
         static_cast<float>(scale) * log2e, window, static_cast<T *>(out)};
-    const auto team = static_cast<int>(threads);
+    const int team = products(layer, starts, lengths, chunks) < TOGETHER ? 1 : static_cast<int>(threads);
     attend_all<T>(layer, tasks_of(layer, starts, lengths, table_at, chunks, team), team, attend_one);
   };
   if (!narrow)
