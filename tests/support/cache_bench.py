@@ -268,7 +268,10 @@ class CacheBench:
     def fits_at(self, name: str, end: int) -> bool:
         """Whether a leased request fits holding exactly what it needs after ``end`` blocks, all present."""
         for window in range(len(self.specs)):
-            nodes = [self.tree(window).nodes[self.prompts[name].keys[at]] for at in self._needed(window, end)]
+            # What it holds it keeps, also where the tree has lost it.
+            nodes_of = {node.key: node for node in self.reservation(name).shares[window].pinned}
+            nodes_of |= self.tree(window).nodes
+            nodes = [nodes_of[self.prompts[name].keys[at]] for at in self._needed(window, end)]
             on_device = {node.slot for node in nodes if node.tier == Tier.DEVICE}
             room = self.specs[window].blocks - len(self._held(window, but=name) | on_device)
             room -= self._not_room(window, name, nodes)

@@ -58,6 +58,14 @@ class Readers:
                 self._windows[at].ask(writer, end)
         return True
 
+    def more_lent(self, request_id: str, writer: str, end: int) -> list[int]:
+        """Blocks of each window that ``writer`` lends beyond what it does, once a request waits for it to ``end``."""
+        others = (
+            self._reservations[name].end for name in self._reservations[writer].readers if name != request_id
+        )
+        ends = [*others, end]
+        return [window.more_lent(writer, ends) for window in self._windows]
+
     def follow(self, request_id: str, reservation: Reservation, writer: str | None) -> None:
         """Let a request wait for ``writer``'s blocks up to its endpoint, or for nobody's."""
         before = self._reservations.get(reservation.writer) if reservation.writer is not None else None

@@ -130,8 +130,13 @@ class Reservations:
             self._go_down(request_id, reservation, end, shares, writer)
             return reached
         demands = self._demands(shares, end, reservation.prompt_tokens)
-        for window, old, new, blocks in zip(self._windows, reservation.shares, shares, demands, strict=True):
-            if not window.has_committed_room(request_id, blocks, None if old is new else old):
+        lent = [0] * len(demands)
+        if writer is not None and shares is not reservation.shares:
+            # What its writer lends it down there, which may be other blocks than before.
+            lent = self._readers.more_lent(request_id, writer, end)
+        needs = zip(self._windows, reservation.shares, shares, demands, lent, strict=True)
+        for window, old, new, blocks, more in needs:
+            if not window.has_committed_room(request_id, blocks + more, None if old is new else old):
                 self._unpin(shares, unless=reservation.shares)
                 return reached
         self._go_down(request_id, reservation, end, shares, writer)

@@ -197,6 +197,51 @@ def test_who_waits_for_what_a_request_will_pass_takes_room_for_it_before() -> No
     bench.cache.audit()
 
 
+def _behind(bench: CacheBench, name: str, blocks: int) -> bool:
+    """Have a request wait for the first blocks of ``writer``; whether it is committed."""
+    tokens = [*prompt(1, 2 * blocks), *[int(name)] * 4]
+    keys = keys_of(tokens)
+    prepared = bench.cache.prepare(name, keys, len(tokens), 2 * blocks, writer="writer")
+    if prepared is not None:
+        bench.prompts[name] = Prompt(tokens, keys)
+    return prepared is not None and prepared.committed
+
+
+@pytest.mark.parametrize("span", [3, 6, 8])
+@pytest.mark.parametrize("ends", [(2, 3), (4, 3), (4, 6), (5, 5)])
+def test_promise_3_two_that_leave_a_prompt_at_different_places_find_the_room_that_is_committed(
+    span: int, ends: tuple[int, int]
+) -> None:
+    """What both need is held by the first of them, and still to be lent to the other."""
+    for blocks in range(8, 30):
+        bench = CacheBench(WindowSpec("sliding", "sliding", blocks, span=span, wave=3))
+        prepared = bench.prepare("writer", prompt(1, 16))
+        if prepared is None or not prepared.committed:
+            continue
+        committed = [_behind(bench, name, end) for name, end in zip("23", ends, strict=True)]
+        bench.materialise("writer")
+        for computed in range(1, 17):
+            bench.compute("writer", computed)
+        assert bench.cache.ready("2")
+        assert bench.cache.ready("3")
+        assert blocks < 29 or committed == [True, True]
+
+
+def test_promise_3_who_goes_down_while_it_waits_takes_room_for_what_it_waits_for_then() -> None:
+    committed = []
+    for blocks in range(14, 24):
+        bench = CacheBench(WindowSpec("sliding", "sliding", blocks, span=6, wave=3))
+        assert bench.prepare("writer", prompt(1, 16)).committed
+        assert _behind(bench, "2", 6)
+        assert _behind(bench, "3", 6)
+        lowered = bench.cache.commit("2", 8)
+        bench.verify()
+        committed.append(lowered.committed)
+    assert committed == sorted(committed)
+    assert committed[0] is False
+    assert committed[-1] is True
+
+
 def test_tiers_get_what_prompts_end_with_and_where_they_part_and_nothing_that_is_passed() -> None:
     bench = CacheBench(WindowSpec("sliding", "sliding", 7, host_blocks=4, disk_blocks=2, span=4, wave=2))
     bench.prepare("a", prompt(1, 20))

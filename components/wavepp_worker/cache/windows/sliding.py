@@ -135,23 +135,33 @@ class SlidingWindow(AttentionWindow):
         """Whoever is handed a block over keeps it from becoming the writer's room: that takes room of its own."""
         if self.spec.wave is None:
             return True
-        lent = self._lent.get(writer, frozenset())
-        return self.has_room(len(lent.union(self.needed(end))) - len(lent), 0)
+        return self.has_room(self.more_lent(writer, self._lent.get(writer, frozenset()) | {end}), 0)
+
+    def more_lent(self, writer: str, ends: Iterable[int]) -> int:
+        return self._lent_at(ends) - self._lent_at(self._lent.get(writer, ()))
 
     def lend(self, writer: str, ends: Iterable[int]) -> None:
         if self.spec.wave is None:
             return
-        lent = frozenset(at for end in ends for at in self.needed(end))
-        self._lent.pop(writer, None)
+        self._lent[writer] = frozenset(ends)
+        lent = self._lent_at(self._lent[writer])
         self.ledger.drop(Asked(writer))
         if lent:
-            self._lent[writer] = lent
-            self.reserve(Asked(writer), len(lent), committed=True)
+            self.reserve(Asked(writer), lent, committed=True)
+        else:
+            del self._lent[writer]
 
     def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
         """Nothing where the writer never held what is needed there, or has passed it: others may have it by now."""
         del request_id, end, prompt_tokens
         return limit if self.needed(limit).start >= max(writer.first, writer.passed) else 0
+
+    def _lent_at(self, ends: Iterable[int]) -> int:
+        """Blocks of room that those take who wait to resume at these; the same end is handed over to all at once.
+
+        What several need who end apart counts for each of them: the first of them may be gone before the others come.
+        """
+        return 0 if self.spec.wave is None else sum(len(self.needed(end)) for end in frozenset(ends))
 
     def _own(self, share: Share, node: Node) -> None:
         if self.spec.wave is not None:
