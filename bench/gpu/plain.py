@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-MATRIX = {"cpu": 1024, "cuda": 8192}
+MATRIX = {"cpu": 512, "cuda": 8192}
 """Rows and columns of the matrices multiplied, by kind of device."""
 REPEATS, PRODUCTS = 5, 10
 
