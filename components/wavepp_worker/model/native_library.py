@@ -25,6 +25,7 @@ def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype in (torch.bfloat16, torch.float32) and device.type == "cpu" and library() is not None
 
 
+@cache
 def multiplies_bfloat16() -> bool:
     """Whether products of bfloat16 are as fast as this CPU computes; only where ``computes_on()`` holds."""
     return bool(_loaded().wavepp_kernels_run_here() == _WITH_BFLOAT16)

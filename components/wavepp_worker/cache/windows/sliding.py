@@ -141,15 +141,12 @@ class SlidingWindow(AttentionWindow):
         return self._lent_at(ends) - self._lent_at(self._lent.get(writer, ()))
 
     def lend(self, writer: str, ends: Iterable[int]) -> None:
-        if self.spec.wave is None:
-            return
-        self._lent[writer] = frozenset(ends)
-        lent = self._lent_at(self._lent[writer])
+        ends = frozenset(ends)
+        self._lent.pop(writer, None)
         self.ledger.drop(Asked(writer))
-        if lent:
+        if lent := self._lent_at(ends):
+            self._lent[writer] = ends
             self.reserve(Asked(writer), lent, committed=True)
-        else:
-            del self._lent[writer]
 
     def ahead(self, request_id: str, writer: Share, end: int, prompt_tokens: int, limit: int) -> int:
         """Nothing where the writer never held what is needed there, or has passed it: others may have it by now."""
