@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -83,6 +84,14 @@ class CachedRank:
         self._thread.join(WAIT)
         if self._failure is not None:
             raise RuntimeError("the tree stopped changing while it was measured") from self._failure
+
+    def await_change(self) -> None:
+        """Return once the tree has changed after the call; RuntimeError if it does not."""
+        before, end = self.changes, time.monotonic() + WAIT
+        while self.changes == before:
+            if self._failure is not None or time.monotonic() > end:
+                raise RuntimeError("the tree did not change while it was measured") from self._failure
+            time.sleep(0)
 
     def _loop(self) -> None:
         try:

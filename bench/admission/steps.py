@@ -53,9 +53,8 @@ def measure_steps(traffic: LongPrompts, concurrency: int, turns: int, tick: Call
                 timed(samples["materialise"], cache.materialise, name)
                 timed(samples["publish"], cache.publish, name, tokens)
                 timed(samples["release"], cache.release, name)
+            # A turn with short prompts may be over before the other thread has its turn.
+            rank.await_change()
             tick()
-        changes = rank.changes
     cache.check()
-    if not changes:
-        raise RuntimeError("the tree did not change while it was measured")
     return samples
