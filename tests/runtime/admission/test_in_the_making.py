@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.block_keys import BlockKeys
-from wavepp_worker.runtime.admission.in_the_making import InTheMaking, shareable
+from wavepp_worker.runtime.admission.in_the_making import MOST_REMEMBERED, InTheMaking, shareable
 
 from tests.support.cache_bench import BLOCK, keys_of
 
@@ -115,3 +115,21 @@ def test_what_is_left_behind_is_known_of_branches_and_of_readers() -> None:
     assert made.sure("writer", 5)
     made.ended("writer")
     assert not made.sure("writer", 5)
+
+
+def test_of_the_writers_that_ended_the_latest_are_remembered() -> None:
+    made = making(first="abc", second="abd")
+    made.ended("unknown")
+    made.ended("first")
+    assert made.over == 1
+    assert made.made_since(0, blocks("abcx"), 2, 3)
+    assert not made.made_since(0, blocks("abdx"), 2, 3), "its writer goes on"
+    assert not made.made_since(0, blocks("abcx"), 3, 3), "it needs no more"
+    assert not made.made_since(1, blocks("abcx"), 2, 3), "it was looked up after that"
+    made.ended("second")
+    assert made.made_since(1, blocks("abdx"), 2, 3)
+    assert made.made_since(0, blocks("abcx"), 2, 3)
+    for number in range(MOST_REMEMBERED):
+        made.admitted(str(number), blocks("z"), 0)
+        made.ended(str(number))
+    assert not made.made_since(0, blocks("abcx"), 2, 3)

@@ -196,6 +196,25 @@ def test_an_old_candidate_is_looked_up_before_anybody_behind_it_is_prepared() ->
     assert [each.request_id for each in queue.work(old).prepare] == ["old", "fresh", "older"]
 
 
+def test_who_was_looked_up_before_a_writer_of_its_next_block_ended_is_looked_up_again_once() -> None:
+    """One rank may not have had yet what the writer has left on all of them."""
+    queue = AdmissionQueue(limit=2, block_size=BLOCK)
+    shared = [1] * 2 * BLOCK
+    for name, tokens in {"writer": shared, "reader": [*shared, 2], "other": [3] * 9}.items():
+        queue.arrive(name, len(tokens), 0.0, BlockKeys.of(keys_of(tokens)))
+    queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
+    first = queue.work(0.0).prepare
+    assert [each.request_id for each in first] == ["writer"], "the reader waits until it is admitted"
+    queue.apply(RoundOutcome(admitted=first), 0.0)
+    queue.ended("writer")
+    work = queue.work(0.0)
+    assert (work.hint, work.prepare) == (("reader",), ()), "other was looked up as early, but shares nothing"
+    queue.apply(RoundOutcome(candidates=(Admit("reader", BLOCK),)), 0.0)
+    prepared = [(each.request_id, each.endpoint) for each in queue.work(0.0).prepare]
+    assert prepared == [("reader", BLOCK), ("other", 0)], "what is lost is lost"
+    queue.check()
+
+
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:
     queue = AdmissionQueue(limit=4)
     for name in "abc":

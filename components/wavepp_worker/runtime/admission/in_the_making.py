@@ -7,11 +7,14 @@ when it asks the ranks to prepare the *reader*, and offers the reader's lane to 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
+
+MOST_REMEMBERED = 64
+"""Writers that are remembered after they ended; whoever was looked up before so many is looked up again for its age."""
 
 
 @dataclass
@@ -53,6 +56,9 @@ class InTheMaking:
         self._by_first_block: defaultdict[bytes, dict[str, Writer]] = defaultdict(dict)
         self._reads: dict[str, tuple[str, int]] = {}
         self._changed: dict[str, int] = {}
+        self._over: deque[tuple[int, BlockKeys]] = deque(maxlen=MOST_REMEMBERED)
+        self.over = 0
+        """Writers that have ended so far."""
 
     def __len__(self) -> int:
         """Admitted requests that are not over."""
@@ -100,6 +106,18 @@ class InTheMaking:
                     best, reached = request_id, common
         return (best, reached) if best is not None else None
 
+    def made_since(self, over: int, keys: BlockKeys, present: int, limit: int) -> bool:
+        """Whether the block after the first ``present`` was made by a writer that ended after ``over`` others had.
+
+        All ranks have it by now, but who was looked up before may have missed it on one of them.
+        """
+        for number, made in reversed(self._over):
+            if number < over:
+                return False
+            if makes_next(made, keys, present, limit):
+                return True
+        return False
+
     def reads(self, request_id: str, writer: str, endpoint: int) -> None:
         """The ranks are asked to let a request wait for ``writer``'s blocks up to ``endpoint``."""
         self._read(request_id, writer, endpoint)
@@ -131,6 +149,8 @@ class InTheMaking:
         """All ranks have computed what they ever will of a request; unknown ids are ignored."""
         writer = self._writers.pop(request_id, None)
         if writer is not None:
+            self._over.append((self.over, writer.keys))
+            self.over += 1
             alike = self._by_first_block[first_block(writer.keys)]
             del alike[request_id]
             if not alike:

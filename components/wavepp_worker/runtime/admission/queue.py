@@ -194,13 +194,15 @@ class AdmissionQueue:
                         entry.failed = True
                         self._retry_at = now + LOCAL_RETRY_SECONDS
                     break
-                if now - entry.hinted > MAX_HINT_AGE_SECONDS:
+                if now - entry.hinted > MAX_HINT_AGE_SECONDS or self._sharing.made_since(entry, admit):
                     again.append(request_id)
                     if len(again) == MAX_LOOKED_UP_AGAIN:
                         break
                 elif not again:
                     # Nobody is prepared before those in front of it have been looked up again.
                     prepare.append(admit)
+        for request_id in (*stale, *again):
+            self._waiting[request_id].over = self._sharing.making.over
         self._begin(prepare, now)
         prepare = [
             structs.replace(admit, branches=self._branches(admit.request_id, admit.endpoint, cache))

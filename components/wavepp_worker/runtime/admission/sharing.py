@@ -67,6 +67,13 @@ class Sharing:
         present = admit.endpoint // self._block_size
         return any(makes_next(other.keys, entry.keys, present, entry.reusable) for other in others)
 
+    def made_since(self, entry: Waiting, admit: Admit) -> bool:
+        """Whether a request's next block was made by one that ended after it was looked up."""
+        if not self._block_size:
+            return False
+        present = admit.endpoint // self._block_size
+        return self.making.made_since(entry.over, entry.keys, present, entry.reusable)
+
     def prepared_writer(self, entry: Waiting, endpoint: int, preparing: Mapping[str, Waiting]) -> str:
         """Of the requests that are being prepared, one that computes what another needs after ``endpoint`` next."""
         present = endpoint // self._block_size if self._block_size else entry.reusable
