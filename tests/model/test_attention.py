@@ -64,7 +64,7 @@ LENGTHS = [(1, 0), (1, 9), (5, 0), (5, 3), (300, 0), (300, 40), (513, 7)]
 def test_causal(length: int, prefix: int, value_dim: int) -> None:
     q, k, v = tensors(length, prefix, value_dim=value_dim)
     wanted = defined(q, k, v, 0.3)
-    ways = [attention._causal_cuda(q, k, v, 0.3), attention._tiled(q, k, v, 0.3, None, None, None)]
+    ways = [attention._causal_cuda(q, k, v, 0.3), attention.attend_tiled(q, k, v, 0.3, None, None, None)]
     if value_dim <= 16:
         ways.append(attention._causal_cpu(q, k, v, 0.3))
     for got in ways:
@@ -80,7 +80,7 @@ def test_windows_caps_and_sinks(
 ) -> None:
     q, k, v = tensors(length, prefix, groups=1, heads=2)
     sink = torch.tensor([0.5, -2.0]) if sinks else None
-    got = attention._tiled(q, k, v, 0.3, window, softcap, sink)
+    got = attention.attend_tiled(q, k, v, 0.3, window, softcap, sink)
     assert (got - defined(q, k, v, 0.3, window, softcap, sink)).abs().max() < 1e-5
 
 

@@ -35,7 +35,7 @@ class FakeCuda:
         patch.setattr(torch.cuda, "stream", self._on)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", stream))
         patch.setattr(cuda_device, "to_device", self._to_device)
-        patch.setattr(cuda_device, "_page_locked", self._page_locked)
+        patch.setattr(cuda_device, "_page_locked_like", self._page_locked)
 
     def note(self, call: str, stream: Any = None) -> None:
         self.calls.append((call, (stream or self._current).name))

@@ -87,13 +87,17 @@ def paged_attention(
     wave.windows[layer] = sliding_window
     untouched = wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]
     if untouched and softcap is None and s_aux is None:
-        wave.as_answered.add(layer)
+        wave.as_answered[layer] = query.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if indices is not None:
         if wave.pools is None:
             # While shapes are learned there is nothing to read.
             return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
         return attend_to_picked(module, query, indices, wave.pools, scale), None
+    if wave.pools is not None and wave.flashinfer is not None:
+        return wave.flashinfer.attend(
+            query, *wave.pools, at_hand, wave.block_size, scale, sliding_window
+        ), None
     if wave.pools is not None:
         return attend_in_place(
             query, *wave.pools, at_hand.spans, wave.block_size, scale, sliding_window
@@ -113,9 +117,9 @@ def paged_attention(
             sliding_window if sliding_window is not None and sliding_window < start - first + length else None
         )
         if softcap is not None or s_aux is not None:
-            part = _tiled(q, k, v, scale, window, softcap, s_aux)
+            part = attend_tiled(q, k, v, scale, window, softcap, s_aux)
         elif window is not None or query.device.type not in ("cpu", "cuda"):
-            part = _tiled(q, k, v, scale, window, None, None)
+            part = attend_tiled(q, k, v, scale, window, None, None)
         elif query.device.type == "cpu":
             part = _causal_cpu(q, k, v, scale)
         else:
@@ -155,7 +159,7 @@ def _causal_cuda(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :value_dim]
 
 
-def _tiled(
+def attend_tiled(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -23,7 +23,28 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     # The allocator of such memory gives it to nobody else before the copy is done.
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return page_locked(tensor, device).to(device, non_blocking=True)
+
+
+def page_locked(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor where copies to ``device`` need not wait for all else before."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def await_event(event: torch.cuda.Event, timeout: float, fault: str) -> None:
+    """Return when the device is there.
+
+    Raises:
+        StepTimeout: it is not after so many seconds, which is the ``fault``.
+    """
+    limit = time.monotonic() + timeout
+    while not event.query():
+        if time.monotonic() > limit:
+            raise StepTimeout(
+                f"{fault} after {timeout:.0f} s, which is more than it may take; raise wave_timeout or lower "
+                "max_num_batched_tokens"
+            )
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -47,14 +68,7 @@ class CudaWave:
         return self.begun.elapsed_time(self.ended) / 1000
 
     def wait(self, timeout: float) -> None:
-        limit = time.monotonic() + timeout
-        while not self.copied.query():
-            if time.monotonic() > limit:
-                raise StepTimeout(
-                    f"the GPU has not ended a wave after {timeout:.0f} s, which is more than it may take; raise "
-                    "wave_timeout or lower max_num_batched_tokens"
-                )
-            time.sleep(POLL_SECONDS)
+        await_event(self.copied, timeout, "the GPU has not ended a wave")
 
 
 class CudaDevice:
@@ -82,7 +96,7 @@ class CudaDevice:
 
     def begin(self) -> torch.cuda.Event:
         """What is queued from now on is the next wave."""
-        return _moment(torch.cuda.current_stream(self._device))
+        return moment(torch.cuda.current_stream(self._device))
 
     def end(
         self, begun: torch.cuda.Event, computed: Mapping[str, torch.Tensor], stays: bool
@@ -91,23 +105,24 @@ class CudaDevice:
 
         ``stays``: it is read on the device; else it is copied to host memory.
         """
-        ended = _moment(torch.cuda.current_stream(self._device))
+        ended = moment(torch.cuda.current_stream(self._device))
         if stays:
             return dict(computed), CudaWave(begun, ended, ended)
         self._leaving.wait_event(ended)
         copies = {}
         with torch.cuda.stream(self._leaving):
             for name, tensor in computed.items():
-                copies[name] = _page_locked(tensor).copy_(tensor, non_blocking=True)
+                copies[name] = _page_locked_like(tensor).copy_(tensor, non_blocking=True)
                 tensor.record_stream(self._leaving)
-        return copies, CudaWave(begun, ended, _moment(self._leaving))
+        return copies, CudaWave(begun, ended, moment(self._leaving))
 
 
-def _moment(stream: torch.cuda.Stream) -> torch.cuda.Event:
+def moment(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    """When a stream has done all that is queued on it now."""
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream)
     return event
 
 
-def _page_locked(like: torch.Tensor) -> torch.Tensor:
+def _page_locked_like(like: torch.Tensor) -> torch.Tensor:
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)

@@ -34,8 +34,10 @@ def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     )
 
 
-def kernel_on_gpu(device: torch.device, dtype: torch.dtype) -> str:
-    """What a stage's log says of its attention."""
+def kernel_on_gpu(device: torch.device, dtype: torch.dtype, *, flashinfer: bool) -> str:
+    """What a stage's log says of its attention; ``flashinfer``: there is what reads pages in place."""
+    if flashinfer:
+        return "FlashInfer over pages in place, all chunks of a wave at once"
     if has_flash(device, dtype):
         return "torch's varlen_attn (FlashAttention) over gathered pages, all chunks of a wave at once"
     return "torch's scaled_dot_product_attention over gathered pages, chunk by chunk"

@@ -17,7 +17,9 @@ from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.architecture import Outline, model_caches, model_class, outline, read_config
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
+from wavepp_worker.model.flashinfer_attention import FlashInfer, find_flashinfer
 from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
+from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.last_layer import can_be_trimmed, trim
 from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
@@ -108,19 +110,22 @@ def load_torch_stage(
     branches = attach_adapters(model, layers, adapters)
     last = decoder.layers[-1]
     with all_called(model, branches), can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so:
-        in_place = _check_layers(model, layers, parts, caches)
+        flashinfer = None if kv_dtype == "fp8" else find_flashinfer(model.device, model.dtype)
+        in_place = _check_layers(model, layers, parts, caches, flashinfer)
         trimmed = found_so()
+    if flashinfer is not None and not flashinfer.taken:
+        flashinfer = None
     fuse_elementwise(model)
     if trimmed:
         trim(last)
     if kv_dtype == "fp8":
         # No kernel reads such rows in place.
         return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
-    for i in in_place:
+    for i in in_place if flashinfer is None else ():
         attention = getattr(decoder.layers[i], "self_attn", None)
         if attention is not None:
             fuse_attention(attention, parts.windows[i], trimmed=trimmed and decoder.layers[i] is last)
-    return TorchStage(model, layers, caches, in_place, trims=trimmed)
+    return TorchStage(model, layers, caches, in_place, flashinfer, trims=trimmed)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:
@@ -163,9 +168,16 @@ def _to_device(model: Any, device: str) -> Any:
 
 
 def _check_layers(
-    model: Any, layers: range, parts: Outline, caches: tuple[LayerCache, ...]
+    model: Any,
+    layers: range,
+    parts: Outline,
+    caches: tuple[LayerCache, ...],
+    flashinfer: FlashInfer | None,
 ) -> frozenset[int]:
     """Run two tokens: shows that each layer keeps what its kind does, and that attention goes through ours alone.
+
+    Args:
+        flashinfer: what may read pools on a GPU.
 
     Returns:
         Which layers read the KV pools themselves.
@@ -219,12 +231,16 @@ def _check_layers(
                 f"model: the architecture {name} is not supported: layer {i} keeps {kept}, where layers of its kind, "
                 f"{caches[i].kind}, keep {declared}"
             )
-    in_place = {
-        i
-        for i in wave.as_answered
-        if reads_in_place(model.dtype, device, *(dim for _, dim in recorder.shapes[i]))
-    }
-    return frozenset(in_place | {i for i in layers if caches[i].kind in (INDEXED, SHARED_INDEX)})
+    in_place = {i for i in layers if caches[i].kind in (INDEXED, SHARED_INDEX)}
+    for i, queries in wave.as_answered.items():
+        keys, values = recorder.shapes[i]
+        if flashinfer is None:
+            reads = reads_in_place(model.dtype, device, keys[1], values[1])
+        else:
+            reads = keys == values and flashinfer.takes(Heads(queries, *keys), parts.windows[i])
+        if reads:
+            in_place.add(i)
+    return frozenset(in_place)
 
 
 @contextlib.contextmanager

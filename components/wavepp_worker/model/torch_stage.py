@@ -10,6 +10,7 @@ from torch import nn
 
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.cuda_device import CudaDevice
+from wavepp_worker.model.flashinfer_attention import FlashInfer
 from wavepp_worker.model.fp8_rows import NUMBERS
 from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
@@ -60,6 +61,7 @@ class TorchStage:
     stage's first layer reads the tokens that an indexer before it has picked, also ``"picked": [tokens, most]``, int32.
 
     Attributes:
+        flashinfer: see ``__init__``.
         activations_stay: whether, of a stage on a GPU, they are read there.
     """
 
@@ -69,6 +71,7 @@ class TorchStage:
         layers: range,
         caches: tuple[LayerCache, ...],
         in_place: frozenset[int] = frozenset(),
+        flashinfer: FlashInfer | None = None,
         *,
         trims: bool = False,
     ) -> None:
@@ -77,6 +80,7 @@ class TorchStage:
         Args:
             caches: of all layers of the whole model.
             in_place: layers whose attention reads the KV pools itself.
+            flashinfer: what reads them on a GPU; None where nothing does.
             trims: its last layer is the model's, and computes for wanted tokens only.
         """
         self.layers = layers
@@ -94,6 +98,9 @@ class TorchStage:
         self._model = model
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place
+        self.flashinfer = flashinfer
+        attending = {i for i, cache in zip(layers, self._caches, strict=True) if cache.per_token}
+        self._all_in_place = flashinfer is not None and in_place >= attending
         self._trims = trims
         self.attends = any(cache.per_token for cache in self._caches)
         self.recurrent = not all(cache.per_token for cache in self._caches)
@@ -127,7 +134,8 @@ class TorchStage:
         """
         if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        wave = lay_out_wave(chunks, kv.block_size, self.device, kv.spans)
+        wave = lay_out_wave(chunks, kv.block_size, self.device, kv.spans, in_place=self._all_in_place)
+        wave.flashinfer = self.flashinfer
         data = self._checked(inputs, wave)
         if self._takes_picked:
             wave.entering_picked = self._brought(_picked(inputs, wave))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.stage import Chunk, ChunkState
 from wavepp_worker.model.window_layout import WindowLayout
+
+if TYPE_CHECKING:
+    from wavepp_worker.model.flashinfer_attention import FlashInfer
 
 
 @dataclass
@@ -42,9 +46,11 @@ class WaveLayout:
         leaving_picked: what the last layers here read, for those of the next stage that read the same.
         at_hand: where the tokens of the layer at hand lie.
         pools: its keys and values ``[rows, heads, dim]``, if its attention reads them itself.
+        flashinfer: what reads them on a GPU.
         windows: the sliding window that each layer's attention was called with.
         answered: keys and values that the cache last answered with.
-        as_answered: layers whose attention takes just these, and does nothing to the scores but mask them.
+        as_answered: layers whose attention takes just these, and does nothing to the scores but mask them; with how
+            many heads their queries have.
     """
 
     starts: list[int]
@@ -63,9 +69,10 @@ class WaveLayout:
     entering_picked: torch.Tensor | None = None
     leaving_picked: torch.Tensor | None = None
     pools: tuple[torch.Tensor, torch.Tensor] | None = None
+    flashinfer: FlashInfer | None = None
     windows: dict[int, int | None] = field(default_factory=dict)
     answered: tuple[torch.Tensor, torch.Tensor] | None = None
-    as_answered: set[int] = field(default_factory=set)
+    as_answered: dict[int, int] = field(default_factory=dict)
     _windows: dict[tuple[int, int], WindowLayout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,11 +123,16 @@ class WaveLayout:
             )
         return self._windows[number, span]
 
-    def bring(self, spans: Sequence[int]) -> None:
-        """Take to the device, by one copy, what its layers have to know of the wave; ``spans``: of their windows."""
+    def bring(self, spans: Sequence[int], *, in_place: bool) -> None:
+        """Take to the device, by one copy, what its layers have to know of the wave.
+
+        Args:
+            spans: of their windows.
+            in_place: all of them read the pools where they are.
+        """
         windows = [self.window(number, span) for number, span in enumerate(spans)]
         written = [window.host_write_slots() for window in windows]
-        read = [window.host_read_slots() for window in windows]
+        read = [window.host_read_blocks() if in_place else window.host_read_slots() for window in windows]
         bounds = [window.host_bounds() for window in windows]
         there_is = (slots for slots in read if slots is not None)
         parts = [self.positions[0], self.wanted, *bounds, *written, *there_is]
@@ -131,16 +143,25 @@ class WaveLayout:
         for window in windows:
             window.write_slots = next(there)
         for window, slots in zip(windows, read, strict=True):
-            window.read_slots = None if slots is None else next(there)
+            if in_place:
+                window.read_blocks = next(there).to(torch.int32)
+            else:
+                window.read_slots = None if slots is None else next(there)
 
 
 def lay_out_wave(
-    chunks: list[Chunk], block_size: int, device: torch.device, spans: Sequence[int] = ()
+    chunks: list[Chunk],
+    block_size: int,
+    device: torch.device,
+    spans: Sequence[int] = (),
+    *,
+    in_place: bool = False,
 ) -> WaveLayout:
     """Lay out ``chunks``.
 
     Args:
         spans: of the windows of layers that will compute.
+        in_place: they all read the pools where they are.
 
     Raises:
         WaveppError: a chunk is empty, or a block table too short for its windows.
@@ -168,7 +189,7 @@ def lay_out_wave(
         adapters=[c.adapter for c in chunks],
     )
     if device.type != "cpu":
-        wave.bring(spans)
+        wave.bring(spans, in_place=in_place)
     for number, span in enumerate(spans):
         # A block table that is too short is found before anything is computed.
         _ = wave.window(number, span).write_slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +47,13 @@ class WindowLayout:
         device: torch.device,
     ) -> None:
         self.tables = tables
+        self.span = span
         self._starts = starts
         self._lengths = lengths
         self.firsts = [max(0, start + 1 - span) if span else 0 for start in starts]
         """By request, the first token that is read."""
+        self.plans: dict[Any, Any] = {}
+        """What kernels prepared for this wave, by the kind of layers that it holds for."""
         self._decode = decode
         self._block_size = block_size
         self._device = device
@@ -73,6 +77,11 @@ class WindowLayout:
         """
         slots = self.host_read_slots()
         return None if slots is None else to_device(slots, self._device)
+
+    @cached_property
+    def read_blocks(self) -> torch.Tensor:
+        """Int32, the blocks that are read, request after request."""
+        return to_device(self.host_read_blocks(), self._device).to(torch.int32)
 
     def request_slots(self, request: int) -> torch.Tensor:
         """Int64, pool rows of all of a request's tokens up to the end of its chunk."""
@@ -138,6 +147,32 @@ class WindowLayout:
             longest = max(len(s) for s in slots)
             slots = [torch.cat([s, s[:1].expand(longest - len(s))]) for s in slots]
         return torch.cat(slots)
+
+    def host_read_blocks(self) -> torch.Tensor:
+        """``read_blocks`` on the CPU, int64."""
+        size = self._block_size
+        return torch.cat(
+            [
+                table[first // size : -(-(start + length) // size)]
+                for table, first, start, length in zip(
+                    self.tables, self.firsts, self._starts, self._lengths, strict=True
+                )
+            ]
+        )
+
+    def host_block_bounds(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Int32 on the CPU.
+
+        Returns:
+            ``[chunks + 1]`` where chunks begin and end among the tokens, ``[chunks + 1]`` where their requests do among
+            the blocks that are read, and ``[chunks]`` how many tokens the last block of each has.
+        """
+        size = self._block_size
+        ends = [start + length for start, length in zip(self._starts, self._lengths, strict=True)]
+        counts = [-(-end // size) - first // size for first, end in zip(self.firsts, ends, strict=True)]
+        queries, blocks = (np.cumsum([0, *each], dtype=np.int32) for each in (self._lengths, counts))
+        last = np.asarray([(end - 1) % size + 1 for end in ends], dtype=np.int32)
+        return torch.from_numpy(queries), torch.from_numpy(blocks), torch.from_numpy(last)
 
     @cached_property
     def spans(self) -> RequestSpans:

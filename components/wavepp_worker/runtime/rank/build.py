@@ -114,19 +114,17 @@ def load_device(config: RankConfig) -> StageDevice:
     )
     if name != "cpu":
         from wavepp_worker.model.packed_attention import kernel_on_gpu
+        from wavepp_worker.model.torch_stage import TorchStage
 
+        assert isinstance(stage, TorchStage), "others compute on no GPU"
         logger.warning(
             "layers %d to %d are computed on %s, which nobody has tried yet: attention by %s, activations to the next "
             "rank %s",
             *(stage.layers.start, stage.layers.stop - 1, name),
-            kernel_on_gpu(torch.device(name), stage.dtype),
+            kernel_on_gpu(torch.device(name), stage.dtype, flashinfer=stage.flashinfer is not None),
             _WAYS[config.activations],
         )
-    if config.activations == "nccl":
-        from wavepp_worker.model.torch_stage import TorchStage
-
-        assert isinstance(stage, TorchStage), "others compute on no GPU"
-        stage.activations_stay = True
+        stage.activations_stay = config.activations == "nccl"
     kv = stage.make_kv(
         config.blocks,
         config.block_size,

@@ -1,0 +1,174 @@
+"""Attention on a GPU that reads keys and values where they lie: the kernels of FlashInfer, where that is installed.
+
+Written after FlashInfer 0.7.2, and not run on a GPU yet. So nothing is taken on trust: when a stage starts, the kernels
+have to compute what torch computes (``agrees_with_torch``). That also compiles them, which may take minutes the first
+time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from wavepp_worker.model.cuda_device import await_event, moment, page_locked
+from wavepp_worker.model.heads import Heads
+from wavepp_worker.model.paged_kernel_check import agrees_with_torch
+from wavepp_worker.model.window_layout import WindowLayout
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = (torch.float16, torch.bfloat16)
+_DIMS = (64, 128, 256)
+_WORKSPACE_BYTES = 128 << 20
+"""As much as its documentation recommends."""
+_AHEAD = 4
+"""Plans that may be on their way to the device at once: of more waves than are launched ahead."""
+_PLAN_SECONDS = 600.0
+"""How long the oldest of them may take to arrive there: more than a wave may take."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Layers that share a plan.
+
+    Attributes:
+        window: tokens that a token sees, itself included; None for all before it.
+        span: of the window that their pools keep.
+        block_size: tokens per block.
+        scale: factor on the scores.
+    """
+
+    heads: Heads
+    window: int | None
+    span: int
+    block_size: int
+    scale: float
+
+
+class FlashInfer:
+    """Its kernels on one device.
+
+    Before a wave they want a *plan*, which holds for all layers of a kind. It goes to the device from page-locked
+    memory of its wrapper, into which the wrapper's next plan is written: so wrappers take turns, and none plans before
+    its last plan is known to have arrived.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, make_wrapper: Callable[[], Any]) -> None:
+        """``make_wrapper``: a new ``BatchPrefillWithPagedKVCacheWrapper``, of layout ``NHD``."""
+        self._device = device
+        self._dtype = dtype
+        self._make_wrapper = make_wrapper
+        self._planned: dict[Kind, deque[tuple[Any, torch.cuda.Event]]] = {}
+        self._takes: dict[tuple[Heads, int | None], bool] = {}
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        layout: WindowLayout,
+        block_size: int,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Causal attention of a wave's tokens over their requests' tokens in the pools, those of the wave included.
+
+        Args:
+            query: ``[1, heads, tokens, dim]``, chunk after chunk.
+            keys: the pool, ``[blocks * block_size, key heads, dim]``.
+            values: likewise.
+            window: tokens that a token sees, itself included; None for all before it.
+
+        Returns:
+            ``[1, tokens, heads, dim]``.
+
+        Raises:
+            StepTimeout: plans do not arrive on the device.
+        """
+        heads = Heads(query.shape[1], keys.shape[1], query.shape[3])
+        kind = Kind(heads, window, layout.span, block_size, scale)
+        if kind not in layout.plans:
+            layout.plans[kind] = self._plan(kind, layout)
+        pools = tuple(pool.view(-1, block_size, *pool.shape[1:]) for pool in (keys, values))
+        out: torch.Tensor = layout.plans[kind].run(query[0].transpose(0, 1).contiguous(), pools)
+        return out[None]
+
+    def takes(self, heads: Heads, window: int | None) -> bool:
+        """Whether layers with these heads go through it; asked when a stage starts.
+
+        If the kernels do not work for them, or compute something else than torch, the log says so.
+        """
+        if heads.dim not in _DIMS or heads.queries % heads.keys:
+            return False
+        if (heads, window) not in self._takes:
+            self._takes[heads, window] = self._works(heads, window)
+        return self._takes[heads, window]
+
+    @property
+    def taken(self) -> bool:
+        """Whether any layers go through it."""
+        return any(self._takes.values())
+
+    def _works(self, heads: Heads, window: int | None) -> bool:
+        try:
+            works = agrees_with_torch(self.attend, heads, window, self._dtype, self._device)
+            fault = "it computes something else than torch"
+        except Exception as error:
+            # Kernels are compiled at their first call, which fails in as many ways as there are machines.
+            works, fault = False, (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        finally:
+            # What was tried is over, and its wrappers hold memory.
+            self._planned.clear()
+        if not works:
+            logger.warning(
+                "FlashInfer is installed but not used for %d heads of queries, %d of keys and dim %d: %s",
+                *(heads.queries, heads.keys, heads.dim, fault),
+            )
+        return works
+
+    def _plan(self, kind: Kind, layout: WindowLayout) -> Any:
+        planned = self._planned.setdefault(kind, deque())
+        if len(planned) < _AHEAD:
+            wrapper = self._make_wrapper()
+        else:
+            wrapper, arrived = planned.popleft()
+            await_event(arrived, _PLAN_SECONDS, "the GPU has not taken the plan of a wave")
+        queries, blocks, last = (page_locked(each, self._device) for each in layout.host_block_bounds())
+        wrapper.plan(
+            queries,
+            blocks,
+            layout.read_blocks,
+            last,
+            kind.heads.queries,
+            kind.heads.keys,
+            kind.heads.dim,
+            kind.block_size,
+            causal=True,
+            sm_scale=kind.scale,
+            # To the left it does not count the token itself.
+            window_left=-1 if kind.window is None else kind.window - 1,
+            q_data_type=self._dtype,
+        )
+        planned.append((wrapper, moment(torch.cuda.current_stream(self._device))))
+        return wrapper
+
+
+def find_flashinfer(device: torch.device, dtype: torch.dtype) -> FlashInfer | None:
+    """FlashInfer for a device, if it is installed and may have kernels there for numbers of a dtype."""
+    if device.type != "cuda" or dtype not in _DTYPES or importlib.util.find_spec("flashinfer") is None:
+        return None
+    try:
+        wrapper = importlib.import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper
+        # What waves leave in it is over when the next one begins: they follow each other on one stream.
+        workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    except Exception as error:
+        logger.warning("FlashInfer is installed but cannot be used: %s", error)
+        return None
+    return FlashInfer(device, dtype, lambda: wrapper(workspace, "NHD"))
