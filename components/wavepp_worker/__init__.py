@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from wavepp_worker.intake.messages import Job, JobResult
     from wavepp_worker.intake.prefill_queue import PrefillQueue
-    from wavepp_worker.model.sampling import SamplingParams
+    from wavepp_worker.model.sampling_params import SamplingParams
     from wavepp_worker.runtime.client.engine import PrefillEngine
     from wavepp_worker.runtime.protocol.engine_config import EngineConfig
     from wavepp_worker.runtime.protocol.index_delta import IndexDelta
@@ -63,7 +63,7 @@ _HOMES = {
     "PrefillQueue": "intake.prefill_queue",
     "PrefillRequest": "runtime.protocol.requests",
     "PrefillResult": "runtime.protocol.requests",
-    "SamplingParams": "model.sampling",
+    "SamplingParams": "model.sampling_params",
 }
 """The module of each public name that is not an error."""
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import DecodeOutput
 from wavepp_worker.errors import CacheCorrupt, HandoffError
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support.decoding_requests import decoding
 

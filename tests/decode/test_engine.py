@@ -18,7 +18,7 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeOutput
 from wavepp_worker.errors import AuditError, ConfigError, EngineDead, HandoffError, InvalidRequest
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import StageOutput
 
 from tests.support.waiting import wait_until

@@ -20,7 +20,8 @@ from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.handoff.transport import make_source
 from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.sampling import SamplingParams, sample
+from wavepp_worker.model.sampling import sample
+from wavepp_worker.model.sampling_params import SamplingParams
 
 from tests.support.decode_bench import Collector
 from tests.support.guided import Tokens

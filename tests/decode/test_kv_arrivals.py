@@ -16,11 +16,11 @@ from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.decode.kv_arrivals import KvArrivals
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, InvalidRequest, WaveppError
-from wavepp_worker.handoff.decode.receiver import Moments, Received
+from wavepp_worker.handoff.decode.received import Moments, Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding

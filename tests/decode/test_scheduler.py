@@ -9,7 +9,7 @@ from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import AuditError, EngineDead, HandoffError, InvalidRequest
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support.decoding_requests import decoding
 from tests.support.waiting import WAIT_SECONDS

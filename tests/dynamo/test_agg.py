@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from wavepp_worker.dynamo.agg import AggWorker
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestFailed
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support import fake_engines as fakes

@@ -19,7 +19,7 @@ from wavepp_worker.dynamo import decode_handler, load_snapshots, prefill_handler
 from wavepp_worker.dynamo.bootstrap_info import advertised_host
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.handoff.offer import FirstToken
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (

@@ -7,7 +7,7 @@ from wavepp_worker.dynamo.generate_chunks import (
     prefill_chunk,
     tokens_chunk,
 )
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillResult, Timings
 
 TOKENS = (SampledToken(4, -0.5, ((4, -0.5), (9, -1.5))), SampledToken(6, -0.25, ((6, -0.25), (2, -2.0))))

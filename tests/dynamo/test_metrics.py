@@ -6,8 +6,8 @@ from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.handoff.decode.receiver import Moments
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.handoff.decode.received import Moments
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.load import RankLoad
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,

@@ -7,7 +7,8 @@ from wavepp_worker.decode.engine_io import DecodeOutput, FinishReason
 from wavepp_worker.dynamo.output_processor import OutputProcessor
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits, parse_request
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
-from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling_params import SamplingParams
 
 LIMITS = RequestLimits(max_model_len=100, vocab_size=258, top_logprobs=5)
 

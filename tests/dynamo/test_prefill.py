@@ -8,7 +8,7 @@ from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
 from wavepp_worker.dynamo.bootstrap_info import HANDOFF_SCHEMA
 from wavepp_worker.handoff.offer import FirstToken
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wavepp_worker.dynamo.prefill_tracing import PrefillTracing
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,

@@ -11,7 +11,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.dynamo.request_parser import RequestLimits, parse_request
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
 LIMITS = RequestLimits(max_model_len=20, vocab_size=100, top_logprobs=5)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from wavepp_worker.dynamo.sampling_options import default_sampling, sampling_params
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 
 
 def test_defaults_follow_the_models_generation_config(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from wavepp_worker.dynamo.spans import (
     prefill_spans,
     received_span,
 )
-from wavepp_worker.handoff.decode.receiver import Moments
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.handoff.decode.received import Moments
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace, WaveTrace
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,

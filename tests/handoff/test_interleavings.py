@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffError
-from wavepp_worker.handoff.decode.receiver import Received
+from wavepp_worker.handoff.decode.received import Received
 
 from tests.support.handoff_sides import FIRST, SECRET, Decode, Prefill
 

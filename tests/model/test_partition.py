@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import ConfigError
@@ -22,7 +21,7 @@ def model(layer_costs: list[float], embedding: float = 0.0, head: float = 0.0) -
         hidden_size=4,
         context_length=64,
         eos_token_ids=(9,),
-        dtype=torch.float32,
+        dtype="float32",
         layer_costs=tuple(layer_costs),
         embedding_cost=embedding,
         head_cost=head,

@@ -11,7 +11,8 @@ from wavepp_worker import token_ids
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
 from wavepp_worker.handoff.offer import BootstrapAddress
-from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling_params import SamplingParams
 
 from tests.support.fake_transport import FakePrefill, Room
 from tests.support.waiting import WAIT_SECONDS, wait_until

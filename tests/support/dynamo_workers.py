@@ -14,7 +14,7 @@ from wavepp_worker.dynamo.decode import DecodeWorker
 from wavepp_worker.dynamo.prefill import PrefillWorker
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.handoff.offer import FirstToken
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 from tests.support import fake_engines as fakes
 

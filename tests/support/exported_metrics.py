@@ -13,12 +13,12 @@ from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.dynamo.http_metrics import HttpMetrics
 from wavepp_worker.dynamo.intake_metrics import IntakeMetrics, RemoteMetrics
 from wavepp_worker.dynamo.metrics import DecodeMetrics, PrefillMetrics
-from wavepp_worker.handoff.decode.receiver import Moments
+from wavepp_worker.handoff.decode.received import Moments
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.intake.remote_prefill import RemotePrefill
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.load import RankLoad
 from wavepp_worker.runtime.protocol.requests import (
     HandedOff,

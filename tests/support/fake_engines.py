@@ -11,10 +11,10 @@ from typing import Any
 
 from wavepp_worker.decode.engine_io import Arrived, DecodeOutput, DecodeRequest, DecodeStats
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted
-from wavepp_worker.handoff.decode.receiver import Moments
+from wavepp_worker.handoff.decode.received import Moments
 from wavepp_worker.handoff.offer import FirstToken, Offer, RankAddress
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.load import EngineStats
 from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace, WaveTrace
 from wavepp_worker.runtime.protocol.requests import (

@@ -13,7 +13,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import EngineDead, InvalidRequest, RequestAborted, RequestFailed
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult, Timings
 
 VOCABULARY = 300

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from wavepp_worker.errors import RequestTimeout
-from wavepp_worker.handoff.decode.receiver import Moments, Received
+from wavepp_worker.handoff.decode.received import Moments, Received
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
-from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling import sample
+from wavepp_worker.model.sampling_params import SamplingParams
 
 from tests.support.handoff_sides import SECRET
 from tests.support.stage_pair import StagePair

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from wavepp_worker import PrefillResult
-from wavepp_worker.model.sampling import SamplingParams, sample
+from wavepp_worker.model.sampling import sample
+from wavepp_worker.model.sampling_params import SamplingParams
 
 Tokens = Sequence[int] | np.ndarray | torch.Tensor
 

@@ -12,7 +12,7 @@ from wavepp_worker.decode.engine_io import Arrived, DecodeOutput, DecodeRequest,
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.errors import WaveppError
 from wavepp_worker.log_form import of_request
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 logger = logging.getLogger(__name__)
 

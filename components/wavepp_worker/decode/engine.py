@@ -31,7 +31,7 @@ from wavepp_worker.model.grammar_judge import GrammarJudge
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.model_info import ModelInfo, read_model_info
 from wavepp_worker.model.model_shape import read_model_shape
-from wavepp_worker.model.sampling import check_sampling, resolve_seed
+from wavepp_worker.model.sampling_params import check_sampling, resolve_seed
 from wavepp_worker.model.stage import PagedKV, StageModel
 from wavepp_worker.model.stage_loader import load_stage, resolve_dtype
 from wavepp_worker.request_checks import check_banned, check_lora, check_prompt

@@ -7,10 +7,11 @@ from typing import Literal
 import msgspec
 
 from wavepp_worker import token_ids
-from wavepp_worker.handoff.decode.receiver import Moments
+from wavepp_worker.handoff.decode.received import Moments
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 

@@ -18,7 +18,8 @@ from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.decode.guide import Guides
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, WaveppError, error_text
-from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
+from wavepp_worker.handoff.decode.received import Received
+from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.log_form import of_request

@@ -10,7 +10,7 @@ from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import FinishReason
 from wavepp_worker.errors import AuditError, EngineDead, InvalidRequest, WaveppError
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 
 class Scheduler:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from dynamo.common.backend.engine import GenerateChunk
 
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 
 

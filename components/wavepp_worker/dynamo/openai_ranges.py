@@ -11,7 +11,7 @@ from typing import Any
 
 from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS, logit_biases, sampling_params
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.sampling import SamplingParams, check_sampling
+from wavepp_worker.model.sampling_params import SamplingParams, check_sampling
 from wavepp_worker.request_checks import check_banned, check_biased
 
 MOST_LOGPROBS = 20

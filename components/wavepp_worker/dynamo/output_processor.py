@@ -8,7 +8,7 @@ from wavepp_worker.decode.engine_io import DecodeOutput
 from wavepp_worker.dynamo.generate_chunks import TextChunk, completion_usage, tokens_chunk
 from wavepp_worker.dynamo.request_parser import ParsedRequest
 from wavepp_worker.dynamo.stop_text import StopText
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 
 class OutputProcessor:

@@ -10,7 +10,7 @@ import msgspec
 
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.generation_config import read_generation_config
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 
 SAMPLING_KEYS = frozenset(SamplingParams.__struct_fields__) - {"logprobs"}
 """The keys of ``sampling_options`` that ``sampling_params`` reads: it names them as they are named there."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.secret import Secret
+
+if TYPE_CHECKING:
+    import torch
 
 Settled = Literal["received", "withdrawn", "expired", "failed"]
 """How the hand-off of a request's KV ended on one rank."""

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 
 Transport = Literal["socket", "nixl"]
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.architecture import model_caches, outline, read_config
+from wavepp_worker.model.architecture_facts import architecture_facts
 from wavepp_worker.model.checkpoint import checkpoint_dtype, content_id, read_json, require_model_dir
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.timed_model import is_timed, read_timed_model
@@ -27,7 +24,7 @@ class ModelInfo:
         hidden_size: width of the activations between layers.
         context_length: most positions the model was made for.
         eos_token_ids: ids that end a generation.
-        dtype: dtype of the checkpoint's weights.
+        dtype: name of the dtype of the checkpoint's weights.
         layer_costs: work of each layer, in parameters that one prompt token is multiplied with.
         embedding_cost: the same for the embedding, on the first stage.
         head_cost: the same for the output head, on the last stage.
@@ -41,7 +38,7 @@ class ModelInfo:
     hidden_size: int
     context_length: int
     eos_token_ids: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: str
     layer_costs: tuple[float, ...]
     embedding_cost: float
     head_cost: float
@@ -63,24 +60,23 @@ def read_model_info(model_dir: Path) -> ModelInfo:
     if is_timed(model_dir):
         return _timed_info(model_dir)
     require_model_dir(model_dir)
-    config = read_config(model_dir)
-    context_length = getattr(config, "max_position_embeddings", None)
+    facts = architecture_facts(model_dir)
+    context_length = facts.context_length
     if not context_length:
         raise ConfigError(f"model: {model_dir}/config.json does not say max_position_embeddings; add it")
-    parts = outline(config)
     return ModelInfo(
         path=model_dir,
         model_id=content_id(model_dir),
-        num_layers=config.num_hidden_layers,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
+        num_layers=facts.num_layers,
+        vocab_size=facts.vocab_size,
+        hidden_size=facts.hidden_size,
         context_length=context_length,
-        eos_token_ids=_eos_token_ids(model_dir, config),
-        dtype=getattr(torch, checkpoint_dtype(model_dir)),
-        layer_costs=parts.layer_costs,
-        embedding_cost=parts.embedding_cost,
-        head_cost=parts.head_cost,
-        caches=model_caches(config),
+        eos_token_ids=_eos_token_ids(model_dir, facts.eos_token_ids),
+        dtype=checkpoint_dtype(model_dir),
+        layer_costs=facts.layer_costs,
+        embedding_cost=facts.embedding_cost,
+        head_cost=facts.head_cost,
+        caches=facts.caches,
     )
 
 
@@ -94,17 +90,15 @@ def _timed_info(model_dir: Path) -> ModelInfo:
         hidden_size=max(1, round(timed.activation_bytes / 2)),
         context_length=timed.context_length,
         eos_token_ids=(),
-        dtype=torch.bfloat16,
+        dtype="bfloat16",
         layer_costs=(1.0,) * timed.layers,
         embedding_cost=0.0,
         head_cost=0.0,
     )
 
 
-def _eos_token_ids(model_dir: Path, config: Any) -> tuple[int, ...]:
+def _eos_token_ids(model_dir: Path, configured: tuple[int, ...]) -> tuple[int, ...]:
     file = model_dir / "generation_config.json"
     generation = read_json(file).get("eos_token_id") if file.is_file() else None
-    ids: list[int] = []
-    for value in (generation, config.eos_token_id):
-        ids += value if isinstance(value, list) else [] if value is None else [value]
-    return tuple(dict.fromkeys(ids))
+    said = generation if isinstance(generation, list) else [] if generation is None else [generation]
+    return tuple(dict.fromkeys([*said, *configured]))

@@ -24,7 +24,7 @@ def resolve_dtype(name: str, info: ModelInfo, device: str = "cpu") -> torch.dtyp
     Raises:
         ConfigError: another name; names ``dtype``.
     """
-    return getattr(torch, dtype_name(name, str(info.dtype).removeprefix("torch."), device))
+    return getattr(torch, dtype_name(name, info.dtype, device))
 
 
 def load_stage(

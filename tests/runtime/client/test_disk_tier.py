@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine, PrefillResult, token_ids
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.tiers.disk_format import PAGE_BYTES, record_bytes

@@ -29,7 +29,7 @@ from wavepp_worker.errors import (
     RequestFailed,
     RequestTimeout,
 )
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.client.rank_processes import RankProcesses
 from wavepp_worker.runtime.protocol.rank_config import IGNORED_SIGNALS
 from wavepp_worker.runtime.protocol.requests import PrefillRequest

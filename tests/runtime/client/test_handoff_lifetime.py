@@ -14,7 +14,8 @@ import torch
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import AuditError, HandoffError, RequestAborted
 from wavepp_worker.handoff.decode.puller import Puller
-from wavepp_worker.handoff.decode.receiver import KVReceiver, Received
+from wavepp_worker.handoff.decode.received import Received
+from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
 from wavepp_worker.model.stage import Chunk

@@ -5,7 +5,7 @@ from unittest.mock import ANY
 import pytest
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.kv_source import Settled
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.events import Admitted, Finished, HandoffSettled, Released
 from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, RankHandedOff

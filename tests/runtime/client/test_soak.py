@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import RequestAborted
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.support.prompts import PromptMaker

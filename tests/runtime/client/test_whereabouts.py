@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.client.request_ledger import LiveRequest
 from wavepp_worker.runtime.client.whereabouts import Heard, whereabouts
 from wavepp_worker.runtime.protocol.events import (

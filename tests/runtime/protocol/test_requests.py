@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, check_types
 
 

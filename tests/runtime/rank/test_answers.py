@@ -13,7 +13,9 @@ import torch
 from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch, StepTimeout
 from wavepp_worker.liveness.watchdog import Watched
-from wavepp_worker.model.sampling import SampledToken, SamplingParams, sample
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling import sample
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import StageOutput
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Failed, Finished

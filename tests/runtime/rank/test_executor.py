@@ -14,7 +14,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Step, Watched
-from wavepp_worker.model.sampling import SamplingParams
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import Activations, Chunk, Completion, StageOutput
 from wavepp_worker.model.virtual_device import Ending
 from wavepp_worker.runtime.protocol.events import Finished

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import msgspec
 import torch
 
 from wavepp_worker.errors import HandoffError, RequestTimeout
@@ -30,6 +29,7 @@ from wavepp_worker.handoff.decode.puller import (
     PullRefused,
     StateBlock,
 )
+from wavepp_worker.handoff.decode.received import Moments, Received
 from wavepp_worker.handoff.nixl.library import nixl_installed
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
@@ -38,31 +38,6 @@ CLAIM_ATTEMPTS = 3
 """Connections tried for one claim while nobody answers."""
 REASON_SECONDS = 1.0
 """How long a rank's refusal waits for the prefill worker's own sentence, which says more."""
-
-
-class Moments(msgspec.Struct, frozen=True, kw_only=True):
-    """When a hand-off got how far, in monotonic seconds.
-
-    Attributes:
-        began: the room is asked for.
-        offered: all ranks hold room for the prompt, and its KV can be pulled while it is computed.
-        prefilled: its first token is here.
-        ended: so is all KV.
-    """
-
-    began: float
-    offered: float
-    prefilled: float
-    ended: float
-
-
-class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished hand-off: all layers of the prompt are in the blocks that ``allocate`` gave."""
-
-    offer: Offer
-    first: FirstToken
-    bytes_received: int
-    moments: Moments
 
 
 class KVReceiver:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wavepp_worker.model.dtype_choice import dtype_name
 from wavepp_worker.model.layer_cache import keeping_everything
 from wavepp_worker.model.model_info import ModelInfo
 from wavepp_worker.model.partition import partition_layers
-from wavepp_worker.model.stage_loader import resolve_dtype
 from wavepp_worker.runtime.client.config_checks import (
     activations_of,
     check_planner,
@@ -49,7 +49,7 @@ def rank_configs(
     check_timeline(config)
     layers = partition_layers(info, config.pp, config.partition)
     transport, activations = transport_of(config), activations_of(config)
-    dtype = str(resolve_dtype(config.dtype, info, config.device)).removeprefix("torch.")
+    dtype = dtype_name(config.dtype, info.dtype, config.device)
     blocks = pool_blocks(config)
     tiers, states = tier_blocks(config), state_blocks(config)
     attend = keeping_everything(info.caches, layers)

@@ -10,7 +10,7 @@ from wavepp_worker.cache.moves import Tier
 from wavepp_worker.cache.results import TierFigures
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.offer import RankAddress
-from wavepp_worker.model.sampling import SampledToken
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.prefill_trace import WaveTrace
 from wavepp_worker.runtime.protocol.rank_state import RankState

@@ -10,7 +10,8 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.model.sampling import SampledToken, SamplingParams
+from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.prefill_trace import PrefillTrace
 
 
