@@ -316,6 +316,24 @@ def test_an_id_may_be_any_text(queue: PrefillQueue, make_intake: MakeIntake, job
     assert queue.prefill([1, 2], id=job_id).id == job_id
 
 
+@pytest.mark.parametrize("status", ["404", "409"])
+def test_headers_that_the_server_itself_might_send_are_no_words_of_the_server(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, status: str
+) -> None:
+    """A job that has them is run, and so are those that come with it."""
+    job = Job(id="odd", token_ids=(1, 2))
+
+    async def send(connection: Any) -> None:
+        headers = {"Status": status}
+        await connection.jetstream().publish(name.job(job.token), job.encode(), headers=headers)
+
+    on_server(server, send)
+    others = [queue.submit([n]) for n in range(5)]
+    make_intake("r1", FakePrefills(), intake_silence=20)
+    assert queue.submit(job).result(10).first_token == 3
+    assert [other.result(10).first_token for other in others] == [1, 2, 3, 4, 5]
+
+
 def test_a_state_that_somebody_forged_does_not_stop_a_job(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:

@@ -122,7 +122,8 @@ class JobConsumers:
                     message = await answers.next_msg(timeout=(seconds or 0.0) + STATUS_SECONDS)
                 except TimeoutError:
                     return
-                status = (message.headers or {}).get("Status")
+                # Whoever sends a job may give it any header; only jobs can be acknowledged.
+                status = None if message.reply else (message.headers or {}).get("Status")
                 if status in _GONE:
                     raise QueueError(f"there are no jobs to be had of {self._name.jobs_stream}: {status}")
                 if status is not None:
