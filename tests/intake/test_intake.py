@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -332,6 +333,24 @@ def test_headers_that_the_server_itself_might_send_are_no_words_of_the_server(
     make_intake("r1", FakePrefills(), intake_silence=20)
     assert queue.submit(job).result(10).first_token == 3
     assert [other.result(10).first_token for other in others] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("block", [b"NATS/1.0", b"HTTP/1.1 200 OK\r\n\r\n", b"NATS/1.0 \xff\xff\xff\r\n\r\n"])
+def test_headers_that_are_none_stop_no_replica(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, block: bytes
+) -> None:
+    make_intake("r1", FakePrefills())
+    job = Job(id="odd", token_ids=(1, 2))
+    body = job.encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain:
+        plain.recv(65536)
+        plain.sendall(b'CONNECT {"headers":true,"verbose":false}\r\n')
+        subject = name.job(job.token).encode()
+        plain.sendall(b"HPUB %s %d %d\r\n%s%s\r\n" % (subject, len(block), len(block + body), block, body))
+        plain.sendall(b"PING\r\n")
+        assert b"PONG" in plain.recv(65536)
+    assert queue.submit(job).result(10).first_token == 3
+    assert queue.prefill([4]).first_token == 5
 
 
 def test_a_state_that_somebody_forged_does_not_stop_a_job(

@@ -96,6 +96,8 @@ async def connect(
         import nats
     except ImportError as error:
         raise ConfigError("jobs over NATS need the package nats-py: pip install nats-py") from error
+    from wavepp_worker.intake.nats_client import NatsClient
+
     urls, proof = servers(given, environment), authentication(environment)
     shown = ", ".join(map(without_password, urls))
     last: list[str] = []
@@ -119,9 +121,10 @@ async def connect(
     async def on_return() -> None:
         logger.warning("the NATS server %s is reached again", shown)
 
+    connection: Any = NatsClient()
     try:
-        connection: Any = await asyncio.wait_for(
-            nats.connect(
+        await asyncio.wait_for(
+            connection.connect(
                 urls,
                 name=name,
                 error_cb=on_error,
