@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
+import time
 
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted
@@ -44,6 +48,26 @@ def test_asyncio_programs_can_ask_and_give_up(queue: PrefillQueue, make_intake: 
         asyncio.run(too_long())
     with pytest.raises(RequestAborted):
         queue.prefill([1, 2], id="slow")
+
+
+def test_who_is_interrupted_does_not_wait_for_a_server_that_hangs(
+    server: NatsServer, queue: PrefillQueue
+) -> None:
+    assert queue.depth() == 0
+    with server.stopped():
+        began = time.monotonic()
+        timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            queue.prefill([1, 2])
+
+        async def give_up() -> None:
+            await asyncio.wait_for(queue.aprefill([1, 2]), 0.3)
+
+        with pytest.raises(asyncio.TimeoutError):
+            asyncio.run(give_up())
+        assert time.monotonic() - began < 10
+    timer.join()
 
 
 def test_a_closed_queue_says_so_and_leaves_its_jobs_to_go_on(

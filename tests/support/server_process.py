@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 
 from wavepp_worker.serve.ports import HeldPorts
@@ -47,6 +49,16 @@ class ServerProcess(ABC):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Within it, it hangs: its connections stay, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,6 +25,8 @@ from wavepp_worker.nats_variables import SERVER_VARIABLE, nats_environment
 CONNECT_SECONDS = 10.0
 DEFAULT_NAMESPACE = "dynamo"
 CALL_SECONDS = 150.0
+LAST_WORDS_SECONDS = 2.0
+"""That who is interrupted waits for the queue to hear of it."""
 
 _ERRORS = {
     "invalid": InvalidRequest,
@@ -58,7 +61,7 @@ class PrefillQueue:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="prefill queue", daemon=True)
         self._closed = False
-        self._asked: set[asyncio.Task[JobResult]] = set()
+        self._asked: set[asyncio.Task[Any]] = set()
 
     def __enter__(self) -> Self:
         self.open()
@@ -120,8 +123,7 @@ class PrefillQueue:
         try:
             return future.result()
         except (KeyboardInterrupt, SystemExit):
-            with suppress(QueueError):
-                self.cancel(job.id)
+            self._say_unwanted(job.id)
             raise
 
     async def aprefill(
@@ -132,8 +134,7 @@ class PrefillQueue:
         try:
             return await asyncio.wrap_future(self.submit(job, again=again))
         except asyncio.CancelledError:
-            with suppress(QueueError):
-                await asyncio.to_thread(self.cancel, job.id)
+            await asyncio.to_thread(self._say_unwanted, job.id)
             raise
 
     def submit(
@@ -165,7 +166,7 @@ class PrefillQueue:
         Raises:
             QueueError: the server is not reached.
         """
-        self._call(self._client.cancel(job_id))
+        self._call(self._cancel(job_id))
 
     def depth(self) -> int:
         """Jobs that no worker has taken yet.
@@ -196,22 +197,41 @@ class PrefillQueue:
         """Its model and namespace, to be shown; once it is open."""
         return f"model {self._client.name.model} in namespace {self._client.name.namespace}"
 
-    def _call(self, work: Coroutine[Any, Any, Value]) -> Value:
+    def _say_unwanted(self, job_id: str) -> None:
+        """As ``cancel``, which goes on where the server is not reached, while this returns soon."""
+        with suppress(QueueError):
+            self._call(self._cancel(job_id), LAST_WORDS_SECONDS)
+
+    def _call(self, work: Coroutine[Any, Any, Value], seconds: float = CALL_SECONDS) -> Value:
         if self._closed or not self._thread.is_alive():
             work.close()
             raise QueueError("the queue is not open; use it in a with block, or call open() first")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+        except FutureTimeoutError as error:
+            raise QueueError(f"the NATS server has not answered within {seconds:.0f} s") from error
+
+    async def _cancel(self, job_id: str) -> None:
+        with self._ended_by_close():
+            await self._client.cancel(job_id)
 
     async def _ask(self, job: Job, again: bool) -> JobResult:
-        task = asyncio.current_task()
-        assert task is not None
-        self._asked.add(task)
         try:
-            return answered(await self._client.ask(job, again=again))
+            with self._ended_by_close():
+                return answered(await self._client.ask(job, again=again))
         except asyncio.CancelledError:
             raise QueueError(
                 f"the queue was closed before job {job.id} was answered; it goes on, send its id again for the answer"
             ) from None
+
+    @contextmanager
+    def _ended_by_close(self) -> Iterator[None]:
+        """Within it, the present task is one of those that end when this is closed."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._asked.add(task)
+        try:
+            yield
         finally:
             self._asked.discard(task)
 
