@@ -585,6 +585,25 @@ def test_an_addressed_replica_gets_the_job_and_one_that_is_gone_loses_it(
     empty(server, name)
 
 
+@pytest.mark.parametrize("address", ["x" * 65, "a/b", "ü"])
+def test_an_address_that_is_no_replicas_name_is_answered_and_holds_up_nobody(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, address: str
+) -> None:
+    job = Job(id="astray", token_ids=(1, 2))
+
+    async def send(connection: Any) -> None:
+        await connection.jetstream().publish(name.job(job.token, address), job.encode())
+
+    on_server(server, send)
+    other = queue.submit([3], replica="never-was")
+    make_intake("r1", FakePrefills())
+    assert other.result(10).first_token == 4
+    found = wait_for(lambda: queue._call(queue._client._ledger.find(job.token)))
+    assert isinstance(found.state, JobFailure)
+    assert (found.state.code, "a replica's name is 1 to 64 letters" in found.state.error) == ("invalid", True)
+    wait_for(lambda: queue.depth() == 0)
+
+
 def test_jobs_that_a_dead_replica_had_taken_for_itself_go_to_others(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
 ) -> None:

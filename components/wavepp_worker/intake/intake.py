@@ -17,7 +17,7 @@ from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_consumers import ConsumerLoad, JobConsumers
 from wavepp_worker.intake.job_runner import JobRunner
-from wavepp_worker.intake.names import QueueName, token_of
+from wavepp_worker.intake.names import QueueName, replica_of, token_of
 from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.server_address import connect
@@ -242,7 +242,13 @@ class Intake:
         """Jobs may address a replica that never was."""
         if await self._streams.jobs() <= sum(load.waiting + load.taken for load in loads):
             return
-        strangers = await self._streams.addressed() - {load.replica for load in loads}
+        known, strangers = {load.replica for load in loads}, set()
+        for subject in await self._streams.addressed():
+            replica = replica_of(subject)
+            if replica is None:
+                await self._runner.refuse(subject)
+            elif replica not in known:
+                strangers.add(replica)
         try:
             for replica in islice(strangers, MOST_ADOPTED):
                 await self._consumers.ensure(replica, self._config.intake_silence)

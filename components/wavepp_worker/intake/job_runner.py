@@ -22,6 +22,7 @@ from wavepp_worker.intake.messages import (
     Waiting,
     read_job,
 )
+from wavepp_worker.intake.names import token_of
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.streams import QueueStreams
 from wavepp_worker.intake.taken_job import TakenJob, engine_request, fresh_room, handoff_address, job_timings
@@ -76,6 +77,22 @@ class JobRunner:
         except QueueError as error:
             logger.warning("job %s is delivered again: %s", taken.token, error)
             self._counts.ended("undelivered")
+
+    async def refuse(self, subject: str) -> None:
+        """Answer a job that no replica can have, as what it addresses could be none's name, and remove it.
+
+        Raises:
+            QueueError: the server does not answer.
+        """
+        job = token_of(subject)
+        address = subject.split(".")[-2]
+        sentence = f"the job addresses {address!r}; a replica's name is 1 to 64 letters, digits, - and _"
+        found = await self._ledger.find(job, FIND_SECONDS)
+        if found is None:
+            with suppress(Overtaken):
+                await self._ledger.write(job, JobFailure(code="invalid", error=sentence), 0)
+                self._counts.ended("invalid")
+        await self._streams.remove(subject)
 
     async def _run(self, taken: TakenJob) -> None:
         overtaken = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST_TOKEN = 100
+_REPLICA = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASHED = "~"
 """What the token of a hashed text begins with; no text that is its own token has it."""
 
@@ -22,6 +23,12 @@ def token(text: str) -> str:
 def token_of(subject: str) -> str:
     """The token of the job that a subject is of."""
     return subject.rpartition(".")[2]
+
+
+def replica_of(subject: str) -> str | None:
+    """The replica that a job's subject addresses; None if it could be none's name."""
+    replica = subject.split(".")[-2]
+    return replica if _REPLICA.fullmatch(replica) else None
 
 
 def queue_of(stream: str) -> str | None:

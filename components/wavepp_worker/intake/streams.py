@@ -134,12 +134,22 @@ class QueueStreams:
         """Jobs that were given up, and are kept."""
         return int((await self.jetstream.stream_info(self.name.dead_stream)).state.messages)
 
-    async def addressed(self) -> set[str]:
-        """The replicas that jobs which are not over address."""
+    async def addressed(self) -> list[str]:
+        """The subjects of jobs that address replicas and are not over."""
         info = await self.jetstream.stream_info(
             self.name.jobs_stream, subjects_filter=self.name.job("*", "*")
         )
-        return {subject.split(".")[-2] for subject in info.state.subjects or {}}
+        return list(info.state.subjects or {})
+
+    async def remove(self, subject: str) -> None:
+        """Take the job of a subject from the queue, whoever has it."""
+        from nats.js.errors import NotFoundError
+
+        with suppress(NotFoundError):
+            found = await self.jetstream.get_last_msg(self.name.jobs_stream, subject)
+            # What has a wildcard in it is also the name of others.
+            if found.subject == subject:
+                await self.jetstream.delete_msg(self.name.jobs_stream, found.seq)
 
     async def sent_at(self, replica: str, number: int) -> datetime.datetime | None:
         """When the first job for ``replica`` was sent whose number is at least ``number``; None if there is none."""
