@@ -17,6 +17,7 @@ from typing_extensions import Self
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.kv_budget import decode_share, with_pool
 from wavepp_worker.decode.longest_request import longest_request
+from wavepp_worker.dynamo.adapter_names import check_adapter_names
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
 from wavepp_worker.dynamo.foreign_flags import FOREIGN
 from wavepp_worker.dynamo.handoff_host import REQUESTS_VARIABLE, HandoffHost, handoff_host, routable_address
@@ -35,7 +36,7 @@ from wavepp_worker.model.device import check_device
 from wavepp_worker.model.free_memory import free_memory
 from wavepp_worker.model.generation_config import read_generation_config
 from wavepp_worker.model.kv_share import DEFAULT_FRACTIONS
-from wavepp_worker.model.lora import read_adapters
+from wavepp_worker.model.lora import adapter_paths, read_adapters
 from wavepp_worker.model.model_shape import ModelShape
 from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.client.disk_room import DiskUse, check_room, disk_use
@@ -83,6 +84,7 @@ class _EngineArgs(WorkerArgs):
     def check(self, shape: ModelShape) -> None:
         with as_flags(self.spell):
             check_start(self.settled(shape).engine, shape)
+            check_adapter_names(adapter_paths(self.engine.lora_modules), self.runtime.served_model_name)
             _check_template(self.model, self.runtime)
             read_generation_config(self.model)
         self.host()
@@ -172,6 +174,7 @@ class DecodeArgs(WorkerArgs):
         self.host()
         with as_flags(self.spell):
             _check_decode(self.settled(shape).decode, shape)
+            check_adapter_names(adapter_paths(self.decode.lora_modules), self.runtime.served_model_name)
             _check_template(self.model, self.runtime)
             read_generation_config(self.model)
 

@@ -38,7 +38,7 @@ from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.dynamo.tracer import make_tracer
 from wavepp_worker.dynamo.worker_controls import WorkerControls
-from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest, WaveppError
+from wavepp_worker.errors import EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
@@ -65,11 +65,6 @@ class WaveppWorker(LLMEngine):
         """``adapters``: names of the LoRA adapters that requests may choose."""
         self._runtime = runtime
         self._adapters = tuple(adapters)
-        if runtime.served_model_name in self._adapters:
-            raise ConfigError(
-                f"lora_modules: {runtime.served_model_name} is what the base model is served as; give the adapter "
-                "another name"
-            )
         self._registration: Registration | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
