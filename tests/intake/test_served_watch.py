@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,21 @@ def test_a_worker_that_is_long_about_a_job_is_no_lack_of_workers(
     jobs.write_text('{"id": "a", "token_ids": [1, 2]}')
     done = CliRunner().invoke(app, words(server, name, jobs, out))
     assert (done.exit_code, "warning" in done.output) == (0, False), done.output
+
+
+def test_a_server_that_hangs_ends_the_whole_file_and_not_one_job_after_the_other(
+    server: NatsServer, name: QueueName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(served_watch, "UNREACHED_SECONDS", 2.0)
+    jobs, out = tmp_path / "jobs", tmp_path / "out"
+    jobs.write_text("".join(f'{{"id": "{n}", "token_ids": [1, 2]}}\n' for n in range(20)))
+    began = time.monotonic()
+    with contextlib.ExitStack() as hung:
+        timer = threading.Timer(1.0, hung.enter_context, [server.stopped()])
+        timer.start()
+        done = CliRunner().invoke(app, [*words(server, name, jobs, out), "--ahead", "2"])
+        timer.join()
+    assert done.exit_code == 1
+    assert "error: the NATS server has not been reached for 2 s" in " ".join(done.output.split())
+    assert time.monotonic() - began < 30

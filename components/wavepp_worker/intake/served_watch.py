@@ -1,4 +1,4 @@
-"""Notices that no worker takes jobs of a queue, as of one whose name is mistaken."""
+"""Notices that no worker takes jobs of a queue, as of one whose name is mistaken, or that nobody reaches its server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ SAY_SECONDS = 5.0
 """For how long no worker was seen when it is said."""
 GIVE_UP_SECONDS = 300.0
 """For how long no worker was seen when nobody waits any more: as long as a graph may take to start."""
+UNREACHED_SECONDS = 300.0
+"""For how long the server was not reached when nobody waits any more: else each further job would take its own time."""
 
 
 class ServedWatch:
@@ -31,7 +33,7 @@ class ServedWatch:
         Args:
             queue: is open while this is entered.
             say: told once each time that workers are missed.
-            give_up: called once, after ``GIVE_UP_SECONDS`` without any.
+            give_up: called once, after ``GIVE_UP_SECONDS`` without any, or ``UNREACHED_SECONDS`` without the server.
         """
         self.reason: str | None = None
         self._queue = queue
@@ -49,25 +51,30 @@ class ServedWatch:
 
     def _run(self) -> None:
         seen, said = time.monotonic(), False
+        reached = seen
         while not self._over.wait(LOOK_SECONDS):
+            served = reachable = True
             try:
                 served = self._queue.served()
             except Exception:
-                # What is so while the server is not reached, other bounds say.
-                served = True
+                reachable = False
             now = time.monotonic()
+            reached = now if reachable else reached
+            if now - reached >= UNREACHED_SECONDS:
+                self._end(f"the NATS server has not been reached for {UNREACHED_SECONDS:.0f} s")
+                return
             if served:
                 seen, said = now, False
             elif now - seen >= GIVE_UP_SECONDS:
-                self.reason = (
-                    f"{self._sentence()} for {GIVE_UP_SECONDS:.0f} s; jobs that were sent stay queued, and who sends "
-                    "them again gets their answers"
-                )
-                self._give_up()
+                self._end(f"{self._sentence()} for {GIVE_UP_SECONDS:.0f} s")
                 return
             elif now - seen >= SAY_SECONDS and not said:
                 said = True
                 self._say(f"{self._sentence()} now; jobs wait for one, {GIVE_UP_SECONDS:.0f} s at most")
+
+    def _end(self, why: str) -> None:
+        self.reason = f"{why}; jobs that were sent stay queued, and who sends them again gets their answers"
+        self._give_up()
 
     def _sentence(self) -> str:
         others: list[str] = []
