@@ -353,11 +353,16 @@ def test_headers_that_are_none_stop_no_replica(
     assert queue.prefill([4]).first_token == 5
 
 
+@pytest.mark.parametrize("headers", [{}, {"Status": "404"}, {"Status": "503"}])
 def test_a_state_that_somebody_forged_does_not_stop_a_job(
-    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    headers: dict[str, str],
 ) -> None:
     make_intake("r1", FakePrefills())
-    publish(server, name.state("x"), b"\x00 no state")
+    publish(server, name.state("x"), b"\x00 no state", headers=headers)
     assert queue.prefill([1, 2], id="x").first_token == 3
 
 
