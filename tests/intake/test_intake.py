@@ -323,12 +323,7 @@ def test_headers_that_the_server_itself_might_send_are_no_words_of_the_server(
 ) -> None:
     """A job that has them is run, and so are those that come with it."""
     job = Job(id="odd", token_ids=(1, 2))
-
-    async def send(connection: Any) -> None:
-        headers = {"Status": status}
-        await connection.jetstream().publish(name.job(job.token), job.encode(), headers=headers)
-
-    on_server(server, send)
+    publish(server, name.job(job.token), job.encode(), headers={"Status": status})
     others = [queue.submit([n]) for n in range(5)]
     make_intake("r1", FakePrefills(), intake_silence=20)
     assert queue.submit(job).result(10).first_token == 3
@@ -595,11 +590,7 @@ def test_an_address_that_is_no_replicas_name_is_answered_and_holds_up_nobody(
     server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, address: str
 ) -> None:
     job = Job(id="astray", token_ids=(1, 2))
-
-    async def send(connection: Any) -> None:
-        await connection.jetstream().publish(name.job(job.token, address), job.encode())
-
-    on_server(server, send)
+    publish(server, name.job(job.token, address), job.encode())
     other = queue.submit([3], replica="never-was")
     make_intake("r1", FakePrefills())
     assert other.result(10).first_token == 4
