@@ -121,7 +121,7 @@ def test_of_the_writers_that_ended_the_latest_are_remembered() -> None:
     made = making(first="abc", second="abd")
     made.ended("unknown")
     made.ended("first")
-    assert made.over == 1
+    assert made.ended_count == 1
     assert made.made_since(0, blocks("abcx"), 2, 3)
     assert not made.made_since(0, blocks("abdx"), 2, 3), "its writer goes on"
     assert not made.made_since(0, blocks("abcx"), 3, 3), "it needs no more"

@@ -56,8 +56,8 @@ class InTheMaking:
         self._by_first_block: defaultdict[bytes, dict[str, Writer]] = defaultdict(dict)
         self._reads: dict[str, tuple[str, int]] = {}
         self._changed: dict[str, int] = {}
-        self._over: deque[tuple[int, BlockKeys]] = deque(maxlen=MOST_REMEMBERED)
-        self.over = 0
+        self._lately_ended: deque[tuple[int, BlockKeys]] = deque(maxlen=MOST_REMEMBERED)
+        self.ended_count = 0
         """Writers that have ended so far."""
 
     def __len__(self) -> int:
@@ -106,13 +106,13 @@ class InTheMaking:
                     best, reached = request_id, common
         return (best, reached) if best is not None else None
 
-    def made_since(self, over: int, keys: BlockKeys, present: int, limit: int) -> bool:
-        """Whether the block after the first ``present`` was made by a writer that ended after ``over`` others had.
+    def made_since(self, ended_count: int, keys: BlockKeys, present: int, limit: int) -> bool:
+        """Whether the block after the first ``present`` was made by a writer that ended after ``ended_count`` others.
 
         All ranks have it by now, but who was looked up before may have missed it on one of them.
         """
-        for number, made in reversed(self._over):
-            if number < over:
+        for number, made in reversed(self._lately_ended):
+            if number < ended_count:
                 return False
             if makes_next(made, keys, present, limit):
                 return True
@@ -149,8 +149,8 @@ class InTheMaking:
         """All ranks have computed what they ever will of a request; unknown ids are ignored."""
         writer = self._writers.pop(request_id, None)
         if writer is not None:
-            self._over.append((self.over, writer.keys))
-            self.over += 1
+            self._lately_ended.append((self.ended_count, writer.keys))
+            self.ended_count += 1
             alike = self._by_first_block[first_block(writer.keys)]
             del alike[request_id]
             if not alike:

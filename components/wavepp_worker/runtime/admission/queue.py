@@ -202,7 +202,7 @@ class AdmissionQueue:
                     # Nobody is prepared before those in front of it have been looked up again.
                     prepare.append(admit)
         for request_id in (*stale, *again):
-            self._waiting[request_id].over = self._sharing.making.over
+            self._waiting[request_id].ended_before = self._sharing.making.ended_count
         self._begin(prepare, now)
         prepare = [
             structs.replace(admit, branches=self._branches(admit.request_id, admit.endpoint, cache))

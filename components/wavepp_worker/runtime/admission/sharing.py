@@ -72,7 +72,7 @@ class Sharing:
         if not self._block_size:
             return False
         present = admit.endpoint // self._block_size
-        return self.making.made_since(entry.over, entry.keys, present, entry.reusable)
+        return self.making.made_since(entry.ended_before, entry.keys, present, entry.reusable)
 
     def prepared_writer(self, entry: Waiting, endpoint: int, preparing: Mapping[str, Waiting]) -> str:
         """Of the requests that are being prepared, one that computes what another needs after ``endpoint`` next."""

@@ -23,7 +23,7 @@ class Waiting:
         shared: tokens in common with one that waited already when it came.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
-        over: writers that had ended before.
+        ended_before: writers that had ended when that was asked for.
         discovered: when it was so first.
         selected: when it was first prepared.
         attempts: how often it was prepared.
@@ -42,7 +42,7 @@ class Waiting:
     shared: int = 0
     candidate: int | None = None
     hinted: float = -math.inf
-    over: int = 0
+    ended_before: int = 0
     discovered: float | None = None
     selected: float | None = None
     attempts: int = 0
