@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
 from wavepp_worker.model.layer_cache import LayerCache
-from wavepp_worker.model.user_cache import cache_root
+from wavepp_worker.model.user_cache import cache_root, keep, read_kept
 
 _RULES = (
     "architecture.py",
@@ -25,6 +24,8 @@ _RULES = (
     "quantisation.py",
     "recurrent_mixer.py",
 )
+
+_MOST_BYTES = 1 << 20
 
 
 class ArchitectureFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,8 @@ def architecture_facts(model_dir: Path) -> ArchitectureFacts:
 def remembered(model_dir: Path) -> ArchitectureFacts | None:
     """The facts, if they were found out before."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(_place(model_dir).read_bytes(), type=ArchitectureFacts)
+        kept = read_kept(_place(model_dir), _MOST_BYTES)
+        return None if kept is None else msgspec.json.decode(kept, type=ArchitectureFacts)
     return None
 
 
@@ -94,14 +96,9 @@ def _found_out(model_dir: Path) -> ArchitectureFacts:
 
 
 def _remember(model_dir: Path, facts: ArchitectureFacts) -> None:
-    place = _place(model_dir)
     # What a foreign file says may be of any type: then it is found out each time.
-    with contextlib.suppress(OSError, TypeError, msgspec.MsgspecError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all, whoever else writes it.
-        whole = place.with_suffix(f".{os.getpid()}")
-        whole.write_bytes(msgspec.json.encode(facts))
-        whole.replace(place)
+    with contextlib.suppress(TypeError, msgspec.MsgspecError):
+        keep(_place(model_dir), msgspec.json.encode(facts))
 
 
 def _place(model_dir: Path) -> Path:

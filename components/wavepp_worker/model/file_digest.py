@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.model.user_cache import cache_root
+from wavepp_worker.model.user_cache import cache_root, keep, make_folder, read_kept
 
 logger = logging.getLogger(__name__)
 
@@ -131,16 +130,13 @@ def _entry_file(file: Path) -> Path:
 def _remembered(file: Path) -> str | None:
     """The digest of a file that is as it was; None if it is not known, or others may have written it."""
     identity = _identity(file, file.stat())
+    kept = read_kept(_entry_file(file), 1 << 16)
+    if kept is None:
+        return None
     try:
-        # Not waiting for somebody to write: where the directory is others', they may have put a pipe there.
-        entry_file = os.open(_entry_file(file), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(entry_file, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                return None
-            entry = msgspec.json.decode(stream.read(1 << 16), type=_Entry)
-            digest = bytes.fromhex(entry.digest)
-    except (OSError, ValueError, msgspec.MsgspecError):
+        entry = msgspec.json.decode(kept, type=_Entry)
+        digest = bytes.fromhex(entry.digest)
+    except (ValueError, msgspec.MsgspecError):
         return None
     known = (
         msgspec.structs.replace(entry, digest="") == identity and len(digest) == hashlib.sha256().digest_size
@@ -149,19 +145,8 @@ def _remembered(file: Path) -> str | None:
 
 
 def _remember(file: Path, entry: _Entry) -> None:
-    """Whoever reads the entry meanwhile sees the one before or this one."""
-    if entry.size < REMEMBERED_BYTES:
-        return
-    with contextlib.suppress(OSError):
-        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=_folder())
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(msgspec.json.encode(entry))
-            os.replace(name, _entry_file(file))
-        except OSError:
-            os.unlink(name)
-            raise
+    if entry.size >= REMEMBERED_BYTES:
+        keep(_entry_file(file), msgspec.json.encode(entry))
 
 
 @contextlib.contextmanager
@@ -170,7 +155,7 @@ def _alone(large: bool) -> Iterator[None]:
     lock = None
     if large:
         with contextlib.suppress(OSError):
-            _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(_folder())
             lock = os.open(_folder() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         deadline = time.monotonic() + LOCK_SECONDS
