@@ -31,7 +31,7 @@ class FakePrefills:
         most_waiting: the most that were not admitted at one time.
     """
 
-    def __init__(self, seconds: float = 0.0, admits: int = 1000) -> None:
+    def __init__(self, seconds: float = 0.0, admits: int = 1000, model_id: str = "") -> None:
         self.seconds, self.admits = seconds, admits
         self.release = threading.Event()
         self.failures = 0
@@ -40,7 +40,9 @@ class FakePrefills:
         self.aborted: list[str] = []
         self.running = self.waiting = self.most_waiting = 0
         self.engine: Any = SimpleNamespace(
-            config=SimpleNamespace(model=Path("/nowhere")), stats=lambda: SimpleNamespace(queued=self.waiting)
+            config=SimpleNamespace(model=Path("/nowhere")),
+            info=SimpleNamespace(model_id=model_id),
+            stats=lambda: SimpleNamespace(queued=self.waiting),
         )
 
     def address(self, bootstrap_room: int) -> BootstrapAddress:

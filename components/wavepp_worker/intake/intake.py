@@ -20,6 +20,7 @@ from wavepp_worker.intake.job_runner import JobRunner
 from wavepp_worker.intake.names import QueueName, replica_of, token_of
 from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
+from wavepp_worker.intake.queue_peers import QueuePeers
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.shares import room_for, shares
 from wavepp_worker.intake.streams import QueueStreams
@@ -40,6 +41,8 @@ SWEEP_SECONDS = 0.5
 MOST_ADOPTED = 100
 """Replicas that jobs address and that never were, of which the jobs are looked at anew each time."""
 RETRY_SECONDS = 0.5
+BACK_SECONDS = 1.0
+"""Until who was there is back on a server that is reached again."""
 HAND_BACK_SECONDS = 3.0
 """For the last words about jobs when a replica stops."""
 
@@ -71,7 +74,8 @@ class Intake:
             replica: what senders address this one by; no other has it.
 
         Raises:
-            ConfigError: the server has no JetStream, or there can be none.
+            ConfigError: the server has no JetStream, or there can be none; or replicas with other weights take jobs of
+                this queue.
         """
         self._thread.start()
         self._call(self._begin(replica)).result()
@@ -114,12 +118,19 @@ class Intake:
     async def _open(self) -> None:
         config, name, replica = self._config, self._name, self._replica
         if self._connection is None:
+            begun = time.monotonic()
             self._connection = await connect(
                 config.nats_server, self._environment, f"wavepp {replica}", None, _MEANWHILE
             )
+            if time.monotonic() - begun > BACK_SECONDS:
+                # Others have waited as well, and cannot be asked before they are back.
+                await asyncio.sleep(BACK_SECONDS)
         self._streams = QueueStreams(self._connection, name)
         self._consumers = JobConsumers(self._connection, name)
         await self._make_queue()
+        model_id = self._prefills.engine.info.model_id
+        peers = QueuePeers(self._connection, name, self._consumers, replica, model_id, lambda: self._taking)
+        await peers.join()
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
         self._asking = [self._spawn(each) for each in (self._take(replica), self._take(None), self._sweep())]

@@ -90,6 +90,10 @@ class QueueName:
         """The subject at which workers hear that nobody wants a job any more; ``*`` stands for any."""
         return f"{self.root}.cancel.{job}"
 
+    def replica(self, replica: str) -> str:
+        """The subject at which a replica that takes jobs says who it is."""
+        return f"{self.root}.replica.{replica}"
+
     def consumer(self, replica: str | None) -> str:
         """The consumer of jobs for any replica, or of those that address one."""
         return "any" if replica is None else f"to-{replica}"

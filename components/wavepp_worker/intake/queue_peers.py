@@ -1,0 +1,147 @@
+"""Sees to it that all replicas that take jobs of one queue have the same weights: who opens it asks who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.intake.job_consumers import JobConsumers
+from wavepp_worker.intake.names import QueueName
+
+ANSWER_SECONDS = 2.0
+"""Until a replica that is there has answered. Of one whose host is gone, the server may not know it for minutes."""
+SETTLE_SECONDS = 5.0
+"""Until another replica that opens the queue at the same time is done with that."""
+AGAIN_SECONDS = 0.1
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What a replica of a queue says of itself.
+
+    Attributes:
+        replica: what senders address it by.
+        model: id of the model's content, equal on every host that has the same files.
+        state: whether it takes jobs, is about to, or does not any more.
+    """
+
+    replica: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    model: str
+    state: Literal["opening", "taking", "stopped"]
+
+
+class QueuePeers:
+    """One replica among those of its queue, on one connection. For one event loop.
+
+    The consumers of the queue say whom to ask, and the server says at once of whom nobody is there any more. Of two
+    that open a queue at the same time, at least one finds the consumer of the other, and both know it once that one
+    has asked; then the one whose name comes later waits for what becomes of the other.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        name: QueueName,
+        consumers: JobConsumers,
+        replica: str,
+        model: str,
+        is_taking: Callable[[], bool],
+    ) -> None:
+        """
+        Args:
+            connection: of nats-py.
+            replica, model: as of ``Peer``.
+            is_taking: whether this replica is to take jobs at all.
+        """
+        self._connection, self._name, self._consumers = connection, name, consumers
+        self._replica, self._model = replica, model
+        self._is_taking = is_taking
+        self._opening = True
+        self._rivals: set[str] = set()
+
+    async def join(self) -> None:
+        """Make sure that nobody takes jobs with other weights, and from then on say which ones this replica has.
+
+        To be called once the replica has its consumer, by which others find it.
+
+        Raises:
+            ConfigError: somebody does; says what to change.
+            nats.errors.Error: the server does not say who is there.
+        """
+        answering = await self._connection.subscribe(self._name.replica(self._replica), cb=self._on_question)
+        try:
+            await self._settle()
+        except BaseException:
+            with suppress(Exception):
+                await answering.unsubscribe()
+            raise
+
+    async def _settle(self) -> None:
+        end = time.monotonic() + SETTLE_SECONDS
+        asked = {load.replica for load in await self._consumers.loads() if load.replica is not None}
+        while True:
+            asked |= self._rivals
+            self._rivals.clear()
+            others = [peer for peer in await self._ask(asked - {self._replica}) if self._differs(peer)]
+            for peer in others:
+                if peer.state == "taking":
+                    raise self._conflict(peer)
+            first = [peer for peer in others if peer.replica < self._replica]
+            asked = {peer.replica for peer in first}
+            if not (asked or self._rivals):
+                self._opening = False
+                return
+            if first and time.monotonic() > end:
+                raise self._conflict(first[0])
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _differs(self, peer: Peer) -> bool:
+        return peer.state != "stopped" and peer.model != self._model
+
+    def _conflict(self, peer: Peer) -> ConfigError:
+        name = self._name
+        return ConfigError(
+            f"replica {peer.replica} takes jobs of model {name.model} in namespace {name.namespace} now with other "
+            f"weights (model id {peer.model}, here {self._model}), and one queue would have the answers of both; start "
+            "one of the graphs with another --namespace or --served-model-name, or stop the other one first"
+        )
+
+    async def _ask(self, replicas: Iterable[str]) -> list[Peer]:
+        answers = await asyncio.gather(*map(self._ask_one, replicas))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask_one(self, replica: str) -> Peer | None:
+        """None if it is gone, or does not say."""
+        from nats.errors import Error
+
+        question = msgspec.json.encode(self._self())
+        try:
+            answer = await self._connection.request(self._name.replica(replica), question, ANSWER_SECONDS)
+        except Error:
+            return None
+        return _read(answer.data)
+
+    async def _on_question(self, message: Any) -> None:
+        asker = _read(message.data)
+        # Who hears "opening" and comes first goes on, so this replica has to know of it.
+        if self._opening and asker is not None and self._differs(asker) and asker.replica < self._replica:
+            self._rivals.add(asker.replica)
+        if message.reply:
+            await self._connection.publish(message.reply, msgspec.json.encode(self._self()))
+
+    def _self(self) -> Peer:
+        state: Literal["opening", "taking", "stopped"] = "opening" if self._opening else "taking"
+        return Peer(self._replica, self._model, state if self._is_taking() else "stopped")
+
+
+def _read(data: bytes) -> Peer | None:
+    try:
+        return msgspec.json.decode(data, type=Peer)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None

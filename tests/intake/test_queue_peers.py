@@ -1,0 +1,226 @@
+"""Graphs whose models have one name and other weights, on one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.intake import intake as intake_module
+from wavepp_worker.intake import opening, queue_peers
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.intake import Intake
+from wavepp_worker.intake.job_consumers import JobConsumers
+from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.prefill_queue import PrefillQueue
+from wavepp_worker.intake.queue_peers import QueuePeers
+from wavepp_worker.intake.streams import QueueStreams
+
+from tests.intake.conftest import MakeIntake
+from tests.intake.test_intake import stand_still, wait_for
+from tests.support.fake_prefills import FakePrefills
+from tests.support.nats_servers import NatsServer
+
+_CHILD = """
+import sys
+from tests.support.fake_prefills import FakePrefills
+from wavepp_worker.intake.config import IntakeConfig
+from wavepp_worker.intake.intake import Intake
+from wavepp_worker.intake.names import QueueName
+url, namespace, model, replica, model_id = sys.argv[1:]
+config = IntakeConfig(intake="nats", nats_server=url)
+intake = Intake(FakePrefills(model_id=model_id), config, QueueName(namespace, model))
+intake.start(replica)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class Replica:
+    """One that opens a queue, on a connection of its own."""
+
+    def __init__(self, server: NatsServer, name: QueueName, replica: str, model: str) -> None:
+        self._server, self._name, self._replica, self._model = server, name, replica, model
+
+    async def __aenter__(self) -> Replica:
+        self._connection = await nats.connect(self._server.url)
+        consumers = JobConsumers(self._connection, self._name)
+        await QueueStreams(self._connection, self._name).ensure()
+        await consumers.ensure(self._replica, 1.0)
+        self._peers = QueuePeers(
+            self._connection, self._name, consumers, self._replica, self._model, lambda: True
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.close()
+
+    async def joins(self) -> bool:
+        try:
+            await self._peers.join()
+        except ConfigError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "paused"])
+def test_a_replica_with_other_weights_is_refused_while_another_takes_jobs(
+    queue: PrefillQueue, make_intake: MakeIntake, name: QueueName, state: str
+) -> None:
+    there = FakePrefills(model_id="a", admits=1, seconds=0.0 if state == "idle" else 60.0)
+    first = make_intake("r1", there, intake_ahead=1)
+    if state == "busy":
+        jobs = [queue.submit([1, n]) for n in range(4)]
+        # One runs and one waits: it asks for no further jobs.
+        wait_for(lambda: (there.running, there.waiting) == (1, 1))
+        wait_for(lambda: not first._room())
+    first.pause(paused=state == "paused")
+    with pytest.raises(ConfigError) as refused:
+        make_intake("r2", FakePrefills(model_id="b"))
+    assert str(refused.value) == (
+        f"replica r1 takes jobs of {queue.called} now with other weights (model id a, here b), and one queue would "
+        "have the answers of both; start one of the graphs with another --namespace or --served-model-name, or stop "
+        "the other one first"
+    )
+    make_intake("r3", FakePrefills(model_id="a"))
+    there.release.set()
+    if state == "busy":
+        assert [job.result(20).replica in ("r1", "r3") for job in jobs] == [True] * 4
+    assert {queue.submit([2, n]).result(20).replica for n in range(8)} <= {"r1", "r3"}
+
+
+def test_a_graph_that_has_stopped_or_is_about_to_hinders_none(
+    queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    make_intake("r1", FakePrefills(model_id="a")).close()
+    begun = time.monotonic()
+    second = make_intake("r2", FakePrefills(model_id="b"))
+    assert time.monotonic() - begun < queue_peers.ANSWER_SECONDS
+    assert queue.prefill([1, 2]).replica == "r2"
+    # What it has begun goes on.
+    second.stop_taking()
+    make_intake("r3", FakePrefills(model_id="c"))
+    assert queue.prefill([1, 3]).replica == "r3"
+
+
+def test_a_killed_worker_hinders_none(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake
+) -> None:
+    words = [sys.executable, "-c", _CHILD, server.url, name.namespace, name.model, "r1", "a"]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        with pytest.raises(ConfigError, match="replica r1 takes jobs"):
+            make_intake("r2", FakePrefills(model_id="b"))
+        child.kill()
+    begun = time.monotonic()
+    make_intake("r2", FakePrefills(model_id="b"))
+    assert time.monotonic() - begun < queue_peers.ANSWER_SECONDS
+    assert queue.prefill([1, 2]).replica == "r2"
+
+
+def test_one_that_does_not_say_who_it_is_is_waited_for_no_longer_than_promised(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_peers, "ANSWER_SECONDS", 0.5)
+    first = make_intake("r1", FakePrefills(model_id="a"))
+    over = stand_still(first, 20)
+    begun = time.monotonic()
+    make_intake("r2", FakePrefills(model_id="b"))
+    assert 0.5 <= time.monotonic() - begun < 2.5
+    assert queue.prefill([1, 2]).replica == "r2"
+    over.set()
+
+
+@pytest.mark.parametrize("models", ["ab", "ba", "aa"])
+def test_of_two_that_open_a_queue_at_the_same_time_one_does(
+    server: NatsServer, name: QueueName, models: str
+) -> None:
+    async def run() -> list[bool]:
+        async with (
+            Replica(server, name, "r1", models[0]) as first,
+            Replica(server, name, "r2", models[1]) as second,
+        ):
+            return list(await asyncio.gather(second.joins(), first.joins()))
+
+    for _ in range(5):
+        assert sorted(asyncio.run(run())) == [models == "aa", True]
+
+
+def test_two_workers_that_start_at_the_same_time_never_both_take_jobs(
+    server: NatsServer, name: QueueName, queue: PrefillQueue
+) -> None:
+    config = IntakeConfig(intake="nats", nats_server=server.url)
+    for turn in range(6):
+        intakes = {model: Intake(FakePrefills(model_id=model), config, name) for model in "ab"}
+        together, taken = threading.Barrier(2), dict[str, bool]()
+
+        def start(
+            model: str, turn: int, intakes: Any = intakes, together: Any = together, taken: Any = taken
+        ) -> None:
+            together.wait()
+            try:
+                intakes[model].start(f"{model}{turn}")
+                taken[model] = True
+            except ConfigError:
+                taken[model] = False
+
+        threads = [threading.Thread(target=start, args=(model, turn)) for model in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for intake in intakes.values():
+            intake.close()
+        assert sorted(taken.values()) == [False, True]
+
+
+def test_one_that_is_refused_itself_hinders_none(server: NatsServer, name: QueueName) -> None:
+    async def run() -> list[bool]:
+        async with (
+            Replica(server, name, "r9", "a") as there,
+            Replica(server, name, "r1", "b") as other,
+            Replica(server, name, "r2", "a") as more,
+        ):
+            assert await there.joins()
+            return list(await asyncio.gather(other.joins(), more.joins()))
+
+    assert asyncio.run(run()) == [False, True]
+
+
+def test_who_waited_for_the_server_lets_those_come_back_who_were_there(
+    tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2)
+    monkeypatch.setattr(opening, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(intake_module, "BACK_SECONDS", 2.0)
+    server = NatsServer(tmp_path)
+    server.start()
+    config = IntakeConfig(intake="nats", nats_server=server.url)
+    first, second = (Intake(FakePrefills(model_id=model), config, name) for model in "ab")
+    try:
+        first.start("r1")
+        with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as queue:
+            assert queue.prefill([1, 2]).replica == "r1"
+            server.kill()
+            second.start("r2")
+            time.sleep(intake_module.BACK_SECONDS)
+            stand_still(first, 1.0)
+            server.start()
+            wait_for(lambda: "with other weights" in caplog.text, 15)
+            assert {queue.submit([1, n]).result(20).replica for n in range(8)} == {"r1"}
+            first.close()
+            assert queue.prefill([1, 20]).replica == "r2"
+    finally:
+        first.close()
+        second.close()
+        server.close()
