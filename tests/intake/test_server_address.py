@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,10 @@ def test_an_nkey_is_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             assert queue.depth() == 0
     finally:
         server.close()
+
+
+def test_a_server_that_hangs_is_said_not_to_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(QueueError, match=rf"no NATS server can be used at {url}: it does not answer; start"):
+            asyncio.run(connect(url, {}, "test", 3.0))

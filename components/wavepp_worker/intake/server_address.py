@@ -106,7 +106,8 @@ async def connect(
     async def on_error(error: Exception) -> None:
         if last and isinstance(error, ConnectionResetError):
             return  # a server that refuses may hang up before its reason is read; it gave one before
-        why = str(error) or type(error).__name__
+        hangs = isinstance(error, asyncio.TimeoutError)
+        why = "it does not answer" if hangs else str(error) or type(error).__name__
         if not connections and not last:
             bound = "until it is" if seconds is None else f"for {seconds:.0f} s"
             logger.warning(
