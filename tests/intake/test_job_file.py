@@ -90,6 +90,7 @@ def test_interrupted_it_leaves_whole_lines_and_its_jobs_go_on(
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "interrupted: the results of" in said
+    assert "of 6 jobs are written" in said
     assert "send them again for the rest" in said
     assert all(json.loads(line)["first_token"] for line in out.read_text().splitlines())
     prefills.seconds = 0

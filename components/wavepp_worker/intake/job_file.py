@@ -67,7 +67,7 @@ def run_job_file(
     """
     begun = time.monotonic()
     feed = PromptFeed(source.lines, lambda job: queue.submit(job, again=again), ahead)
-    run = FileRun(total=source.prompts)
+    run = FileRun(total=source.prompts, what="jobs")
     stopped = False
 
     def stop() -> None:

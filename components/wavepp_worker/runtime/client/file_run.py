@@ -26,6 +26,7 @@ class FileRun:
         read: prompts that were read.
         total: prompts that there are, None while that is not known.
         signal: what interrupted it, 0 if nothing did.
+        what: the file's prompts are called in sentences.
     """
 
     prompts: int = 0
@@ -37,6 +38,7 @@ class FileRun:
     read: int = 0
     total: int | None = None
     signal: int = 0
+    what: str = "prompts"
 
     @property
     def rate(self) -> float:
@@ -52,7 +54,7 @@ class FileRun:
 
     def written(self) -> str:
         """Of how many prompts there are results, as the beginning of a sentence."""
-        of = f"the {self.read} prompts read so far" if self.total is None else f"{self.total} prompts"
+        of = f"the {self.read} {self.what} read so far" if self.total is None else f"{self.total} {self.what}"
         return f"the results of {self.prompts} of {of}"
 
     def summary(self) -> dict[str, Any]:
