@@ -251,6 +251,14 @@ def test_a_deadline_ends_nobody_elses_job_of_the_same_id(
         (b'{"id": "somebody else", "token_ids": [1]}', "its subject has to end with"),
         (b'{"id": "x", "token_ids": [1, 300]}', "outside the vocabulary"),
         (b'{"id": "x", "token_ids": [1], "replica": "a.b.>"}', "this is no job"),
+        (
+            b'{"id": "x", "token_ids": [1], "priority": 18446744073709551616}',
+            "priority of job 'x' has a number",
+        ),
+        (
+            b'{"id": "x", "token_ids": [1], "banned": [18446744073709551616]}',
+            "banned of job 'x' has a number",
+        ),
     ],
 )
 def test_what_is_no_job_is_answered_with_a_sentence(

@@ -100,10 +100,22 @@ def read_job(data: bytes, of: str | None = None) -> Job:
         raise InvalidRequest(
             f"the job's id is {job.id!r}, so its subject has to end with {job.token}, not with {of}"
         )
+    _check_numbers(job)
     if (job.token_ids is None) == (job.text is None):
         both = "this one has both; leave one out" if job.text is not None else "this one has neither"
         raise InvalidRequest(f"a job needs token_ids (a list of integers) or text (a string), and {both}")
     return job
+
+
+def _check_numbers(job: Job) -> None:
+    """Refuse what ranks could not read, while the job is still known by its own id."""
+    for field in ("priority", "banned", "sampling"):
+        try:
+            msgspec.msgpack.encode(getattr(job, field))
+        except OverflowError as error:
+            raise InvalidRequest(
+                f"{field} of job {job.id!r} has a number that does not fit 64 bits; give a smaller one"
+            ) from error
 
 
 class HandoffAddress(msgspec.Struct, frozen=True, kw_only=True):
