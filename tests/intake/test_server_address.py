@@ -113,5 +113,7 @@ def test_an_nkey_is_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_server_that_hangs_is_said_not_to_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(QueueError, match=rf"no NATS server can be used at {url}: it does not answer; start"):
+        with pytest.raises(
+            QueueError, match=rf"no NATS server can be used at {url}: it does not answer; start"
+        ):
             asyncio.run(connect(url, {}, "test", 3.0))

@@ -129,7 +129,10 @@ class Intake:
         self._consumers = JobConsumers(self._connection, name)
         await self._make_queue()
         model_id = self._prefills.engine.info.model_id
-        peers = QueuePeers(self._connection, name, self._consumers, replica, model_id, lambda: self._taking)
+        connection, silence = self._connection, config.intake_silence
+        peers = QueuePeers(
+            connection, name, self._consumers, replica, model_id, silence, lambda: self._taking
+        )
         await peers.join()
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)

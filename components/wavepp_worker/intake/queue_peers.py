@@ -15,8 +15,6 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.names import QueueName
 
-ANSWER_SECONDS = 2.0
-"""Until a replica that is there has answered. Of one whose host is gone, the server may not know it for minutes."""
 SETTLE_SECONDS = 5.0
 """Until another replica that opens the queue at the same time is done with that."""
 AGAIN_SECONDS = 0.1
@@ -51,16 +49,20 @@ class QueuePeers:
         consumers: JobConsumers,
         replica: str,
         model: str,
+        silence: float,
         is_taking: Callable[[], bool],
     ) -> None:
         """
         Args:
             connection: of nats-py.
             replica, model: as of ``Peer``.
+            silence: seconds after which a replica that does not answer counts as gone. Of one whose host is, the server
+                may not know it for minutes.
             is_taking: whether this replica is to take jobs at all.
         """
         self._connection, self._name, self._consumers = connection, name, consumers
         self._replica, self._model = replica, model
+        self._silence = silence
         self._is_taking = is_taking
         self._opening = True
         self._rivals: set[str] = set()
@@ -122,7 +124,7 @@ class QueuePeers:
 
         question = msgspec.json.encode(self._self())
         try:
-            answer = await self._connection.request(self._name.replica(replica), question, ANSWER_SECONDS)
+            answer = await self._connection.request(self._name.replica(replica), question, self._silence)
         except Error:
             return None
         return _read(answer.data)
