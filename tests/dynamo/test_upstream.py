@@ -123,6 +123,26 @@ def test_who_is_back_is_not_blamed_for_another(die: Callable[[], None], tmp_path
     asyncio.run(scenario())
 
 
+def test_who_died_long_ago_and_is_missed_or_just_back_may_be_in_discovery_yet(
+    die: Callable[[], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after a time without etcd, which does not count for its leases."""
+    monkeypatch.setattr(module, "NEWS_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, _, client):
+            notes = DeathNotes(tmp_path / "deaths.json")
+            notes.note(Death("PrefillWorker:1", "was ended by SIGKILL", time.monotonic() - 40.0))
+            frontend.script = [500, 500]
+            assert json.loads((await client.ask())[1])["message"] == f"{KILLED}; ask again"
+            notes.back("PrefillWorker:1", time.monotonic())
+            frontend.script = [500, [ONE, DONE]]
+            assert (await client.ask())[0] == 200
+            assert frontend.asked == 4
+
+    asyncio.run(scenario())
+
+
 def test_a_stream_that_has_begun_ends_with_who_died(die: Callable[[], None]) -> None:
     async def scenario() -> None:
         async with proxied() as (frontend, _, client):
