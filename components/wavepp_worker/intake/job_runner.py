@@ -22,7 +22,7 @@ from wavepp_worker.intake.messages import (
     Waiting,
     read_job,
 )
-from wavepp_worker.intake.names import token_of
+from wavepp_worker.intake.names import address_of, token_of
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.streams import QueueStreams
 from wavepp_worker.intake.taken_job import TakenJob, engine_request, fresh_room, handoff_address, job_timings
@@ -85,8 +85,9 @@ class JobRunner:
             QueueError: the server does not answer.
         """
         job = token_of(subject)
-        address = subject.split(".")[-2]
-        sentence = f"the job addresses {address!r}; a replica's name is 1 to 64 letters, digits, - and _"
+        sentence = (
+            f"the job addresses {address_of(subject)!r}; a replica's name is 1 to 64 letters, digits, - and _"
+        )
         found = await self._ledger.find(job, FIND_SECONDS)
         if found is None:
             with suppress(Overtaken):

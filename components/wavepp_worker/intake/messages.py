@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from wavepp_worker.errors import InvalidRequest
-from wavepp_worker.intake.names import token
+from wavepp_worker.intake.names import ReplicaName, token
 from wavepp_worker.model.sampling_params import SamplingParams
 
 MOST_JOB_BYTES = 8_000_000
@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     sampling: JobSampling = JobSampling()
     salt: str = ""
     priority: int = 0
-    replica: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")] | None = None
+    replica: ReplicaName | None = None
     deadline_seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] | None = None
     handoff: bool = False
     banned: tuple[int, ...] = ()

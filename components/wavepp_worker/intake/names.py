@@ -5,10 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST_TOKEN = 100
-_REPLICA = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_REPLICA = r"^[A-Za-z0-9_-]{1,64}\Z"
+ReplicaName = Annotated[str, Meta(pattern=_REPLICA)]
+"""What senders address a replica by."""
 _HASHED = "~"
 """What the token of a hashed text begins with; no text that is its own token has it."""
 
@@ -25,10 +30,15 @@ def token_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
+def address_of(subject: str) -> str:
+    """What a job's subject addresses."""
+    return subject.split(".")[-2]
+
+
 def replica_of(subject: str) -> str | None:
     """The replica that a job's subject addresses; None if it could be none's name."""
-    replica = subject.split(".")[-2]
-    return replica if _REPLICA.fullmatch(replica) else None
+    address = address_of(subject)
+    return address if re.match(_REPLICA, address) else None
 
 
 def queue_of(stream: str) -> str | None:

@@ -6,14 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.intake.job_consumers import JobConsumers
-from wavepp_worker.intake.names import QueueName
+from wavepp_worker.intake.names import QueueName, ReplicaName
 
 SETTLE_SECONDS = 5.0
 """Until another replica that opens the queue at the same time is done with that."""
@@ -29,7 +28,7 @@ class Peer(msgspec.Struct, frozen=True):
         state: whether it takes jobs, is about to, or does not any more.
     """
 
-    replica: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    replica: ReplicaName
     model: str
     state: Literal["opening", "taking", "stopped"]
 
