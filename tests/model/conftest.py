@@ -64,3 +64,9 @@ def gguf_file(tiny_llama: Path, tmp_path: Path) -> Path:
 
     write_gguf(tiny_llama, tmp_path / "tiny.gguf")
     return tmp_path / "tiny.gguf"
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept in the user's cache yet."""
+    monkeypatch.setenv("WAVEPP_CACHE", str(tmp_path / "cache"))

@@ -14,10 +14,7 @@ from wavepp_worker.model.model_info import read_model_info
 from tests.support.graph_process import REPOSITORY
 from tests.support.model_files import edit_json
 
-
-@pytest.fixture(autouse=True)
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAVEPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("empty_cache")
 
 
 def test_it_is_refused_in_the_words_of_who_loads_it(copy: Path) -> None:

@@ -11,10 +11,7 @@ from wavepp_worker.model.architecture_facts import architecture_facts, remembere
 
 from tests.support.model_files import edit_json
 
-
-@pytest.fixture(autouse=True)
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WAVEPP_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("empty_cache")
 
 
 def test_what_is_known_of_an_architecture_is_found_out_once(copy: Path, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
+from wavepp_worker.model.checkpoint import read_json
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.user_cache import cache_root, keep, read_kept
 
@@ -60,17 +62,26 @@ def architecture_facts(model_dir: Path) -> ArchitectureFacts:
     Raises:
         ConfigError: the architecture is not supported; begins with ``model``.
     """
-    known = remembered(model_dir)
+    place = _place(model_dir)
+    known = _read(place)
     if known is None:
         known = _found_out(model_dir)
-        _remember(model_dir, known)
+        _remember(place, known)
     return known
 
 
 def remembered(model_dir: Path) -> ArchitectureFacts | None:
-    """The facts, if they were found out before."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        kept = read_kept(_place(model_dir), _MOST_BYTES)
+    """The facts, if they were found out before.
+
+    Raises:
+        ConfigError: ``config.json`` cannot be read; begins with ``model``.
+    """
+    return _read(_place(model_dir))
+
+
+def _read(place: Path) -> ArchitectureFacts | None:
+    kept = read_kept(place, _MOST_BYTES)
+    with contextlib.suppress(msgspec.MsgspecError):
         return None if kept is None else msgspec.json.decode(kept, type=ArchitectureFacts)
     return None
 
@@ -95,15 +106,16 @@ def _found_out(model_dir: Path) -> ArchitectureFacts:
     )
 
 
-def _remember(model_dir: Path, facts: ArchitectureFacts) -> None:
+def _remember(place: Path, facts: ArchitectureFacts) -> None:
     # What a foreign file says may be of any type: then it is found out each time.
     with contextlib.suppress(TypeError, msgspec.MsgspecError):
-        keep(_place(model_dir), msgspec.json.encode(facts))
+        keep(place, msgspec.json.encode(facts))
 
 
 def _place(model_dir: Path) -> Path:
     """By what the facts depend on: the configuration, transformers, and our rules."""
+    said = json.dumps(read_json(model_dir / "config.json"))
     rules = [Path(__file__).with_name(name).read_bytes() for name in _RULES]
-    parts = ((model_dir / "config.json").read_bytes(), version("transformers").encode(), *rules)
+    parts = (said.encode(), version("transformers").encode(), *rules)
     digest = hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
     return cache_root() / "architectures" / f"{digest[:32]}.json"
