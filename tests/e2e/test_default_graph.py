@@ -47,7 +47,7 @@ def ask(graph: ServedGraph, prompt: list[int]) -> dict[str, Any]:
 def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(graph: ServedGraph) -> None:
     """S62, S63: only consumed KV events can tell a new frontend where a prefix is; decode hears who prefilled it."""
     draw = random.Random(11)
-    prefixes = [[draw.randrange(256) for _ in range(400)] for _ in range(10)]
+    prefixes = [[draw.randrange(256) for _ in range(400)] for _ in range(40)]
     home = {number: prefilled_by(ask(graph, prefix)) for number, prefix in enumerate(prefixes)}
     assert len(set(home.values())) == 2, "cold prompts should spread over both replicas"
     (frontend,) = graph.workers("Frontend")
@@ -58,10 +58,18 @@ def test_a_known_prefix_finds_its_replica_even_after_the_frontend_restarted(grap
         return entry["pid"] != frontend["pid"] and entry["ready"]
 
     graph.running.wait_for(back, 60)
-    # A frontend answers before it has found the workers again.
+    # A frontend answers before it has found the workers again,
     graph.running.wait_for(
         lambda: graph.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200, 30
     )
+    # and finds a worker before it has its tree: a prefix that only its home holds tells, once.
+    known = set()
+    for number in range(10, 40):
+        if ask(graph, prefixes[number])["nvext"]["timing"]["kv_hit_rate"] > 0.9:
+            known.add(home[number])
+        if known == set(home.values()):
+            break
+        time.sleep(0.2)
     for number in draw.sample(range(10), 10):
         answer = ask(graph, prefixes[number] + [draw.randrange(256) for _ in range(20)])
         assert prefilled_by(answer) == home[number]
