@@ -33,6 +33,8 @@ class Upstream:
         self.pause = 0.0
         self.starting: str | None = None
         self.failing = False
+        self.fails: tuple[int, bytes] | None = None
+        self.failed = 0
         self.metrics = ""
         self.left = asyncio.Event()
 
@@ -40,6 +42,11 @@ class Upstream:
         body = await request.read()
         if self.metrics:
             return web.Response(text=self.metrics)
+        if self.fails is not None and request.method == "POST":
+            self.failed += 1
+            return web.Response(
+                status=self.fails[0], body=self.fails[1], headers={"Content-Type": "text/event-stream"}
+            )
         if self.failing:
             return web.json_response({"message": "Failed to parse chat completion response"}, status=500)
         if self.starting is not None:
@@ -259,6 +266,83 @@ def test_a_refusal_never_reaches_the_frontend() -> None:
         assert told["code"] == 400
         assert "token id 100" in told["message"]
         assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+LONG = [5] * 20_000
+FAILED = (
+    (400, b'{"message": "data did not match any variant of untagged enum Prompt", "code": 400}'),
+    (500, b'{"message": "Failed to fold completions stream", "code": 500}'),
+    (200, b'data: {"error": {"message": "Internal server error", "code": 500}}\n\n'),
+)
+
+
+@pytest.mark.parametrize("fails", FAILED, ids=["refused", "failed", "a stream that fails"])
+def test_ids_of_a_long_prompt_are_looked_at_once_it_has_failed(fails: tuple[int, bytes]) -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.fails = fails
+        async with session.post(f"{url}{COMPLETIONS}", json={"prompt": [*LONG, 100]}) as answer:
+            assert answer.status == 400
+            assert "token id 100 is outside the vocabulary" in (await answer.json())["message"]
+        assert upstream.failed == 1
+
+    through_the_proxy(check)
+
+
+def test_a_failure_of_which_a_long_prompt_is_not_to_blame_passes() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.fails = FAILED[0]
+        async with session.post(f"{url}{COMPLETIONS}", json={"prompt": LONG}) as answer:
+            assert (answer.status, await answer.read()) == FAILED[0]
+
+    through_the_proxy(check)
+
+
+def test_a_long_prompt_passes_as_it_came_and_whole_where_its_request_is_written_anew() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        data = json.dumps({"prompt": LONG, "stream": True}).encode()
+        for body in (data, json.dumps({"prompt": LONG, "logit_bias": {"7": 1}}).encode()):
+            async with session.post(f"{url}{COMPLETIONS}", data=body) as answer:
+                assert answer.status == 207
+        assert upstream.requests[0][2] == data
+        biased = json.loads(upstream.requests[1][2])
+        assert biased["prompt"] == LONG
+        assert "logit_bias" not in biased
+        for more in ({"n": 2}, {"logit_bias": {"7": 1}}, {"suffix": "x"}):
+            async with session.post(f"{url}{COMPLETIONS}", json={"prompt": [*LONG, 100], **more}) as answer:
+                assert answer.status == 400
+        assert len(upstream.requests) == 2
+
+    through_the_proxy(check)
+
+
+def test_long_prompts_that_failed_are_looked_at_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontend_proxy, "LARGE_BODY_BYTES", 10)
+    judge = frontend_proxy.refusal
+
+    def slowly(path: str, body: Any, vocab_size: int | None) -> str | None:
+        if isinstance(body["prompt"], list):
+            time.sleep(0.1)
+        return judge(path, body, vocab_size)
+
+    monkeypatch.setattr(frontend_proxy, "refusal", slowly)
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.fails = FAILED[0]
+        answered: list[str] = []
+
+        async def ask(name: str, method: str, path: str, **options: Any) -> None:
+            async with session.request(method, url + path, **options) as answer:
+                await answer.read()
+            answered.append(name)
+
+        body = {"prompt": [*LONG, 100]}
+        large = [asyncio.create_task(ask("large", "POST", COMPLETIONS, json=body)) for _ in range(12)]
+        await asyncio.sleep(0.4)
+        await ask("live", "GET", "/live")
+        await asyncio.gather(*large)
+        assert answered.index("live") < 8
 
     through_the_proxy(check)
 

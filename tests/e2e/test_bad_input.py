@@ -16,11 +16,17 @@ from tests.support.served_graph import ServedGraph
 pytestmark = pytest.mark.e2e
 
 
+LONG = 8000
+"""Tokens of a prompt that the proxy does not look at unless it fails."""
 BAD = [
     ({"prompt": [1] * 9000}, "tokens"),
     ({"prompt": []}, "empty"),
     ({"prompt": ""}, "empty"),
     ({"prompt": [1, 2, 100_000]}, "vocabulary"),
+    ({"prompt": [1] * LONG + [100_000]}, "token id 100000 is outside the vocabulary"),
+    ({"prompt": [1] * LONG + [100_000], "stream": True}, "token id 100000 is outside the vocabulary"),
+    ({"prompt": [1] * LONG + [-1]}, "token id -1 is outside the vocabulary"),
+    ({"prompt": [1] * LONG + ["1"], "stream": True}, "1"),
     ({"prompt": [1], "no_such_parameter": 1}, "no_such_parameter"),
     ({"prompt": [1], "temperature": -1}, "emperature"),
     ({"prompt": [1], "best_of": 2}, "best_of"),

@@ -8,18 +8,17 @@ does not pass on: nobody would have checked it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
-import msgspec
 from aiohttp import web
 
+from wavepp_worker.dynamo.body_json import decoded, decoded_but_ids
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
@@ -46,6 +45,8 @@ NO_CHATS = (
 )
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
+
+_Verdict = TypeVar("_Verdict")
 
 
 class FrontendProxy:
@@ -149,8 +150,8 @@ class FrontendProxy:
             return _refused(400, "Bad Request", sentence)
         try:
             async with self._bodies.body(request) as body:
-                decoded = await self._judge(request, body)
-                await self._judge_grammars(decoded)
+                asked = await self._in_turn(body, lambda: self._check(request, body))
+                await self._judge_grammars(asked)
                 if request.path in CLOSED_PATHS:
                     sentence = f"{request.path} is not for clients; set it where Dynamo starts"
                     return _refused(403, "Forbidden", sentence)
@@ -158,25 +159,26 @@ class FrontendProxy:
                     return await self._own_and_dynamos_metrics()
                 # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
                 with self._chosen_id(request):
-                    if (count := choices_wanted(decoded)) > 1 and request.path in CARRYING_PATHS:
+                    if (count := choices_wanted(asked)) > 1 and request.path in CARRYING_PATHS:
                         check_bytes(count, len(body))
-                        return await self._fan_out.answer(request, decoded, count)
-                    passed_on = _passed_on(request, body, decoded)
-                    return await self._pass_on(request, passed_on, ours=decoded is not None)
+                        return await self._fan_out.answer(request, asked, count)
+                    passed_on = _passed_on(request, body, asked)
+                    return await self._pass_on(request, passed_on, ours=asked is not None)
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
         except (BodyRefused, Unanswered) as error:
             return _refused(error.status, error.kind, str(error))
 
     async def _pass_on(self, request: web.BaseRequest, body: bytes, *, ours: bool) -> web.StreamResponse:
-        def complaint() -> str | None:
-            if request.path != CHAT_PATH or not ours:
-                return None
+        def judge() -> str | None:
+            if request.path != CHAT_PATH:
+                return refusal(request.path, decoded(body), self._vocab_size)
             if not self._chats:
                 return NO_CHATS
-            if self._template is None:
-                return None
-            return self._template.complaint(_decoded(body))
+            return None if self._template is None else self._template.complaint(decoded(body))
+
+        async def complaint() -> str | None:
+            return await self._in_turn(body, judge) if ours else None
 
         answer = await self.upstream.answer(
             request, body, from_workers=request.path in CHECKED_PATHS, complaint=complaint
@@ -207,23 +209,23 @@ class FrontendProxy:
         except RequestFailed as error:
             raise Unanswered(str(error)) from error
 
-    async def _judge(self, request: web.BaseRequest, body: bytes) -> Any:
-        """``_check`` a body; raises and returns as that.
+    async def _in_turn(self, body: bytes, judge: Callable[[], _Verdict]) -> _Verdict:
+        """What ``judge`` says of a body; raises as that.
 
         Large ones, which take up to half a second, are judged one at a time, with pauses as long before the next one:
         whoever else asks, such as the launcher for a sign of life, comes in between.
         """
         if len(body) < LARGE_BODY_BYTES:
-            return self._check(request, body)
+            return judge()
         await self._judging.acquire()
         begun = time.monotonic()
         try:
-            return self._check(request, body)
+            return judge()
         finally:
             asyncio.get_running_loop().call_later(time.monotonic() - begun, self._judging.release)
 
     def _check(self, request: web.BaseRequest, body: bytes) -> Any:
-        """The decoded body, where workers answer it, else None.
+        """The decoded body, where workers answer it, else None; ids of a long prompt are left to those.
 
         Raises:
             InvalidRequest: something speaks against the request.
@@ -236,24 +238,27 @@ class FrontendProxy:
             raise InvalidRequest(f"write the path as it is: {request.path}")
         if request.method != "POST":
             return None
-        decoded = _decoded(body)
-        if self._served and isinstance(decoded, Mapping) and decoded.get("model") not in self._served:
+        asked = decoded_but_ids(body)
+        if self._served and isinstance(asked, Mapping) and asked.get("model") not in self._served:
             return None
+        if choices_wanted(asked) > 1 or (isinstance(asked, Mapping) and asked.get("logit_bias")):
+            # Such a body is written anew.
+            asked = decoded(body)
         sentence = (
             refused_header(request.headers)
             or refused_tenant(request.headers)
-            or refusal(request.path, decoded, self._vocab_size)
+            or refusal(request.path, asked, self._vocab_size)
         )
         if sentence is not None:
             raise InvalidRequest(sentence)
-        return decoded
+        return asked
 
 
-def _passed_on(request: web.BaseRequest, body: bytes, decoded: Any) -> bytes:
+def _passed_on(request: web.BaseRequest, body: bytes, asked: Any) -> bytes:
     """A body as the frontend is to have it: as it came, unless it would drop some of it."""
-    if request.path not in CARRYING_PATHS or not isinstance(decoded, Mapping):
+    if request.path not in CARRYING_PATHS or not isinstance(asked, Mapping):
         return body
-    carried = with_carried(decoded)
+    carried = with_carried(asked)
     return body if carried is None else json.dumps(carried).encode()
 
 
@@ -266,22 +271,3 @@ def _own_url(host: str, port: int, scheme: str) -> str:
 def _refused(status: int, kind: str, sentence: str) -> web.Response:
     # The shape of the frontend's own refusals.
     return web.json_response({"message": sentence, "type": kind, "code": status}, status=status)
-
-
-def _decoded(body: bytes) -> Any:
-    """The JSON value of a body; the frontend, too, puts up with bare control characters in strings."""
-    collecting = gc.isenabled()
-    # Looking for garbage while a value is built, which has none, takes up to nine tenths of the time.
-    gc.disable()
-    try:
-        with suppress(msgspec.MsgspecError, ValueError):
-            return msgspec.json.decode(body)
-        # It takes more than twice as long, and what else the frontend puts up with.
-        return json.loads(body, strict=False)
-    except RecursionError as error:
-        raise InvalidRequest("the body nests too deeply; send a flat object") from error
-    except ValueError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from error
-    finally:
-        if collecting:
-            gc.enable()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import web
@@ -129,13 +129,13 @@ class Upstream:
         body: bytes,
         *,
         from_workers: bool,
-        complaint: Callable[[], str | None],
+        complaint: Callable[[], Awaitable[str | None]],
     ) -> web.StreamResponse | str:
         """Pass a request on and its answer back; or a sentence that speaks against the request.
 
         Args:
             from_workers: whether workers answer it, who may die meanwhile.
-            complaint: asked, if the frontend fails or has no such path, whether the request is to blame.
+            complaint: asked, if the frontend fails, refuses or has no such path, whether the request is to blame.
 
         Raises:
             Unanswered: says why.
@@ -187,7 +187,7 @@ class Upstream:
         request: web.BaseRequest,
         body: bytes,
         from_workers: bool,
-        complaint: Callable[[], str | None],
+        complaint: Callable[[], Awaitable[str | None]],
     ) -> web.StreamResponse | str:
         assert self._session is not None
         began = time.monotonic()
@@ -209,7 +209,9 @@ class Upstream:
             missed = (
                 missed_since(os.environ, began - LEASE_SECONDS) if no_path or answer.status == 503 else []
             )
-            if (answer.status == 500 or no_path) and (sentence := complaint()) is not None:
+            failure = failure_in(first)
+            fails = answer.status in (400, 500) or no_path or (failure is not None and failure.start() == 0)
+            if fails and (sentence := await complaint()) is not None:
                 return sentence
             if answer.status == 500:
                 raise _Died(message(first + await answer.content.read()))
@@ -227,7 +229,6 @@ class Upstream:
                     raise _Died(text)
                 if missed:
                     raise Unanswered(f"{_told(missed)}; {'ask again' if VAGUE in text else text}")
-            failure = failure_in(first)
             if failure is not None and failure.start() == 0:
                 raise _Died(message(first))
             if (refused := refusal(first)) is not None:

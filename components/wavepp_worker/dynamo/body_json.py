@@ -1,0 +1,61 @@
+"""The JSON of a request's body, as a whole or without the token ids of a long prompt."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from wavepp_worker.errors import InvalidRequest
+
+LONG_PROMPT_BYTES = 16 << 10
+"""Token ids in fewer bytes are read at once: it takes less than a tenth of a millisecond."""
+
+_IDS = re.compile(rb"\[\s*\d")
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decoded(body: bytes) -> Any:
+    """The value of a body; the frontend, too, puts up with bare control characters in strings.
+
+    Raises:
+        InvalidRequest: it is no JSON, or nests too deeply.
+    """
+    collecting = gc.isenabled()
+    # Looking for garbage while a value is built, which has none, takes up to nine tenths of the time.
+    gc.disable()
+    try:
+        with suppress(msgspec.MsgspecError, ValueError):
+            return msgspec.json.decode(body)
+        # It takes more than twice as long, and what else the frontend puts up with.
+        return json.loads(body, strict=False)
+    except RecursionError as error:
+        raise InvalidRequest("the body nests too deeply; send a flat object") from error
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from error
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def decoded_but_ids(body: bytes) -> Any:
+    """As ``decoded``; but a prompt of many token ids stays a ``msgspec.Raw``, which is no list and nobody has checked.
+
+    To read 32,000 ids takes milliseconds, in which whoever computes them could have begun.
+    """
+    if len(body) < LONG_PROMPT_BYTES:
+        return decoded(body)
+    try:
+        members = _OBJECT.decode(body)
+        prompt = members.get("prompt")
+        if prompt is None or len(memoryview(prompt)) < LONG_PROMPT_BYTES or not _IDS.match(prompt):
+            return decoded(body)
+        return {
+            key: prompt if key == "prompt" else msgspec.json.decode(member) for key, member in members.items()
+        }
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return decoded(body)
