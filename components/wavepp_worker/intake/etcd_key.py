@@ -1,6 +1,7 @@
 """One key of etcd, followed over the JSON gateway of its own API.
 
-Where it is, and who one is, says Dynamo's environment.
+Where it is, and who one is, says Dynamo's environment. That may be with certificates, and aetcd 1.0, the Python client
+that is kept up, has channels without TLS alone.
 """
 
 from __future__ import annotations
