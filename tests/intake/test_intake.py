@@ -31,6 +31,9 @@ from wavepp_worker.intake.messages import Job, JobFailure, Running
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.model.text_tokenizer import TextTokenizer
+from wavepp_worker.runtime.client.request_maker import RequestMaker
+from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
 from tests.intake.conftest import MakeIntake
 from tests.support.fake_prefills import FakePrefills
@@ -663,6 +666,37 @@ def test_a_deadline_ends_a_job_wherever_it_is(
         queue.prefill([1, 2], deadline_seconds=0.5)
     empty(server, name)
     assert len(slow.asked) == len(slow.aborted) == 1
+
+
+@pytest.mark.parametrize("job_id", ["report-17", "a job/of *mine*"])
+def test_what_an_engine_says_of_a_job_names_it_as_its_sender_does(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+    job_id: str,
+) -> None:
+    prefills = FakePrefills()
+    engine = RequestMaker(EngineConfig(model=Path("/nowhere")), max_model_len=100, vocab_size=300)
+
+    async def prefill(request: PrefillRequest, *_: object) -> PrefillResult:
+        engine.accepted(request)
+        raise RequestTimeout(f"request {request.request_id}-0 did not finish within request_timeout=1 s")
+
+    monkeypatch.setattr(prefills, "prefill", prefill)
+    monkeypatch.setattr(prefills, "prefill_alone", prefill)
+    make_intake("r1", prefills, intake_attempts=1)
+    with pytest.raises(InvalidRequest) as refused:
+        queue.prefill([1, 2], id=job_id, handoff=True)
+    assert str(refused.value).startswith(f"job {job_id} asks for a hand-off, but this engine hands nothing")
+    with pytest.raises(RequestFailed) as late:
+        queue.prefill([1, 2], id=f"{job_id}-2")
+    assert str(late.value).endswith(
+        f"the last time: job {job_id}-2 did not finish within request_timeout=1 s"
+    )
+    [(_, headers)] = dead(server, name)
+    assert headers["Wavepp-Reason"] == f"job {job_id}-2 did not finish within request_timeout=1 s"
 
 
 def test_a_job_that_asks_for_a_hand_off_says_where_before_it_is_done(

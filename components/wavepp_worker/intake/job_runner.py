@@ -25,7 +25,14 @@ from wavepp_worker.intake.messages import (
 from wavepp_worker.intake.names import address_of, token_of
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.streams import QueueStreams
-from wavepp_worker.intake.taken_job import TakenJob, engine_request, fresh_room, handoff_address, job_timings
+from wavepp_worker.intake.taken_job import (
+    TakenJob,
+    engine_request,
+    fresh_room,
+    handoff_address,
+    in_senders_words,
+    job_timings,
+)
 from wavepp_worker.model.text_tokenizer import TextTokenizer
 from wavepp_worker.runtime.protocol.requests import PrefillResult
 
@@ -172,12 +179,13 @@ class JobRunner:
             except (Overtaken, QueueError):
                 raise
             except InvalidRequest as error:
-                await self._fail(taken, "invalid", str(error), begin.attempt, revision)
-            except WaveppError as error:
-                await self._after(taken, error, begin.attempt, revision)
+                sentence = in_senders_words(str(error), job)
+                await self._fail(taken, "invalid", sentence, begin.attempt, revision)
             except Exception as error:
-                logger.exception("job %s failed", taken.token)
-                await self._after(taken, error, begin.attempt, revision)
+                if not isinstance(error, WaveppError):
+                    logger.exception("job %s failed", taken.token)
+                reason = in_senders_words(error_text(error), job)
+                await self._after(taken, error, reason, begin.attempt, revision)
             else:
                 await self._finish(taken, job, result, running, revision)
 
@@ -229,8 +237,10 @@ class JobRunner:
                     raise
                 revision = found.revision
 
-    async def _after(self, taken: TakenJob, error: Exception, attempt: int, revision: int) -> None:
-        """An attempt ended without an answer."""
+    async def _after(
+        self, taken: TakenJob, error: Exception, reason: str, attempt: int, revision: int
+    ) -> None:
+        """An attempt ended without an answer: ``reason`` says why, to the sender."""
         if taken.unwanted is not None and isinstance(error, RequestAborted):
             await self._unwanted(taken, attempt, revision)
         elif taken.handing_back:
@@ -238,10 +248,10 @@ class JobRunner:
             await self._again(taken, attempt - 1, "its replica was told to stop", revision, None)
             self._counts.ended("handed back")
         elif attempt >= self._attempts:
-            await self._give_up(taken, attempt, error_text(error), revision)
+            await self._give_up(taken, attempt, reason, revision)
         else:
             pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
-            await self._again(taken, attempt, error_text(error), revision, pause)
+            await self._again(taken, attempt, reason, revision, pause)
             self._counts.ended("tried again")
 
     async def _again(

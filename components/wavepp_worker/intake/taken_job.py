@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -93,6 +94,12 @@ def engine_request(job: Job, token_ids: tuple[int, ...] | list[int]) -> PrefillR
         banned=job.banned,
     )
     return msgspec.structs.replace(request, priority=job.priority, allowed=job.allowed)
+
+
+def in_senders_words(sentence: str, job: Job) -> str:
+    """What an engine says of a job's run, with the id that its sender knows in place of the engine's own."""
+    own = rf"\brequest (['\"]?)job-{re.escape(job.token)}-\d+(-\d+)?\1(?![\w-])"
+    return re.sub(own, lambda _: f"job {job.id}", sentence)
 
 
 def handoff_address(address: BootstrapAddress) -> HandoffAddress:
