@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import threading
@@ -150,6 +151,21 @@ def test_one_that_does_not_say_who_it_is_is_waited_for_no_longer_than_promised(
     over.set()
 
 
+def test_one_that_others_counted_as_gone_takes_no_jobs_beside_those_with_other_weights(
+    queue: PrefillQueue, make_intake: MakeIntake, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make_intake("r1", FakePrefills(model_id="a"), intake_silence=1)
+    over = stand_still(first, 60)
+    second = make_intake("r2", FakePrefills(model_id="b"), intake_silence=1)
+    over.set()
+    wait_for(lambda: "not open any more (replica r2 takes jobs" in caplog.text)
+    answers = [queue.submit([1, n]) for n in range(8)]
+    answers.append(queue.submit([1, 8], replica="r1"))
+    assert {answer.result(20).replica for answer in answers} == {"r2"}
+    second.close()
+    assert queue.prefill([1, 9]).replica == "r1"
+
+
 @pytest.mark.parametrize("models", ["ab", "ba", "aa"])
 def test_of_two_that_open_a_queue_at_the_same_time_one_does(
     server: NatsServer, name: QueueName, models: str
@@ -229,6 +245,35 @@ def test_who_waited_for_the_server_lets_those_come_back_who_were_there(
             assert {queue.submit([1, n]).result(20).replica for n in range(8)} == {"r1"}
             first.close()
             assert queue.prefill([1, 20]).replica == "r2"
+    finally:
+        first.close()
+        second.close()
+        server.close()
+
+
+def test_a_server_that_loses_its_store_does_not_let_in_who_was_refused(
+    tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(opening, "AGAIN_SECONDS", 0.2)
+    server = NatsServer(tmp_path)
+    server.start()
+    config = IntakeConfig(intake="nats", nats_server=server.url)
+    first, second = (Intake(FakePrefills(model_id=model), config, name) for model in "ab")
+    try:
+        first.start("r2")
+        server.kill()
+        monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2)
+        second.start("r1")
+        server.start()
+        wait_for(lambda: "replica r2 takes jobs" in caplog.text, 15)
+        server.kill()
+        shutil.rmtree(tmp_path / "jetstream")
+        server.start()
+        with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as queue:
+            # Until well after the other was tried again.
+            for _ in range(20):
+                assert queue.submit([1, 2]).result(20).replica == "r2"
+                time.sleep(0.2)
     finally:
         first.close()
         second.close()

@@ -17,10 +17,11 @@ from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_consumers import ConsumerLoad, JobConsumers
 from wavepp_worker.intake.job_runner import JobRunner
+from wavepp_worker.intake.membership import Membership
 from wavepp_worker.intake.names import QueueName, replica_of, token_of
 from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
-from wavepp_worker.intake.queue_peers import QueuePeers
+from wavepp_worker.intake.queue_peers import BACK_SECONDS, QueuePeers
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.shares import room_for, shares
 from wavepp_worker.intake.streams import QueueStreams
@@ -41,8 +42,6 @@ SWEEP_SECONDS = 0.5
 MOST_ADOPTED = 100
 """Replicas that jobs address and that never were, of which the jobs are looked at anew each time."""
 RETRY_SECONDS = 0.5
-BACK_SECONDS = 1.0
-"""Until who was there is back on a server that is reached again."""
 HAND_BACK_SECONDS = 3.0
 """For the last words about jobs when a replica stops."""
 
@@ -125,19 +124,21 @@ class Intake:
             if time.monotonic() - begun > BACK_SECONDS:
                 # Others have waited as well, and cannot be asked before they are back.
                 await asyncio.sleep(BACK_SECONDS)
-        self._streams = QueueStreams(self._connection, name)
-        self._consumers = JobConsumers(self._connection, name)
+            connection, silence = self._connection, config.intake_silence
+            self._streams = QueueStreams(connection, name)
+            self._consumers = JobConsumers(connection, name)
+            model_id = self._prefills.engine.info.model_id
+            self._peers = QueuePeers(
+                connection, name, self._consumers, replica, model_id, silence, lambda: self._taking
+            )
         await self._make_queue()
-        model_id = self._prefills.engine.info.model_id
-        connection, silence = self._connection, config.intake_silence
-        peers = QueuePeers(
-            connection, name, self._consumers, replica, model_id, silence, lambda: self._taking
-        )
-        await peers.join()
+        await self._peers.join()
+        self._membership = Membership(self._peers, config.intake_silence, self._make_queue, _MEANWHILE)
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)
         await self._connection.subscribe(name.cancel("*"), cb=self._on_cancel)
         self._asking = [self._spawn(each) for each in (self._take(replica), self._take(None), self._sweep())]
         self._spawn(self._keep())
+        self._spawn(self._membership.watch())
         logger.info("takes jobs of queue %s as %s", name.root, replica)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -200,14 +201,14 @@ class Intake:
         self.counts.held = len(self._taken)
         self.counts.waiting = sum(not taken.admitted for taken in self._taken.values())
         queued = self._prefills.engine.stats().queued
-        if self._paused:
+        if self._paused or not self._membership.holds:
             return 0
         texts = sum(taken.as_text for taken in self._taken.values())
         return room_for(self._config.intake_ahead, self.counts.waiting, queued, self.counts.held, texts)
 
     def _enter(self, message: Any) -> None:
         taken = TakenJob(message)
-        if self._paused or not self._taking:
+        if self._paused or not (self._taking and self._membership.holds):
             self._spawn(message.nak())
             return
         if taken.key in self._taken:

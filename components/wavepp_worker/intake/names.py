@@ -104,6 +104,11 @@ class QueueName:
         """The subject at which a replica that takes jobs says who it is."""
         return f"{self.root}.replica.{replica}"
 
+    @property
+    def replicas(self) -> str:
+        """The subject at which all replicas that take jobs say who they are."""
+        return f"{self.root}.replicas"
+
     def consumer(self, replica: str | None) -> str:
         """The consumer of jobs for any replica, or of those that address one."""
         return "any" if replica is None else f"to-{replica}"

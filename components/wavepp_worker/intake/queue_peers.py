@@ -17,6 +17,10 @@ from wavepp_worker.intake.names import QueueName, ReplicaName
 SETTLE_SECONDS = 5.0
 """Until another replica that opens the queue at the same time is done with that."""
 AGAIN_SECONDS = 0.1
+HEAR_SECONDS = 0.5
+"""Until all have answered who are asked together: only who has lost its consumer is not asked by name as well."""
+BACK_SECONDS = 1.0
+"""Until who was there is back on a server that is reached again."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -36,9 +40,10 @@ class Peer(msgspec.Struct, frozen=True):
 class QueuePeers:
     """One replica among those of its queue, on one connection. For one event loop.
 
-    The consumers of the queue say whom to ask, and the server says at once of whom nobody is there any more. Of two
-    that open a queue at the same time, at least one finds the consumer of the other, and both know it once that one
-    has asked; then the one whose name comes later waits for what becomes of the other.
+    The consumers of the queue say whom to ask, and the server says at once of whom nobody is there any more. Who has
+    lost its consumer, as with the server's store, hears a question to all. Of two that open a queue at the same time,
+    at least one finds the other, and both know it once that one has asked; then the one whose name comes later waits
+    for what becomes of the other.
     """
 
     def __init__(
@@ -65,6 +70,12 @@ class QueuePeers:
         self._is_taking = is_taking
         self._opening = True
         self._rivals: set[str] = set()
+        self._back_after = self.losses
+
+    @property
+    def losses(self) -> int:
+        """How often the server was lost and reached again."""
+        return int(self._connection.stats["reconnects"])
 
     async def join(self) -> None:
         """Make sure that nobody takes jobs with other weights, and from then on say which ones this replica has.
@@ -75,17 +86,32 @@ class QueuePeers:
             ConfigError: somebody does; says what to change.
             nats.errors.Error: the server does not say who is there.
         """
-        answering = await self._connection.subscribe(self._name.replica(self._replica), cb=self._on_question)
+        own, together = self._name.replica(self._replica), self._name.replicas
+        answering = [await self._connection.subscribe(each, cb=self._on_question) for each in (own, together)]
         try:
             await self._settle()
         except BaseException:
-            with suppress(Exception):
-                await answering.unsubscribe()
+            for each in answering:
+                with suppress(Exception):
+                    await each.unsubscribe()
+            raise
+
+    async def ask_again(self) -> None:
+        """As ``join``, by who has joined and could not be asked for a while: others may have counted it as gone.
+
+        Raises:
+            ConfigError: somebody takes jobs with other weights now, and this replica has to join anew, by this.
+            nats.errors.Error: as of ``join``.
+        """
+        try:
+            await self._settle()
+        except ConfigError:
+            self._opening = True
             raise
 
     async def _settle(self) -> None:
         end = time.monotonic() + SETTLE_SECONDS
-        asked = {load.replica for load in await self._consumers.loads() if load.replica is not None}
+        asked = await self._known()
         while True:
             asked |= self._rivals
             self._rivals.clear()
@@ -93,17 +119,53 @@ class QueuePeers:
             for peer in others:
                 if peer.state == "taking":
                     raise self._conflict(peer)
-            first = [peer for peer in others if peer.replica < self._replica]
+            # Who takes jobs goes first.
+            first = [peer for peer in others if self._opening and peer.replica < self._replica]
             asked = {peer.replica for peer in first}
             if not (asked or self._rivals):
-                self._opening = False
-                return
+                if not self._opening or self._back_after == self.losses:
+                    self._opening = False
+                    return
+                asked = await self._known()
+                continue
             if first and time.monotonic() > end:
                 raise self._conflict(first[0])
             await asyncio.sleep(AGAIN_SECONDS)
 
+    async def _known(self) -> set[str]:
+        """Who has a consumer, or hears that all are asked."""
+        while self._opening and self._back_after != self.losses:
+            # Others have lost the server as well, and cannot be asked before they are back.
+            self._back_after = self.losses
+            await asyncio.sleep(BACK_SECONDS)
+        loads, heard = await asyncio.gather(self._consumers.loads(), self._ask_all())
+        return heard | {load.replica for load in loads if load.replica is not None}
+
+    async def _ask_all(self) -> set[str]:
+        """Who answers a question to all."""
+        heard: set[str] = set()
+
+        async def hear(message: Any) -> None:
+            if (peer := _read(message.data)) is not None:
+                heard.add(peer.replica)
+
+        inbox = self._connection.new_inbox()
+        answers = await self._connection.subscribe(inbox, cb=hear)
+        try:
+            await self._connection.publish(
+                self._name.replicas, msgspec.json.encode(self._self()), reply=inbox
+            )
+            await asyncio.sleep(HEAR_SECONDS)
+        finally:
+            with suppress(Exception):
+                await answers.unsubscribe()
+        return heard
+
     def _differs(self, peer: Peer) -> bool:
         return peer.state != "stopped" and peer.model != self._model
+
+    def _goes_first(self, peer: Peer) -> bool:
+        return peer.state == "taking" or peer.replica < self._replica
 
     def _conflict(self, peer: Peer) -> ConfigError:
         name = self._name
@@ -130,8 +192,8 @@ class QueuePeers:
 
     async def _on_question(self, message: Any) -> None:
         asker = _read(message.data)
-        # Who hears "opening" and comes first goes on, so this replica has to know of it.
-        if self._opening and asker is not None and self._differs(asker) and asker.replica < self._replica:
+        # Who hears "opening" and comes first, or takes jobs, goes on, so this replica has to know of it.
+        if self._opening and asker is not None and self._differs(asker) and self._goes_first(asker):
             self._rivals.add(asker.replica)
         if message.reply:
             await self._connection.publish(message.reply, msgspec.json.encode(self._self()))

@@ -1,0 +1,106 @@
+"""A replica that others may have counted as gone, among peers that are fakes; with a server: ``test_queue_peers``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.intake import membership
+from wavepp_worker.intake.membership import Membership
+from wavepp_worker.intake.queue_peers import QueuePeers
+
+SILENCE = 0.5
+
+
+class Peers:
+    """Says what it is told to, or that nobody hinders.
+
+    Attributes:
+        losses: as of ``QueuePeers``.
+        failures: of the next questions.
+        asked: how often it was asked.
+    """
+
+    def __init__(self, *failures: Exception) -> None:
+        self.losses = 0
+        self.failures = list(failures)
+        self.asked = 0
+
+    async def ask_again(self) -> None:
+        self.asked += 1
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(membership, "AGAIN_SECONDS", 0.01)
+
+
+def watched(peers: Peers, then: Callable[[Membership], Awaitable[None]]) -> int:
+    """How often the queue was made while ``then`` ran."""
+    made = 0
+
+    async def make_queue() -> None:
+        nonlocal made
+        made += 1
+
+    async def run() -> None:
+        own = Membership(cast(QueuePeers, peers), SILENCE, make_queue, "; nothing is taken")
+        watching = asyncio.create_task(own.watch())
+        await then(own)
+        watching.cancel()
+
+    asyncio.run(run())
+    return made
+
+
+async def until(what: Callable[[], Any]) -> None:
+    end = time.monotonic() + 5
+    while not what():
+        assert time.monotonic() < end, "it did not come to pass"
+        await asyncio.sleep(0.005)
+
+
+def test_who_is_always_there_is_not_asked_again() -> None:
+    peers = Peers()
+
+    async def then(own: Membership) -> None:
+        await asyncio.sleep(0.2)
+        assert own.holds
+
+    assert watched(peers, then) == 0
+    assert peers.asked == 0
+
+
+def test_who_lost_the_server_takes_nothing_until_it_has_asked(caplog: pytest.LogCaptureFixture) -> None:
+    other = "replica r9 takes jobs with other weights"
+    peers = Peers(OSError("no answer"), ConfigError(other), ConfigError(other))
+
+    async def then(own: Membership) -> None:
+        peers.losses += 1
+        assert not own.holds
+        await until(lambda: own.holds)
+
+    assert watched(peers, then) == 4
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the queue is not open any more ({other}), and tried again; nothing is taken",
+        "the queue is open again",
+    ]
+
+
+def test_who_stood_still_for_longer_than_others_wait_takes_nothing_until_it_has_asked() -> None:
+    peers = Peers()
+
+    async def then(own: Membership) -> None:
+        time.sleep(2 * SILENCE)
+        assert not own.holds
+        await until(lambda: own.holds)
+
+    watched(peers, then)
+    assert peers.asked == 1
