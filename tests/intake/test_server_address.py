@@ -25,6 +25,13 @@ def test_who_is_asked_first_wins() -> None:
         servers("http://a", {})
 
 
+@pytest.mark.parametrize("place", ["host:99999", "host:0", "host:port", "host:-1", "[::1", ":4222", "/"])
+def test_where_nobody_can_listen_is_said_before_anything_is_tried(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"nats_server: .* should be like .* port from 1 to 65535"):
+        servers(f"nats://{place}", {})
+    assert servers("nats://[::1]:4222,nats://u:p@host", {}) == ["nats://[::1]:4222", "nats://u:p@host"]
+
+
 def test_proof_is_as_dynamo_reads_it() -> None:
     assert authentication({}) == {}
     given = {"NATS_AUTH_USERNAME": "u", "NATS_AUTH_PASSWORD": "p", "NATS_AUTH_TOKEN": ""}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from wavepp_worker.errors import ConfigError, QueueError
 from wavepp_worker.nats_variables import (
@@ -47,11 +48,21 @@ def servers(given: str | None, environment: Mapping[str, str]) -> list[str]:
     text = given or environment.get(SERVER_VARIABLE) or DEFAULT_SERVER
     urls = split_servers(text)
     for url in urls:
-        if not re.fullmatch(r"(nats|tls|ws|wss)://.+", url):
+        if not re.fullmatch(r"(nats|tls|ws|wss)://.+", url) or not _is_place(url):
             raise ConfigError(
-                f"nats_server: {without_password(url)!r} should be like nats://host:4222, or tls://host:4222"
+                f"nats_server: {without_password(url)!r} should be like nats://host:4222, or tls://host:4222, with a "
+                "port from 1 to 65535"
             )
     return urls
+
+
+def _is_place(url: str) -> bool:
+    """Whether somebody could listen where a URL says."""
+    try:
+        place = urlsplit(url)
+        return bool(place.hostname) and place.port != 0
+    except ValueError:
+        return False
 
 
 def authentication(environment: Mapping[str, str]) -> dict[str, str]:
