@@ -28,6 +28,8 @@ def test_jobs_are_made_of_what_an_engine_takes() -> None:
         make_job([1], temperature=1)
     with pytest.raises(InvalidRequest, match="salt beside it"):
         make_job(job, salt="t")
+    with pytest.raises(InvalidRequest, match="this is no job: 'NoneType'"):
+        make_job(None)  # type: ignore[arg-type]
 
 
 def test_asyncio_programs_can_ask_and_give_up(queue: PrefillQueue, make_intake: MakeIntake) -> None:
@@ -74,9 +76,19 @@ def test_a_closed_queue_says_so_and_leaves_its_jobs_to_go_on(
     server: NatsServer, name: QueueName, make_intake: MakeIntake
 ) -> None:
     queue = PrefillQueue(name.model, namespace=name.namespace, server=server.url)
-    with pytest.raises(QueueError, match="not open"):
-        queue.submit([1])
+    for ask in (
+        lambda: queue.submit([1]),
+        queue.depth,
+        queue.served,
+        queue.others,
+        lambda: queue.cancel("a"),
+        lambda: queue.called,
+    ):
+        with pytest.raises(QueueError, match="not open"):
+            ask()
     queue.open()
+    with pytest.raises(QueueError, match="open already"):
+        queue.open()
     future = queue.submit([1, 2], id="later")
     while queue.depth() == 0:
         pass
@@ -85,6 +97,8 @@ def test_a_closed_queue_says_so_and_leaves_its_jobs_to_go_on(
         future.result(5)
     with pytest.raises(QueueError, match="not open"):
         queue.depth()
+    with pytest.raises(QueueError, match="make another PrefillQueue"):
+        queue.open()
     prefills = FakePrefills()
     make_intake("r1", prefills)
     with PrefillQueue(name.model, namespace=name.namespace, server=server.url) as again:

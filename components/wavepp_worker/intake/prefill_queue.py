@@ -27,6 +27,7 @@ DEFAULT_NAMESPACE = "dynamo"
 CALL_SECONDS = 150.0
 LAST_WORDS_SECONDS = 2.0
 """That who is interrupted waits for the queue to hear of it."""
+_NOT_OPEN = "the queue is not open; use it in a with block, or call open() first"
 
 _ERRORS = {
     "invalid": InvalidRequest,
@@ -54,7 +55,7 @@ class PrefillQueue:
                 of the graph of this user that runs here and takes jobs of this model. How to prove oneself to another
                 is in the environment as well, as for Dynamo (``NATS_AUTH_USERNAME`` and so on).
         """
-        self._client: QueueClient
+        self._found: QueueClient | None = None
         self._model = model
         self._namespace = namespace
         self._server = server
@@ -76,15 +77,25 @@ class PrefillQueue:
         Raises:
             ConfigError: no graph here takes jobs of this model, or several do; the server has no JetStream, or there
                 can be none; names what to set.
-            QueueError: the server is not there.
+            QueueError: the server is not there; or it was opened before.
         """
-        self._client = self._find()
+        if self._closed or self._thread.is_alive():
+            now = "closed, and stays so; make another PrefillQueue" if self._closed else "open already"
+            raise QueueError(f"the queue is {now}")
+        self._found = self._find()
         self._thread.start()
         try:
             asyncio.run_coroutine_threadsafe(self._client.open(seconds), self._loop).result()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _client(self) -> QueueClient:
+        """Once it is open."""
+        if self._found is None:
+            raise QueueError(_NOT_OPEN)
+        return self._found
 
     def _find(self) -> QueueClient:
         environment = nats_environment()
@@ -157,7 +168,7 @@ class PrefillQueue:
         """
         job = make_job(prompt, **options)
         if self._closed or not self._thread.is_alive():
-            raise QueueError("the queue is not open; use it in a with block, or call open() first")
+            raise QueueError(_NOT_OPEN)
         return asyncio.run_coroutine_threadsafe(self._ask(job, again), self._loop)
 
     def cancel(self, job_id: str) -> None:
@@ -194,7 +205,11 @@ class PrefillQueue:
 
     @property
     def called(self) -> str:
-        """Its model and namespace, to be shown; once it is open."""
+        """Its model and namespace, to be shown.
+
+        Raises:
+            QueueError: it was not opened.
+        """
         return f"model {self._client.name.model} in namespace {self._client.name.namespace}"
 
     def _say_unwanted(self, job_id: str) -> None:
@@ -205,7 +220,7 @@ class PrefillQueue:
     def _call(self, work: Coroutine[Any, Any, Value], seconds: float = CALL_SECONDS) -> Value:
         if self._closed or not self._thread.is_alive():
             work.close()
-            raise QueueError("the queue is not open; use it in a with block, or call open() first")
+            raise QueueError(_NOT_OPEN)
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
         except FutureTimeoutError as error:
@@ -273,8 +288,8 @@ def make_job(prompt: Job | Sequence[int] | str, **options: Any) -> Job:
         }
     elif sampling is not None:
         options["sampling"] = sampling
-    own = {"text": prompt} if isinstance(prompt, str) else {"token_ids": list(prompt)}
     try:
+        own = {"text": prompt} if isinstance(prompt, str) else {"token_ids": list(prompt)}
         return msgspec.convert({"id": str(uuid.uuid4()), **own, **options}, Job)
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidRequest(f"this is no job: {error}; Job says what one has") from error
