@@ -65,3 +65,37 @@ def test_one_of_no_use_is_refused_at_the_start_and_one_that_fails_is_not() -> No
             await open_soon(server.attempt, "")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("settling", [True, False])
+def test_what_others_at_the_queue_say_is_waited_for_where_the_server_is_there(settling: bool) -> None:
+    async def run() -> bool:
+        server, event = Server(ConfigError("other weights")), asyncio.Event()
+
+        async def attempt() -> None:
+            if settling:
+                event.set()
+            await server.attempt()
+
+        asyncio.get_running_loop().call_later(0.3, server.there.set)
+        try:
+            task = await open_soon(attempt, "", event)
+        except ConfigError:
+            return True
+        task.cancel()
+        return False
+
+    assert asyncio.run(run()) == settling
+
+
+def test_others_that_never_say_who_they_are_hold_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "SETTLE_SECONDS", 0.2)
+
+    async def run() -> None:
+        event = asyncio.Event()
+        event.set()
+        task = await asyncio.wait_for(open_soon(Server().attempt, "", event), 5)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(run())

@@ -151,6 +151,16 @@ def test_one_that_does_not_say_who_it_is_is_waited_for_no_longer_than_promised(
     over.set()
 
 
+def test_a_start_waits_for_what_a_slow_replica_says(
+    queue: PrefillQueue, make_intake: MakeIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_intake("r1", FakePrefills(model_id="a"), intake_silence=PATIENCE)
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 1.0)
+    stand_still(first, 3.0)
+    with pytest.raises(ConfigError, match="replica r1 takes jobs"):
+        make_intake("r2", FakePrefills(model_id="b"), intake_silence=PATIENCE)
+
+
 def test_one_that_others_counted_as_gone_takes_no_jobs_beside_those_with_other_weights(
     queue: PrefillQueue, make_intake: MakeIntake, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,6 +69,8 @@ class Intake:
     def start(self, replica: str) -> None:
         """Take jobs from now on, or from when the server is reached: that is not waited for longer than 3 s.
 
+        Where it is, replicas that may take jobs with other weights are waited for, 30 s at most.
+
         Args:
             replica: what senders address this one by; no other has it.
 
@@ -110,7 +112,8 @@ class Intake:
 
     async def _begin(self, replica: str) -> None:
         self._replica = replica
-        opening = await open_soon(self._open, _MEANWHILE)
+        self._settling = asyncio.Event()
+        opening = await open_soon(self._open, _MEANWHILE, self._settling)
         self._tasks.add(opening)
         opening.add_done_callback(self._tasks.discard)
 
@@ -132,6 +135,7 @@ class Intake:
                 connection, name, self._consumers, replica, model_id, silence, lambda: self._taking
             )
         await self._make_queue()
+        self._settling.set()
         await self._peers.join()
         self._membership = Membership(self._peers, config.intake_silence, self._make_queue, _MEANWHILE)
         self._runner = JobRunner(self._streams, self._prefills, config, replica, self.counts)

@@ -10,18 +10,23 @@ from wavepp_worker.errors import ConfigError
 
 AT_ONCE_SECONDS = 3.0
 """How long a worker that starts waits for the server, before it goes on without."""
+SETTLE_SECONDS = 30.0
+"""How long it waits beyond that, where the server was there, for what others at the queue say."""
 AGAIN_SECONDS = 2.0
 """Until it is tried again to open the queue of a server that was reached and does not do."""
 
 logger = logging.getLogger(__name__)
 
 
-async def open_soon(attempt: Callable[[], Awaitable[None]], meanwhile: str) -> asyncio.Task[None]:
-    """Return once the queue is open, or after ``AT_ONCE_SECONDS``.
+async def open_soon(
+    attempt: Callable[[], Awaitable[None]], meanwhile: str, settling: asyncio.Event | None = None
+) -> asyncio.Task[None]:
+    """Return once the queue is open, or after ``AT_ONCE_SECONDS``, ``SETTLE_SECONDS`` later while it is settling.
 
     Args:
         attempt: connects, for as long as that takes, and makes what the queue needs; also once more after it failed.
         meanwhile: what is so until then, for the log.
+        settling: set by the attempt once the server has the queue, while it asks others who are there.
 
     Returns:
         Ends when the queue is open; to be cancelled by whoever leaves before.
@@ -32,6 +37,8 @@ async def open_soon(attempt: Callable[[], Awaitable[None]], meanwhile: str) -> a
     late = asyncio.Event()
     task = asyncio.create_task(_open(attempt, meanwhile, late))
     done, _ = await asyncio.wait({task}, timeout=AT_ONCE_SECONDS)
+    if not done and settling is not None and settling.is_set():
+        done, _ = await asyncio.wait({task}, timeout=SETTLE_SECONDS)
     if done:
         task.result()
     late.set()
