@@ -48,6 +48,10 @@ class HandoffError(WaveppError):
     """KV could not be transferred; the message names the request and the peer."""
 
 
+class HandoffMismatch(HandoffError):
+    """KV is offered that cannot be used here, such as another model's; the message says what to set alike."""
+
+
 class PlaneUnreached(WaveppError):
     """A server is not there that Dynamo itself needs; says which, and what to set."""
 

@@ -104,6 +104,20 @@ def test_a_prompt_goes_through_the_queue_and_comes_back_if_nobody_prefills_it(
     run(check())
 
 
+def test_a_prompt_whose_kv_does_not_fit_here_is_prefilled_here_at_once(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("agg", text_model)
+        worker._remote = remote = Remote(1, 2)
+        answer_room(1, "it serves another model")
+        fakes.FakeBootstrap.room(1).failure_kind = "HandoffMismatch"
+        assert reasons(await collect(worker, prompt("agg"), Context("r"))) == ["length"]
+        # The job is left, so that nobody computes it once more.
+        assert (remote.returned, remote.left, remote.attempts) == (1, [False], [2])
+        assert len(worker._prefill.engine.requests) == 1
+
+    run(check())
+
+
 def test_a_client_that_leaves_while_another_worker_prefills_leaves_the_job(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("agg", text_model)

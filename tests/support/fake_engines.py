@@ -180,6 +180,7 @@ class FakeBootstrap:
             self.offer: Offer | None = None
             self.first: FirstToken | None = None
             self.failure: str | None = None
+            self.failure_kind = "HandoffError"
             self.opened = False
 
     key = KEY
@@ -282,7 +283,7 @@ class FakeDecodeEngine:
                 return
         if room.first is None:
             error = f"the prefill failed: {room.failure}"
-            emit(finish_reason="error", error=error, error_kind="HandoffError")
+            emit(finish_reason="error", error=error, error_kind=room.failure_kind)
             return
         token, reused = room.first.first.token, room.first.reused_tokens
         for step in range(request.max_tokens):

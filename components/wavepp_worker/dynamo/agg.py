@@ -35,6 +35,7 @@ from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
 from wavepp_worker.errors import (
     HandoffError,
+    HandoffMismatch,
     InvalidRequest,
     QueueError,
     RequestAborted,
@@ -227,7 +228,8 @@ class AggWorker(WaveppWorker):
                             yield chunk
                     return
                 except HandoffError as error:
-                    if done:
+                    if done or isinstance(error, HandoffMismatch):
+                        # Another attempt's KV would fit no better.
                         raise
                     logger.warning(
                         "request %s waits for another prefill: %s",

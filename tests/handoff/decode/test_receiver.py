@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffError, HandoffMismatch
 from wavepp_worker.handoff.claim_messages import FROM_CLAIMANT, CancelClaim, ClaimRoom, Offered
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost, PeerSilent
 from wavepp_worker.handoff.connection.listener import Listener
@@ -53,7 +53,7 @@ def test_an_offer_that_does_not_fit_is_refused_and_cancelled(
 
     async def run() -> None:
         worker.server.register(1, change(worker.offer("a", 20)))
-        with pytest.raises(HandoffError, match=sentence):
+        with pytest.raises(HandoffMismatch, match=sentence):
             await target.receive(worker, 1)
         await until(lambda: worker.cancelled == ["a"])
         await until(lambda: worker.how("a") == ["withdrawn"] * 2)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import torch
 
-from wavepp_worker.errors import HandoffError, RequestTimeout
+from wavepp_worker.errors import HandoffError, HandoffMismatch, RequestTimeout
 from wavepp_worker.handoff.claim_messages import (
     TO_CLAIMANT,
     CancelClaim,
@@ -159,21 +159,21 @@ class KVReceiver:
         return message.first, time.monotonic()
 
     def _check(self, offer: Offer) -> None:
-        """Raise ``HandoffError`` unless the offer is of this worker's model, dtype and layers."""
+        """Raise ``HandoffMismatch`` unless the offer is of this worker's model, dtype and layers."""
         name = f"request {offer.request_id}"
         if offer.model_id != self._model_id:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{name}: the prefill worker serves model {offer.model_id}, this decode worker "
                 f"{self._model_id}; start both with the same model"
             )
         for rank in offer.ranks:
             if rank.dtype != self._dtype:
-                raise HandoffError(
+                raise HandoffMismatch(
                     f"{name}: rank {rank.rank} offers KV in {rank.dtype}, this decode worker holds "
                     f"{self._dtype}; set the same dtype and kv_dtype on both"
                 )
             if rank.transport == "nixl" and not nixl_installed():
-                raise HandoffError(
+                raise HandoffMismatch(
                     f"{name}: rank {rank.rank} offers KV over NIXL, which is not installed here; install it "
                     "on the decode side with pip install --no-deps nixl nixl-cu12, or set handoff to "
                     "socket on the prefill side"
@@ -185,20 +185,20 @@ class KVReceiver:
             next_layer = end
         if next_layer != self._num_layers:
             spans = ", ".join(f"{rank.layers[0]} to {rank.layers[1] - 1}" for rank in offer.ranks)
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{name}: the ranks offer layers {spans}; layers 0 to {self._num_layers - 1} are needed, "
                 "each exactly once"
             )
         width = sum(rank.bytes_per_token for rank in offer.ranks)
         if width != self._kv.bytes_per_token:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{name}: the ranks offer {width} bytes per token, this decode worker's KV takes "
                 f"{self._kv.bytes_per_token}; both sides must have the same model and dtype"
             )
         offered = sum(rank.state_bytes for rank in offer.ranks)
         taken = self._kv.states.block_bytes if self._kv.states is not None else 0
         if offered != taken:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{name}: the ranks offer states of {offered} bytes, this decode worker's take {taken}; both sides "
                 "must have the same model and dtype"
             )
