@@ -132,4 +132,6 @@ def test_of_the_writers_that_ended_the_latest_are_remembered() -> None:
     for number in range(MOST_REMEMBERED):
         made.admitted(str(number), blocks("z"), 0)
         made.ended(str(number))
-    assert not made.made_since(0, blocks("abcx"), 2, 3)
+    assert made.made_since(0, blocks("abcx"), 2, 3), "it may have been made by one that is forgotten"
+    assert not made.made_since(2, blocks("abcx"), 2, 3), "it was looked up after that"
+    assert not made.made_since(0, blocks("abcx"), 3, 3), "it needs no more"

@@ -8,6 +8,7 @@ from typing import cast
 
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
+from wavepp_worker.runtime.admission.in_the_making import MOST_REMEMBERED
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.queue import (
@@ -213,6 +214,27 @@ def test_who_was_looked_up_before_a_writer_of_its_next_block_ended_is_looked_up_
     prepared = [(each.request_id, each.endpoint) for each in queue.work(0.0).prepare]
     assert prepared == [("reader", BLOCK), ("other", 0)], "what is lost is lost"
     queue.check()
+
+
+def test_who_was_looked_up_before_more_writers_ended_than_are_remembered_is_looked_up_again_once() -> None:
+    """A wave of many short requests ends all of them at once, and the one that made a block first."""
+    queue = AdmissionQueue(limit=MOST_REMEMBERED + 2, block_size=BLOCK)
+    shared = [1] * 2 * BLOCK
+    prompts = {"writer": shared, **{f"{at}": [at + 2] * BLOCK for at in range(MOST_REMEMBERED)}}
+    for name, tokens in prompts.items():
+        queue.arrive(name, len(tokens), 0.0, BlockKeys.of(keys_of(tokens)))
+    queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
+    queue.apply(RoundOutcome(admitted=queue.work(0.0).prepare), 0.0)
+    reader = [*shared, 2]
+    queue.arrive("reader", len(reader), 0.0, BlockKeys.of(keys_of(reader)))
+    assert queue.work(0.0).hint == ("reader",)
+    for name in prompts:
+        queue.ended(name)
+    queue.apply(RoundOutcome(candidates=(Admit("reader", 0),)), 0.0)
+    work = queue.work(0.0)
+    assert (work.hint, work.prepare) == (("reader",), ())
+    queue.apply(RoundOutcome(candidates=(Admit("reader", 2 * BLOCK),)), 0.0)
+    assert [each.endpoint for each in queue.work(0.0).prepare] == [2 * BLOCK]
 
 
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from wavepp_worker.block_keys import KEY_BYTES, BlockKeys
 
 MOST_REMEMBERED = 64
-"""Writers that are remembered after they ended; whoever was looked up before so many is looked up again for its age."""
+"""Writers that are remembered after they ended; whoever was looked up before more of them is looked up again anyway."""
 
 
 @dataclass
@@ -109,8 +109,11 @@ class InTheMaking:
     def made_since(self, ended_count: int, keys: BlockKeys, present: int, limit: int) -> bool:
         """Whether the block after the first ``present`` was made by a writer that ended after ``ended_count`` others.
 
-        All ranks have it by now, but who was looked up before may have missed it on one of them.
+        All ranks have it by now, but who was looked up before may have missed it on one of them. One wave can end more
+        writers than are remembered: the block may have been made by one that is forgotten.
         """
+        if present < limit and ended_count < self.ended_count - len(self._lately_ended):
+            return True
         for number, made in reversed(self._lately_ended):
             if number < ended_count:
                 return False
