@@ -21,6 +21,7 @@ from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
 from tests.support.cache_bench import BLOCK, keys_of
+from tests.support.calls import calls_during
 
 
 def test_requests_beyond_the_limit_get_hints_but_no_lease() -> None:
@@ -235,6 +236,19 @@ def test_who_was_looked_up_before_more_writers_ended_than_are_remembered_is_look
     assert (work.hint, work.prepare) == (("reader",), ())
     queue.apply(RoundOutcome(candidates=(Admit("reader", 2 * BLOCK),)), 0.0)
     assert [each.endpoint for each in queue.work(0.0).prepare] == [2 * BLOCK]
+
+
+def test_preparing_twice_as_many_at_once_takes_about_twice_as_much() -> None:
+    def calls(requests: int) -> int:
+        queue = AdmissionQueue(limit=requests, block_size=BLOCK)
+        for at in range(requests):
+            queue.arrive(str(at), 2 * BLOCK, 0.0, BlockKeys.of(keys_of([at] * 2 * BLOCK)))
+        queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
+        count, work = calls_during(lambda: queue.work(0.0))
+        assert len(work.prepare) == requests
+        return count
+
+    assert calls(600) < 2.5 * calls(300)
 
 
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.next_blocks import NextBlocks
 from wavepp_worker.runtime.admission.sharing import MAX_BRANCHES_FROM, Sharing
 from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.protocol.rounds import Admit
@@ -38,15 +39,16 @@ def test_who_does_not_reuse_what_is_still_to_be_computed_shares_nothing() -> Non
     assert alone.reusable(waiting("abcd").keys, 4 * BLOCK) == 0
     assert alone.candidate("r", waiting("abcx")) == Admit("r", 0)
     assert alone.branches(waiting("abcd"), 0, [waiting("abx")]) == ()
-    assert not alone.made_by_another(waiting("abcx"), Admit("r", 0), [waiting("abcd")])
+    assert not alone.made_by_another(waiting("abcx"), Admit("r", 0), NextBlocks([waiting("abcd")]))
 
 
 def test_whose_next_block_another_is_prepared_to_compute_waits_for_it(sharing: Sharing) -> None:
     entry = waiting("pqr")
     preparing = {"o": waiting("xy"), "p": waiting("pqz")}
-    assert sharing.made_by_another(entry, Admit("r", 0), preparing.values())
+    ahead = NextBlocks(preparing.values())
+    assert sharing.made_by_another(entry, Admit("r", 0), ahead)
     assert sharing.prepared_writer(entry, 0, preparing) == "p"
-    assert not sharing.made_by_another(entry, Admit("r", 2 * BLOCK), preparing.values()), "they part there"
+    assert not sharing.made_by_another(entry, Admit("r", 2 * BLOCK), ahead), "they part there"
     assert sharing.prepared_writer(entry, 2 * BLOCK, preparing) == ""
 
 

@@ -190,7 +190,12 @@ class InTheMaking:
 
 def first_block(keys: BlockKeys) -> bytes:
     """The key of the first block, empty without one: requests of other first blocks share nothing."""
-    return keys.packed[:KEY_BYTES]
+    return block_at(keys, 0)
+
+
+def block_at(keys: BlockKeys, at: int) -> bytes:
+    """The key of a block, empty behind the last."""
+    return keys.packed[KEY_BYTES * at : KEY_BYTES * (at + 1)]
 
 
 def same_block(keys: BlockKeys, others: BlockKeys, at: int) -> bool:

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from msgspec import structs
 
 from wavepp_worker.block_keys import BlockKeys
+from wavepp_worker.runtime.admission.next_blocks import NextBlocks
 from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.sharing import Sharing
@@ -176,11 +177,13 @@ class AdmissionQueue:
         if now >= self._retry_at and not reconcile:
             left = unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens
             groups: set[int] = set()
+            # Of those that are being prepared, or will be in this round.
+            ahead = NextBlocks(self._preparing.values())
             for request_id, entry in heads:
                 if entry.candidate is None:
                     break
                 admit = self._sharing.candidate(request_id, entry)
-                if self._made_by_another(entry, admit, prepare):
+                if self._sharing.made_by_another(entry, admit, ahead):
                     break
                 if (
                     cache is not None
@@ -201,6 +204,7 @@ class AdmissionQueue:
                 elif not again:
                     # Nobody is prepared before those in front of it have been looked up again.
                     prepare.append(admit)
+                    ahead.add(entry)
         for request_id in (*stale, *again):
             self._waiting[request_id].ended_before = self._sharing.making.ended_count
         self._begin(prepare, now)
@@ -321,11 +325,6 @@ class AdmissionQueue:
             first=next(iter(self._waiting)),
             passed=entry.passed,
         )
-
-    def _made_by_another(self, entry: Waiting, admit: Admit, prepare: Sequence[Admit]) -> bool:
-        """Whether a request that is being prepared, or will be in this round, computes what another needs next."""
-        ahead = [self._waiting[other.request_id] for other in prepare]
-        return self._sharing.made_by_another(entry, admit, (*ahead, *self._preparing.values()))
 
     def _branches(self, request_id: str, endpoint: int, cache: CacheView | None) -> tuple[int, ...]:
         entry = self._preparing[request_id]

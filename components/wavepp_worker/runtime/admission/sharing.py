@@ -8,6 +8,7 @@ from itertools import islice
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.branches import branches
 from wavepp_worker.runtime.admission.in_the_making import InTheMaking, common_blocks, makes_next, shareable
+from wavepp_worker.runtime.admission.next_blocks import NextBlocks
 from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.protocol.rounds import Admit
 
@@ -57,15 +58,14 @@ class Sharing:
         writer, end = found
         return Admit(request_id, end * self._block_size, writer)
 
-    def made_by_another(self, entry: Waiting, admit: Admit, others: Iterable[Waiting]) -> bool:
+    def made_by_another(self, entry: Waiting, admit: Admit, others: NextBlocks) -> bool:
         """Whether one of ``others``, which are being prepared, will compute a request's next block.
 
         Once that one is admitted, it can be waited for.
         """
         if not self._block_size:
             return False
-        present = admit.endpoint // self._block_size
-        return any(makes_next(other.keys, entry.keys, present, entry.reusable) for other in others)
+        return others.made(entry.keys, admit.endpoint // self._block_size, entry.reusable)
 
     def made_since(self, entry: Waiting, admit: Admit) -> bool:
         """Whether a request's next block was made by one that ended after it was looked up."""
