@@ -322,10 +322,10 @@ MUTANTS = (
     ),
     Mutant(
         "queue: who failed goes to the end",
-        f"{ADMISSION}.queue",
-        "AdmissionQueue._sort",
-        "key=lambda item: item[1].first_come",
-        "key=lambda item: (item[1].failed, item[1].first_come)",
+        f"{ADMISSION}.waiting_line",
+        "WaitingLine.put_back",
+        "key=lambda item: item[1].number",
+        "key=lambda item: (item[1].failed, item[1].number)",
     ),
     Mutant(
         "queue: who passes others is not charged with it",

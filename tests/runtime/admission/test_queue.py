@@ -251,6 +251,17 @@ def test_preparing_twice_as_many_at_once_takes_about_twice_as_much() -> None:
     assert calls(600) < 2.5 * calls(300)
 
 
+def test_arrivals_of_two_priorities_take_as_much_however_many_wait() -> None:
+    def calls(requests: int) -> int:
+        queue = AdmissionQueue(limit=1)
+        return calls_during(
+            lambda: [queue.arrive(str(at), 8, 0.0, priority=at % 2) for at in range(requests)]
+        )[0]
+
+    # Those that wait are looked at for what they have in common, so many at most.
+    assert calls(1000) - calls(500) < 2.5 * (calls(500) - calls(250))
+
+
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:
     queue = AdmissionQueue(limit=4)
     for name in "abc":

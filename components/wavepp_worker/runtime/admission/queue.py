@@ -16,6 +16,7 @@ from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surrou
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.sharing import Sharing
 from wavepp_worker.runtime.admission.waiting import Waiting
+from wavepp_worker.runtime.admission.waiting_line import WaitingLine
 from wavepp_worker.runtime.admission.why_queued import why_queued
 from wavepp_worker.runtime.admission.work import Admission, Work
 from wavepp_worker.runtime.protocol.rounds import Admit
@@ -54,7 +55,7 @@ class AdmissionQueue:
     block_size: int = 0
     order: PrefixOrder | None = None
     _sharing: Sharing = field(init=False)
-    _waiting: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+    _waiting: WaitingLine = field(default_factory=WaitingLine)
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _lower: dict[str, int] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
@@ -89,16 +90,13 @@ class AdmissionQueue:
         self._arrivals += 1
         reusable = self._sharing.reusable(keys, prompt_tokens)
         entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
-        entry.shared = self._sharing.with_waiting(entry, reversed(self._waiting.values()))
-        last = next(reversed(self._waiting.values()), entry)
-        self._waiting[request_id] = entry
-        if last.priority < priority:
-            self._sort()
+        entry.shared = self._sharing.with_waiting(entry, self._waiting.latest_first())
+        self._waiting.append(request_id, entry)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
         self._lower.pop(request_id, None)
-        found = self._waiting.pop(request_id, None) or self._preparing.pop(request_id, None)
+        found = self._waiting.pop(request_id) or self._preparing.pop(request_id, None)
         if found is not None:
             self._chosen = None
             give_back(found, found.prompt_tokens)
@@ -287,7 +285,7 @@ class AdmissionQueue:
 
     def check(self) -> None:
         """Raise ValueError unless every request is in exactly one place and the limit is kept."""
-        waiting, preparing = self._waiting.keys(), self._preparing.keys()
+        waiting, preparing = {*self._waiting}, self._preparing.keys()
         if waiting & preparing or waiting & self._open or preparing & self._open:
             raise ValueError("a request is in two places of the admission queue")
         if not self._lower.keys() <= preparing:
@@ -333,16 +331,12 @@ class AdmissionQueue:
         return self._sharing.branches(entry, endpoint, self._waiting.values(), seen)
 
     def _put_back(self, failed: Iterable[str]) -> None:
-        for request_id in failed:
-            entry = self._preparing.pop(request_id)
+        entries = [(request_id, self._preparing.pop(request_id)) for request_id in failed]
+        for request_id, entry in entries:
             self._sharing.making.stopped_reading(request_id)
             give_back(entry, entry.prompt_tokens)
             entry.failed = True
-            self._waiting[request_id] = entry
-        self._sort()
-
-    def _sort(self) -> None:
-        self._waiting = OrderedDict(sorted(self._waiting.items(), key=lambda item: item[1].first_come))
+        self._waiting.put_back(entries)
 
     def _heads(self, now: float, room: float, cache: CacheView | None) -> list[tuple[str, Waiting]]:
         """Those that may be prepared, in order."""
@@ -377,7 +371,8 @@ class AdmissionQueue:
 
     def _begin(self, prepare: Iterable[Admit], now: float) -> None:
         for admit in prepare:
-            entry = self._waiting.pop(admit.request_id)
+            entry = self._waiting[admit.request_id]
+            self._waiting.pop(admit.request_id)
             entry.selected = now if entry.selected is None else entry.selected
             entry.attempts += 1
             if self.order is not None:

@@ -1,0 +1,78 @@
+"""Requests that wait for their admission, in the order in which they are served where nobody passes anybody."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import neg
+
+from wavepp_worker.runtime.admission.waiting import Waiting
+
+
+class WaitingLine:
+    """By name, those of a higher priority first, and after that who came first.
+
+    Each priority has a line of its own: who comes goes to the end of one, however many wait.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Waiting] = {}
+        self._lines: dict[int, OrderedDict[str, Waiting]] = {}
+        self._priorities: list[int] = []
+        """Those that somebody has, the highest first."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Waiting:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._in_order())
+
+    def items(self) -> Iterator[tuple[str, Waiting]]:
+        return chain.from_iterable(line.items() for line in self._in_order())
+
+    def values(self) -> Iterator[Waiting]:
+        return chain.from_iterable(line.values() for line in self._in_order())
+
+    def latest_first(self) -> Iterator[Waiting]:
+        """Those who are served last come first."""
+        lines = (self._lines[priority] for priority in reversed(self._priorities))
+        return chain.from_iterable(reversed(line.values()) for line in lines)
+
+    def append(self, name: str, entry: Waiting) -> None:
+        """A request came, after all others."""
+        if entry.priority not in self._lines:
+            self._lines[entry.priority] = OrderedDict()
+            insort(self._priorities, entry.priority, key=neg)
+        self._lines[entry.priority][name] = self._entries[name] = entry
+
+    def put_back(self, entries: Iterable[tuple[str, Waiting]]) -> None:
+        """These were taken, and wait again: each before those who came after it."""
+        changed = set()
+        for name, entry in entries:
+            self.append(name, entry)
+            changed.add(entry.priority)
+        for priority in changed:
+            ordered = sorted(self._lines[priority].items(), key=lambda item: item[1].number)
+            self._lines[priority] = OrderedDict(ordered)
+
+    def pop(self, name: str) -> Waiting | None:
+        """Take a request out; None if it does not wait."""
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            line = self._lines[entry.priority]
+            del line[name]
+            if not line:
+                del self._lines[entry.priority]
+                self._priorities.remove(entry.priority)
+        return entry
+
+    def _in_order(self) -> Iterator[OrderedDict[str, Waiting]]:
+        return (self._lines[priority] for priority in self._priorities)
