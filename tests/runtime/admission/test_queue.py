@@ -262,6 +262,18 @@ def test_arrivals_of_two_priorities_take_as_much_however_many_wait() -> None:
     assert calls(1000) - calls(500) < 2.5 * (calls(500) - calls(250))
 
 
+def test_a_round_takes_as_much_however_many_wait() -> None:
+    def calls(requests: int) -> int:
+        queue = AdmissionQueue(limit=1)
+        for at in range(requests):
+            queue.arrive(str(at), 8, 0.0)
+        queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
+        queue.work(0.0)
+        return calls_during(lambda: (queue.due(0.0), queue.work(0.0)))[0]
+
+    assert calls(400) == calls(200)
+
+
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:
     queue = AdmissionQueue(limit=4)
     for name in "abc":

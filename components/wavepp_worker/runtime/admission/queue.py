@@ -12,7 +12,14 @@ from msgspec import structs
 
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.runtime.admission.next_blocks import NextBlocks
-from wavepp_worker.runtime.admission.order import CacheView, PrefixOrder, Surroundings, charge, give_back
+from wavepp_worker.runtime.admission.order import (
+    LOOKAHEAD,
+    CacheView,
+    PrefixOrder,
+    Surroundings,
+    charge,
+    give_back,
+)
 from wavepp_worker.runtime.admission.outcome import RoundOutcome
 from wavepp_worker.runtime.admission.sharing import Sharing
 from wavepp_worker.runtime.admission.waiting import Waiting
@@ -56,6 +63,8 @@ class AdmissionQueue:
     order: PrefixOrder | None = None
     _sharing: Sharing = field(init=False)
     _waiting: WaitingLine = field(default_factory=WaitingLine)
+    _not_looked_up: dict[str, None] = field(default_factory=dict)
+    """Those that wait and have no candidate yet, in the order in which they came."""
     _preparing: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
     _lower: dict[str, int] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
@@ -92,10 +101,12 @@ class AdmissionQueue:
         entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
         entry.shared = self._sharing.with_waiting(entry, self._waiting.latest_first())
         self._waiting.append(request_id, entry)
+        self._not_looked_up[request_id] = None
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
         self._lower.pop(request_id, None)
+        self._not_looked_up.pop(request_id, None)
         found = self._waiting.pop(request_id) or self._preparing.pop(request_id, None)
         if found is not None:
             self._chosen = None
@@ -137,7 +148,7 @@ class AdmissionQueue:
         """When ``work`` will have something to do, on the same clock; infinity if it waits for an event."""
         if self._lower or self._looked_up:
             return now
-        if not self.lockstep and any(entry.candidate is None for entry in self._waiting.values()):
+        if not self.lockstep and self._not_looked_up:
             return now
         if self._waiting and self._free_places() > 0:
             return max(now, self._retry_at)
@@ -168,7 +179,7 @@ class AdmissionQueue:
             del heads[1:]
         if self.lockstep:
             return self._lockstep_work(heads, reconcile, now)
-        stale = [name for name, entry in self._waiting.items() if entry.candidate is None]
+        stale = tuple(self._not_looked_up)
         prepare: list[Admit] = []
         again: list[str] = []
         # While a request goes down, its demand grows: who came later must not take that room from it.
@@ -223,6 +234,7 @@ class AdmissionQueue:
                     # It may come before those that nothing could be done for.
                     self.freed()
                 entry.candidate, entry.hinted = candidate.endpoint, now
+                self._not_looked_up.pop(candidate.request_id, None)
                 entry.discovered = now if entry.discovered is None else entry.discovered
         admissions = []
         for admit in outcome.admitted:
@@ -288,6 +300,9 @@ class AdmissionQueue:
         waiting, preparing = {*self._waiting}, self._preparing.keys()
         if waiting & preparing or waiting & self._open or preparing & self._open:
             raise ValueError("a request is in two places of the admission queue")
+        unknown = {name for name, entry in self._waiting.items() if entry.candidate is None}
+        if unknown != self._not_looked_up.keys():
+            raise ValueError(f"of {sorted(unknown)} no look-up is known, taken for {[*self._not_looked_up]}")
         if not self._lower.keys() <= preparing:
             raise ValueError("a request is to be lowered that is not being prepared")
         if len(preparing) + len(self._open) > self.limit:
@@ -354,7 +369,7 @@ class AdmissionQueue:
             return list(islice(self._waiting.items(), places))
         if not chosen:
             self._retry_at = now + LOCAL_RETRY_SECONDS
-        names = {id(entry): name for name, entry in self._waiting.items()}
+        names = {id(entry): name for name, entry in islice(self._waiting.items(), LOOKAHEAD)}
         return [(names[id(entry)], entry) for entry in chosen[:places]]
 
     def _room(self, entry: Waiting, admit: Admit, groups: set[int]) -> int:
