@@ -41,6 +41,7 @@ class FakePrefills:
         self.running = self.waiting = self.most_waiting = 0
         self.engine: Any = SimpleNamespace(
             config=SimpleNamespace(model=Path("/nowhere")),
+            max_model_len=1024,
             info=SimpleNamespace(model_id=model_id),
             stats=lambda: SimpleNamespace(queued=self.waiting),
         )

@@ -70,7 +70,7 @@ class JobRunner:
         self._attempts = config.intake_attempts
         self._replica = replica
         self._counts = counts
-        self._tokenizer = TextTokenizer(prefills.engine.config.model)
+        self._tokenizer = TextTokenizer(prefills.engine.config.model, prefills.engine.max_model_len)
         self._texts = asyncio.Lock()
         """Held while one is made into tokens: that takes a core for seconds, and one at a time is as fast."""
         self._suspect = asyncio.Lock()

@@ -9,13 +9,22 @@ from typing import Any
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.checkpoint import TOKENIZER
 
+LONGEST_TOKEN = 128
+"""Characters of a token at most: vocabularies have one of so many spaces. A text of more for each token that a prompt
+may have is taken to be too long, as to make a megabyte into tokens takes a second."""
+
 
 class TextTokenizer:
     """A model's tokenizer, loaded for the first text. Thread-safe."""
 
-    def __init__(self, model_dir: Path) -> None:
-        """``model_dir`` need not have one, as long as nobody gives text."""
+    def __init__(self, model_dir: Path, most_tokens: int) -> None:
+        """
+        Args:
+            model_dir: need not have one, as long as nobody gives text.
+            most_tokens: of a prompt.
+        """
         self._model_dir = model_dir
+        self._most_tokens = most_tokens
         self._lock = threading.Lock()
         self._tokenizer: Any = None
 
@@ -23,8 +32,14 @@ class TextTokenizer:
         """The token ids of ``text``, with the special tokens that the model begins with; no chat template.
 
         Raises:
-            InvalidRequest: the model has no tokenizer that can be read, or the text is no valid Unicode.
+            InvalidRequest: the model has no tokenizer that can be read, or the text is no valid Unicode, or far too
+                long.
         """
+        if len(text) > (most := LONGEST_TOKEN * self._most_tokens):
+            raise InvalidRequest(
+                f"the text has {len(text)} characters, and a prompt at most {self._most_tokens} tokens here, for which "
+                f"at most {most} characters are looked at; send a shorter text"
+            )
         with self._lock:
             if self._tokenizer is None:
                 self._tokenizer = self._load()

@@ -37,7 +37,7 @@ class RequestMaker:
         self._adapters = adapters
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
-        self._tokenizer = TextTokenizer(config.model)
+        self._tokenizer = TextTokenizer(config.model, max_model_len)
         self._numbers = itertools.count()
 
     def request(
