@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import re
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -25,25 +26,20 @@ def decoded(body: bytes) -> Any:
     Raises:
         InvalidRequest: it is no JSON, or nests too deeply.
     """
-    collecting = gc.isenabled()
-    # Looking for garbage while a value is built, which has none, takes up to nine tenths of the time.
-    gc.disable()
     try:
-        with suppress(msgspec.MsgspecError, ValueError):
-            return msgspec.json.decode(body)
-        # It takes more than twice as long, and what else the frontend puts up with.
-        return json.loads(body, strict=False)
+        with _without_collection():
+            with suppress(msgspec.MsgspecError, ValueError):
+                return msgspec.json.decode(body)
+            # It takes more than twice as long, and what else the frontend puts up with.
+            return json.loads(body, strict=False)
     except RecursionError as error:
         raise InvalidRequest("the body nests too deeply; send a flat object") from error
     except ValueError as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from error
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def decoded_but_ids(body: bytes) -> Any:
-    """As ``decoded``; but a prompt of many token ids stays a ``msgspec.Raw``, which is no list and nobody has checked.
+    """As ``decoded``; but a long prompt that begins with a token id stays a ``msgspec.Raw``, which nobody has checked.
 
     To read 32,000 ids takes milliseconds, in which whoever computes them could have begun.
     """
@@ -54,8 +50,25 @@ def decoded_but_ids(body: bytes) -> Any:
         prompt = members.get("prompt")
         if prompt is None or len(memoryview(prompt)) < LONG_PROMPT_BYTES or not _IDS.match(prompt):
             return decoded(body)
-        return {
-            key: prompt if key == "prompt" else msgspec.json.decode(member) for key, member in members.items()
-        }
+        with _without_collection():
+            rest = {key: msgspec.json.decode(members[key]) for key in members.keys() - {"prompt"}}
+        return {**rest, "prompt": prompt}
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return decoded(body)
+
+
+def ids_unread(body: Any) -> bool:
+    """Whether ``decoded_but_ids`` left the prompt of this body as it was."""
+    return isinstance(body, Mapping) and isinstance(body.get("prompt"), msgspec.Raw)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Looking for garbage while a value is built, which has none, takes up to nine tenths of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

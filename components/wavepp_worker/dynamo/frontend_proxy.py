@@ -2,7 +2,8 @@
 
 It refuses what ``openai_checks`` and ``worker_choice`` find, with status 400 and a sentence, says so where the
 model's chat template does not take a chat, and passes everything else through unchanged. What it cannot read it
-does not pass on: nobody would have checked it.
+does not pass on: nobody would have checked it. The token ids of a long prompt alone it reads only if the frontend
+refuses them or a worker fails at them, and then says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from wavepp_worker.dynamo.body_json import decoded, decoded_but_ids
+from wavepp_worker.dynamo.body_json import decoded, decoded_but_ids, ids_unread
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
 from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
@@ -46,7 +47,7 @@ NO_CHATS = (
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
 
-_Verdict = TypeVar("_Verdict")
+_Found = TypeVar("_Found")
 
 
 class FrontendProxy:
@@ -92,7 +93,7 @@ class FrontendProxy:
         self._live = LiveRequests()
         self._bodies = RequestBodies()
         self._fan_out = FanOut()
-        self._judging = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> None:
@@ -163,22 +164,25 @@ class FrontendProxy:
                         check_bytes(count, len(body))
                         return await self._fan_out.answer(request, asked, count)
                     passed_on = _passed_on(request, body, asked)
-                    return await self._pass_on(request, passed_on, ours=asked is not None)
+                    return await self._pass_on(request, passed_on, asked)
         except InvalidRequest as error:
             return _refused(400, "Bad Request", str(error))
         except (BodyRefused, Unanswered) as error:
             return _refused(error.status, error.kind, str(error))
 
-    async def _pass_on(self, request: web.BaseRequest, body: bytes, *, ours: bool) -> web.StreamResponse:
-        def judge() -> str | None:
-            if request.path != CHAT_PATH:
-                return refusal(request.path, decoded(body), self._vocab_size)
+    async def _pass_on(self, request: web.BaseRequest, body: bytes, asked: Any) -> web.StreamResponse:
+        async def complaint(status: int) -> str | None:
+            if ids_unread(asked):
+                return await self._in_turn(
+                    body, lambda: refusal(request.path, decoded(body), self._vocab_size)
+                )
+            if request.path != CHAT_PATH or asked is None or status == 400:
+                return None
             if not self._chats:
                 return NO_CHATS
-            return None if self._template is None else self._template.complaint(decoded(body))
-
-        async def complaint() -> str | None:
-            return await self._in_turn(body, judge) if ours else None
+            if (template := self._template) is None:
+                return None
+            return await self._in_turn(body, lambda: template.complaint(decoded(body)))
 
         answer = await self.upstream.answer(
             request, body, from_workers=request.path in CHECKED_PATHS, complaint=complaint
@@ -209,23 +213,23 @@ class FrontendProxy:
         except RequestFailed as error:
             raise Unanswered(str(error)) from error
 
-    async def _in_turn(self, body: bytes, judge: Callable[[], _Verdict]) -> _Verdict:
-        """What ``judge`` says of a body; raises as that.
+    async def _in_turn(self, body: bytes, check: Callable[[], _Found]) -> _Found:
+        """What ``check`` finds in a body; raises as that.
 
-        Large ones, which take up to half a second, are judged one at a time, with pauses as long before the next one:
-        whoever else asks, such as the launcher for a sign of life, comes in between.
+        Large ones, which take up to half a second, are looked at one at a time, with pauses as long before the next
+        one: whoever else asks, such as the launcher for a sign of life, comes in between.
         """
         if len(body) < LARGE_BODY_BYTES:
-            return judge()
-        await self._judging.acquire()
+            return check()
+        await self._turn.acquire()
         begun = time.monotonic()
         try:
-            return judge()
+            return check()
         finally:
-            asyncio.get_running_loop().call_later(time.monotonic() - begun, self._judging.release)
+            asyncio.get_running_loop().call_later(time.monotonic() - begun, self._turn.release)
 
     def _check(self, request: web.BaseRequest, body: bytes) -> Any:
-        """The decoded body, where workers answer it, else None; ids of a long prompt are left to those.
+        """The decoded body, where workers answer it, else None; the ids of a long prompt are not read.
 
         Raises:
             InvalidRequest: something speaks against the request.

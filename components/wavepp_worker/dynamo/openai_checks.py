@@ -2,7 +2,8 @@
 
 Dynamo's frontend checks much itself, but not everything. Token ids it takes as they are, some parameters it
 drops without a word (``suffix``), and what a worker refuses it reports as an internal error
-on some paths and versions (1.4: any ``/v1/completions`` and any stream). So these are refused up front.
+on some paths and versions (1.4: any ``/v1/completions`` and any stream). So these are refused up front, but for the
+ids of a long prompt, which take long to read: they are looked at once that error is there.
 """
 
 from __future__ import annotations

@@ -129,13 +129,14 @@ class Upstream:
         body: bytes,
         *,
         from_workers: bool,
-        complaint: Callable[[], Awaitable[str | None]],
+        complaint: Callable[[int], Awaitable[str | None]],
     ) -> web.StreamResponse | str:
         """Pass a request on and its answer back; or a sentence that speaks against the request.
 
         Args:
             from_workers: whether workers answer it, who may die meanwhile.
-            complaint: asked, if the frontend fails, refuses or has no such path, whether the request is to blame.
+            complaint: asked, if the frontend fails, refuses or has no such path, whether the request is to blame; is
+                given the frontend's status.
 
         Raises:
             Unanswered: says why.
@@ -187,7 +188,7 @@ class Upstream:
         request: web.BaseRequest,
         body: bytes,
         from_workers: bool,
-        complaint: Callable[[], Awaitable[str | None]],
+        complaint: Callable[[int], Awaitable[str | None]],
     ) -> web.StreamResponse | str:
         assert self._session is not None
         began = time.monotonic()
@@ -211,7 +212,7 @@ class Upstream:
             )
             failure = failure_in(first)
             fails = answer.status in (400, 500) or no_path or (failure is not None and failure.start() == 0)
-            if fails and (sentence := await complaint()) is not None:
+            if fails and (sentence := await complaint(answer.status)) is not None:
                 return sentence
             if answer.status == 500:
                 raise _Died(message(first + await answer.content.read()))
