@@ -11,7 +11,10 @@ Result = TypeVar("Result")
 
 
 def calls_during(act: Callable[[], Result]) -> tuple[int, Result]:
-    """How many functions, those written in C included, ``act`` calls; and what it returns."""
+    """How many functions, those written in C included, ``act`` calls; and what it returns.
+
+    What a comprehension or a function written in C does by itself, however often, is one call.
+    """
     count = 0
 
     def called(frame: FrameType, event: str, argument: object) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.in_the_making import MOST_REMEMBERED
@@ -17,6 +18,7 @@ from wavepp_worker.runtime.admission.queue import (
     AdmissionQueue,
 )
 from wavepp_worker.runtime.admission.waiting import Waiting
+from wavepp_worker.runtime.admission.waiting_line import WaitingLine
 from wavepp_worker.runtime.protocol.rounds import Admit
 from wavepp_worker.runtime.protocol.whereabouts import Preparing, Queued
 
@@ -262,16 +264,49 @@ def test_arrivals_of_two_priorities_take_as_much_however_many_wait() -> None:
     assert calls(1000) - calls(500) < 2.5 * (calls(500) - calls(250))
 
 
-def test_a_round_takes_as_much_however_many_wait() -> None:
-    def calls(requests: int) -> int:
-        queue = AdmissionQueue(limit=1)
+class CountedLine(WaitingLine):
+    """Counts how many of those that wait are looked at, one after the other."""
+
+    looked_at = 0
+
+    def items(self) -> Iterator[tuple[str, Waiting]]:
+        for item in super().items():
+            self.looked_at += 1
+            yield item
+
+    def values(self) -> Iterator[Waiting]:
+        return (entry for _, entry in self.items())
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.items())
+
+
+class EmptyCache:
+    """As ``PrefixOrder`` looks at it; there is room for two requests."""
+
+    leaves_snapshots = False
+
+    def free_tokens(self) -> float:
+        return 16.0
+
+    def standing(self, keys: BlockKeys, prompt_tokens: int) -> Standing:
+        return Standing(0, 0)
+
+
+@pytest.mark.parametrize("by_prefix", [False, True], ids=["fcfs", "prefix"])
+def test_a_round_looks_at_as_many_however_many_wait(by_prefix: bool) -> None:
+    def looked_at(requests: int) -> int:
+        line, order = CountedLine(), PrefixOrder(10**9, BLOCK, 1, 8) if by_prefix else None
+        queue = AdmissionQueue(limit=1, block_size=BLOCK, order=order, _waiting=line)
         for at in range(requests):
             queue.arrive(str(at), 8, 0.0)
         queue.apply(RoundOutcome(candidates=tuple(Admit(name, 0) for name in queue.work(0.0).hint)), 0.0)
-        queue.work(0.0)
-        return calls_during(lambda: (queue.due(0.0), queue.work(0.0)))[0]
+        line.looked_at = 0
+        queue.due(0.0)
+        queue.work(0.0, 16.0, EmptyCache())
+        return line.looked_at
 
-    assert calls(400) == calls(200)
+    assert 0 < looked_at(800) == looked_at(400)
 
 
 def test_old_candidates_that_would_not_fit_are_not_looked_up_again() -> None:

@@ -99,7 +99,7 @@ class AdmissionQueue:
         self._arrivals += 1
         reusable = self._sharing.reusable(keys, prompt_tokens)
         entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
-        entry.shared = self._sharing.with_waiting(entry, self._waiting.latest_first())
+        entry.shared = self._sharing.with_waiting(entry, self._waiting.last_served_first())
         self._waiting.append(request_id, entry)
         self._not_looked_up[request_id] = None
 
@@ -107,7 +107,7 @@ class AdmissionQueue:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
         self._lower.pop(request_id, None)
         self._not_looked_up.pop(request_id, None)
-        found = self._waiting.pop(request_id) or self._preparing.pop(request_id, None)
+        found = self._waiting.take_out(request_id) or self._preparing.pop(request_id, None)
         if found is not None:
             self._chosen = None
             give_back(found, found.prompt_tokens)
@@ -297,6 +297,7 @@ class AdmissionQueue:
 
     def check(self) -> None:
         """Raise ValueError unless every request is in exactly one place and the limit is kept."""
+        self._waiting.check()
         waiting, preparing = {*self._waiting}, self._preparing.keys()
         if waiting & preparing or waiting & self._open or preparing & self._open:
             raise ValueError("a request is in two places of the admission queue")
@@ -387,7 +388,7 @@ class AdmissionQueue:
     def _begin(self, prepare: Iterable[Admit], now: float) -> None:
         for admit in prepare:
             entry = self._waiting[admit.request_id]
-            self._waiting.pop(admit.request_id)
+            self._waiting.take_out(admit.request_id)
             entry.selected = now if entry.selected is None else entry.selected
             entry.attempts += 1
             if self.order is not None:

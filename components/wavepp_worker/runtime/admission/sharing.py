@@ -38,7 +38,7 @@ class Sharing:
         """Tokens that a prompt has in common with one that waits: they are computed once.
 
         Args:
-            waiting: the latest first, of which few are looked at.
+            waiting: those who are served last come first; few are looked at.
         """
         common = (
             common_blocks(entry.keys, other.keys, 1, min(entry.reusable, len(other.keys)))

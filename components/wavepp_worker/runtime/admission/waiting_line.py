@@ -41,8 +41,8 @@ class WaitingLine:
     def values(self) -> Iterator[Waiting]:
         return chain.from_iterable(line.values() for line in self._in_order())
 
-    def latest_first(self) -> Iterator[Waiting]:
-        """Those who are served last come first."""
+    def last_served_first(self) -> Iterator[Waiting]:
+        """``values`` from the end."""
         lines = (self._lines[priority] for priority in reversed(self._priorities))
         return chain.from_iterable(reversed(line.values()) for line in lines)
 
@@ -63,8 +63,8 @@ class WaitingLine:
             ordered = sorted(self._lines[priority].items(), key=lambda item: item[1].number)
             self._lines[priority] = OrderedDict(ordered)
 
-    def pop(self, name: str) -> Waiting | None:
-        """Take a request out; None if it does not wait."""
+    def take_out(self, name: str) -> Waiting | None:
+        """Whoever waits by this name waits no more; None if nobody does."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             line = self._lines[entry.priority]
@@ -73,6 +73,18 @@ class WaitingLine:
                 del self._lines[entry.priority]
                 self._priorities.remove(entry.priority)
         return entry
+
+    def check(self) -> None:
+        """Raise ValueError unless everybody stands in the line of their priority, and no line is empty."""
+        if self._priorities != sorted(self._lines, reverse=True) or not all(self._lines.values()):
+            raise ValueError(
+                f"of priorities {[*self._lines]}, some without anybody, {self._priorities} are served"
+            )
+        for priority, line in self._lines.items():
+            if any(entry.priority != priority for entry in line.values()):
+                raise ValueError(f"somebody waits in the line of priority {priority} who has another")
+        if dict(self.items()) != self._entries:
+            raise ValueError(f"{len(self._entries)} requests wait, but the lines have {[*self]}")
 
     def _in_order(self) -> Iterator[OrderedDict[str, Waiting]]:
         return (self._lines[priority] for priority in self._priorities)
