@@ -9,9 +9,9 @@ from typing import Any
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.checkpoint import TOKENIZER
 
-LONGEST_TOKEN = 128
-"""Characters of a token at most: vocabularies have one of so many spaces. A text of more for each token that a prompt
-may have is taken to be too long, as to make a megabyte into tokens takes a second."""
+MOST_CHARACTERS_PER_TOKEN = 128
+"""A text of more, for each token that a prompt may have, is refused unread, as to make a megabyte into tokens takes a
+second. The longest token of common vocabularies is one of so many spaces."""
 
 
 class TextTokenizer:
@@ -35,7 +35,7 @@ class TextTokenizer:
             InvalidRequest: the model has no tokenizer that can be read, or the text is no valid Unicode, or far too
                 long.
         """
-        if len(text) > (most := LONGEST_TOKEN * self._most_tokens):
+        if len(text) > (most := MOST_CHARACTERS_PER_TOKEN * self._most_tokens):
             raise InvalidRequest(
                 f"the text has {len(text)} characters, and a prompt at most {self._most_tokens} tokens here, for which "
                 f"at most {most} characters are looked at; send a shorter text"
