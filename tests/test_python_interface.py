@@ -23,7 +23,14 @@ from tests.support.nats_servers import NatsServer
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
-INTERNAL_ERRORS = {"PositionMismatch", "CacheCorrupt", "StepTimeout", "PlaneUnreached", "WorkerPaused"}
+INTERNAL_ERRORS = {
+    "PositionMismatch",
+    "CacheCorrupt",
+    "StepTimeout",
+    "PlaneUnreached",
+    "WorkerPaused",
+    "HandoffMismatch",
+}
 """Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost, and
 ``WorkerPaused``, which is a Dynamo worker's."""
 

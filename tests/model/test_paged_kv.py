@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.errors import HandoffError, WaveppError
+from wavepp_worker.errors import HandoffMismatch, WaveppError
 from wavepp_worker.model.paged_kv import TorchPagedKV
 
 from tests.support.kept_tensors import kept
@@ -106,9 +106,9 @@ def test_wrong_imports_are_refused() -> None:
     kv = make(range(1, 3), block=4)
     blocks = table(kv, 8)
     payload = kv.export_tokens(blocks, 0, 8)
-    with pytest.raises(HandoffError, match="layers 0 to 2 but this rank holds 1 to 2"):
+    with pytest.raises(HandoffMismatch, match="layers 0 to 2 but this rank holds 1 to 2"):
         kv.import_tokens(blocks, 0, 8, range(0, 3), payload)
-    with pytest.raises(HandoffError, match="take 1024 bytes"):
+    with pytest.raises(HandoffMismatch, match="take 1024 bytes"):
         kv.import_tokens(blocks, 0, 8, range(1, 3), payload[:-4])
     with pytest.raises(WaveppError, match="the block table has 2"):
         kv.export_tokens(blocks, 0, 9)
@@ -134,5 +134,5 @@ def test_of_what_a_window_has_passed_nothing_is_sent() -> None:
     for layer, first in ((0, 0), (1, 8)):
         ours = rows(source, layer, here[layer], first, 15)
         assert all(map(torch.equal, ours, rows(target, layer, there, first, 15)))
-    with pytest.raises(HandoffError, match="take 256 bytes but the payload has 192"):
+    with pytest.raises(HandoffMismatch, match="take 256 bytes but the payload has 192"):
         target.import_tokens(there, 9, 11, range(2), torch.empty(192, dtype=torch.uint8), {5: 8})

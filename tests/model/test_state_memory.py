@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffMismatch
 from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 from wavepp_worker.model.state_memory import StateMemory
 
@@ -37,5 +37,5 @@ def test_what_a_rank_has_in_a_state_is_a_part_of_what_all_layers_have() -> None:
         found = whole.load(layer, [1])
         assert torch.equal(found[0], recurrent)
         assert torch.equal(found[1], conv.bfloat16())
-    with pytest.raises(HandoffError, match="takes 224 bytes but the payload has 3"):
+    with pytest.raises(HandoffMismatch, match="takes 224 bytes but the payload has 3"):
         whole.import_state(1, range(0, 3), torch.zeros(3, dtype=torch.uint8))

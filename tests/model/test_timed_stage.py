@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker import EngineConfig, PrefillEngine
-from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
+from wavepp_worker.errors import ConfigError, HandoffMismatch, WaveppError
 from wavepp_worker.model.stage import Chunk, StageOutput
 from wavepp_worker.model.timed_model import Link, TimedModel, write_timed_model
 from wavepp_worker.model.timed_stage import TimedKV, TimedStage, expected_token
@@ -231,7 +231,7 @@ def test_kv_of_other_blocks_or_layers_is_refused() -> None:
     pipeline.wave([1] * 40, [Chunk(0, 40, table, True)])
     payload = pipeline.kvs[0].export_tokens(table, 0, 40)
     other = TimedKV(timed_model(), range(8), 8, 32, time.monotonic_ns)
-    with pytest.raises(HandoffError, match="needs the same block_size on both sides"):
+    with pytest.raises(HandoffMismatch, match="needs the same block_size on both sides"):
         other.import_tokens(table, 0, 40, range(8), payload)
-    with pytest.raises(HandoffError, match="take 2560 bytes but the payload has 5120"):
+    with pytest.raises(HandoffMismatch, match="take 2560 bytes but the payload has 5120"):
         other.import_tokens(table, 0, 40, range(4), payload)

@@ -229,7 +229,7 @@ class AggWorker(WaveppWorker):
                     return
                 except HandoffError as error:
                     if done or isinstance(error, HandoffMismatch):
-                        # Another attempt's KV would fit no better.
+                        # Prefill workers are mostly set alike, so another one's KV would hardly fit better.
                         raise
                     logger.warning(
                         "request %s waits for another prefill: %s",

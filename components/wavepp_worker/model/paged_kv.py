@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache
 
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffMismatch
 from wavepp_worker.model.block_regions import BlockRegions
 from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
@@ -109,10 +109,10 @@ class TorchPagedKV:
         """See ``PagedKV``; ``layers`` may be any contiguous part of this rank's.
 
         Raises:
-            HandoffError: this rank does not hold ``layers``, or the payload has another size than they need.
+            HandoffMismatch: this rank does not hold ``layers``, or the payload has another size than they need.
         """
         if not len(layers) or layers.start < self.layers.start or layers.stop > self.layers.stop:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"the payload is of layers {layers.start} to {layers.stop - 1} but this rank holds "
                 f"{self.layers.start} to {self.layers.stop - 1}"
             )
@@ -121,7 +121,7 @@ class TorchPagedKV:
         wanted = self._bytes(layers, counts)
         if payload.dtype != torch.uint8 or payload.numel() != wanted:
             given = payload.numel() * payload.element_size()
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes but "
                 f"the payload has {given}; both sides must have the same model and dtype"
             )

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffMismatch
 from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 
@@ -73,11 +73,11 @@ class StateMemory:
         """Write what a rank that holds ``layers`` has in a block of its own: uint8 ``[its block_bytes]``.
 
         Raises:
-            HandoffError: the payload has another size than these layers' states.
+            HandoffMismatch: the payload has another size than these layers' states.
         """
         first, end = self._span(layers)
         if payload.dtype != torch.uint8 or payload.numel() != end - first:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"a state of layers {layers.start} to {layers.stop - 1} takes {end - first} bytes but the payload has "
                 f"{payload.numel() * payload.element_size()}; both sides must have the same model and dtype"
             )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wavepp_worker.errors import ConfigError, HandoffError, WaveppError
+from wavepp_worker.errors import ConfigError, HandoffMismatch, WaveppError
 from wavepp_worker.model.block_regions import BlockRegions
 from wavepp_worker.model.stage import NOTHING_PASSED, Activations, Chunk, PagedKV, StageOutput, StateBlocks
 from wavepp_worker.model.timed_model import TimedModel
@@ -121,12 +121,12 @@ class TimedKV:
         """See ``PagedKV``; ``layers`` may be any of a model's, as all hold the same.
 
         Raises:
-            HandoffError: the payload has another size than these tokens have, or is of blocks of another size.
+            HandoffMismatch: the payload has another size than these tokens have, or is of blocks of another size.
         """
         blocks = self._touched(block_table, start, end)
         wanted = _ENTRY_BYTES * len(layers) * (end - start)
         if payload.numel() != wanted:
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"{end - start} tokens of {len(layers)} layers take {wanted} bytes but the payload has "
                 f"{payload.numel()}; both sides must have the same model"
             )
@@ -135,7 +135,7 @@ class TimedKV:
         held = entries[:, 0].astype(np.int64)
         after = before + self.block_size
         if np.any(held < np.minimum(after, end)) or np.any(held > after):
-            raise HandoffError(
+            raise HandoffMismatch(
                 f"the KV of tokens {start} to {end - 1} came in blocks that do not end where blocks of "
                 f"{self.block_size} tokens do; a timed model needs the same block_size on both sides"
             )

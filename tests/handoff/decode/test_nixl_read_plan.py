@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffError, HandoffMismatch
 from wavepp_worker.handoff.decode.nixl_read_plan import plan_read, token_runs
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.pull_messages import KvRegions
@@ -92,7 +92,7 @@ def test_a_plan_copies_exactly_the_tokens(data: st.DataObject) -> None:
 def test_other_shapes_are_refused() -> None:
     source, target = FakeKV(range(1), 4, 4, width=8), FakeKV(range(1), 4, 4, width=4)
     good, rank = regions_of(source, torch.arange(4)[None], 0, 4), offered(range(1), 4)
-    with pytest.raises(HandoffError, match="the blocks of layers 0 to 0 have other shapes than here"):
+    with pytest.raises(HandoffMismatch, match="the blocks of layers 0 to 0 have other shapes than here"):
         plan_read(good, rank, 4, target, torch.arange(4))
     cut = KvRegions(request_id="a", start=0, end=4, sizes=good.sizes, addresses=good.addresses[:-8])
     with pytest.raises(HandoffError, match="not one per region and block"):
@@ -131,7 +131,7 @@ def test_of_windows_what_decoding_sees_is_read(own_block: int) -> None:
     more = tables.clone()
     more[1, 3] = 1
     for wrong in (gone, more):
-        with pytest.raises(HandoffError, match="offers other blocks of its windows than decoding sees"):
+        with pytest.raises(HandoffMismatch, match="offers other blocks of its windows than decoding sees"):
             plan_read(regions_of(source, wrong, 9, 17), rank, tokens, target, own)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from wavepp_worker.errors import HandoffError
+from wavepp_worker.errors import HandoffError, HandoffMismatch
 from wavepp_worker.handoff.offer import RankAddress
 from wavepp_worker.handoff.pull_messages import KvRegions
 from wavepp_worker.model.stage import PagedKV
@@ -31,7 +31,8 @@ def plan_read(
         table: int64, this worker's blocks for the request.
 
     Raises:
-        HandoffError: the rank's regions do not fit this worker's layers, or what is due of the prompt.
+        HandoffMismatch: the rank's regions do not fit this worker's layers, or what decoding sees of the prompt.
+        HandoffError: their addresses are damaged.
     """
     block_size, layers = rank.block_size, range(*rank.layers)
     first, last = message.start // block_size, -(-message.end // block_size)
@@ -49,7 +50,7 @@ def plan_read(
         len(message.sizes) != len(width)
         or (np.array(message.sizes, dtype=np.uint64) != width * block_size).any()
     ):
-        raise HandoffError(
+        raise HandoffMismatch(
             f"request {message.request_id}: the blocks of layers {layers.start} to {layers.stop - 1} have "
             "other shapes than here; both sides must have the same model and dtype"
         )
@@ -57,7 +58,7 @@ def plan_read(
     seen_from = np.array([firsts.get(span, 0) for span in kv.spans], dtype=np.int64) // block_size
     due = np.arange(first, last)[:, None] >= seen_from[regions.windows]
     if ((theirs != 0) != due).any():
-        raise HandoffError(
+        raise HandoffMismatch(
             f"request {message.request_id}: of tokens {message.start} to {message.end}, rank {rank.rank} offers other "
             "blocks of its windows than decoding sees"
         )
