@@ -31,8 +31,8 @@ INTERNAL_ERRORS = {
     "WorkerPaused",
     "HandoffMismatch",
 }
-"""Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost, and
-``WorkerPaused``, which is a Dynamo worker's."""
+"""Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost,
+``WorkerPaused``, which is a Dynamo worker's, and ``HandoffMismatch``, which a decode worker's callers are not."""
 
 
 def examples(page: str) -> list[tuple[int, str]]:

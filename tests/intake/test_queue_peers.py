@@ -27,6 +27,7 @@ from wavepp_worker.intake.streams import QueueStreams
 from tests.intake.conftest import MakeIntake
 from tests.intake.test_intake import stand_still, wait_for
 from tests.support.fake_prefills import FakePrefills
+from tests.support.held_link import HeldLink
 from tests.support.nats_servers import NatsServer
 
 PATIENCE = 15.0
@@ -174,6 +175,31 @@ def test_one_that_others_counted_as_gone_takes_no_jobs_beside_those_with_other_w
     assert {answer.result(20).replica for answer in answers} == {"r2"}
     second.close()
     assert queue.prefill([1, 9]).replica == "r1"
+
+
+def test_one_whose_network_broke_takes_no_jobs_beside_those_with_other_weights(
+    server: NatsServer, queue: PrefillQueue, make_intake: MakeIntake, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = HeldLink(server.port)
+    try:
+        url = f"nats://127.0.0.1:{link.port}"
+        first = make_intake("r1", FakePrefills(model_id="a"), intake_silence=1, nats_server=url)
+        assert queue.prefill([1, 2]).replica == "r1"
+        with link.held():
+            second = make_intake("r2", FakePrefills(model_id="b"), intake_silence=1)
+            assert not first._membership.holds
+            assert queue.prefill([1, 3]).replica == "r2"
+        answers = [queue.submit([2, n]) for n in range(16)]
+        answers.append(queue.submit([2, 16], replica="r1"))
+        assert {answer.result(20).replica for answer in answers} == {"r2"}
+        wait_for(lambda: "not open any more (replica r2 takes jobs" in caplog.text)
+        second.close()
+        assert queue.prefill([1, 4]).replica == "r1"
+        # Its connection had not noticed.
+        assert first._membership._peers.losses == 0
+    finally:
+        first.close()
+        link.close()
 
 
 @pytest.mark.parametrize("models", ["ab", "ba", "aa"])

@@ -109,6 +109,13 @@ class QueuePeers:
             self._opening = True
             raise
 
+    async def is_heard(self) -> bool:
+        """Whether a question of this replica to itself goes through the server and back, as those of others do.
+
+        Not a ping of nats-py, which reads nothing more after an answer to one that was given up.
+        """
+        return await self._ask_one(self._replica) is not None
+
     async def _settle(self) -> None:
         end = time.monotonic() + SETTLE_SECONDS
         asked = await self._known()
@@ -176,7 +183,13 @@ class QueuePeers:
         )
 
     async def _ask(self, replicas: Iterable[str]) -> list[Peer]:
-        answers = await asyncio.gather(*map(self._ask_one, replicas))
+        """What those say that are there."""
+        from nats.errors import TimeoutError
+
+        # Where a question to itself is not answered either, this replica is cut off, and others are not gone.
+        own, *answers = await asyncio.gather(*map(self._ask_one, (self._replica, *replicas)))
+        if own is None:
+            raise TimeoutError
         return [answer for answer in answers if answer is not None]
 
     async def _ask_one(self, replica: str) -> Peer | None:
