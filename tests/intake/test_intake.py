@@ -823,6 +823,49 @@ def test_jobs_are_taken_once_a_server_is_there_that_was_not_when_the_worker_star
         server.close()
 
 
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("end", [Intake.close, Intake.stop_taking])
+def test_a_worker_that_is_told_to_stop_while_it_starts_waits_for_nobody(
+    server: NatsServer,
+    name: QueueName,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
+    end: Callable[[Intake], None],
+) -> None:
+    """Neither for a server that is not there, nor for another worker that does not say which weights it has."""
+    first = make_intake("r1", FakePrefills(model_id="a"))
+    monkeypatch.setattr(opening, "AT_ONCE_SECONDS", 0.2 if there else 60.0)
+    url = server.url if there else "nats://127.0.0.1:1"
+    config = IntakeConfig(intake="nats", nats_server=url, intake_silence=60)
+    intake = Intake(FakePrefills(model_id="b"), config, name)
+    over = stand_still(first, 60)
+    start = threading.Thread(target=intake.start, args=("r2",), daemon=True)
+    start.start()
+    time.sleep(1.5)
+    assert start.is_alive()
+    end(intake)
+    start.join(5)
+    assert not start.is_alive()
+    intake.close()
+    assert not intake._thread.is_alive()
+    assert intake._loop.is_closed()
+    assert (intake._connection is not None) == there
+    assert not there or intake._connection.is_closed
+    over.set()
+
+
+@pytest.mark.parametrize("end", [Intake.close, Intake.stop_taking])
+def test_a_worker_that_is_told_to_stop_before_it_starts_does_not(
+    server: NatsServer, name: QueueName, end: Callable[[Intake], None]
+) -> None:
+    intake = Intake(FakePrefills(), IntakeConfig(intake="nats", nats_server=server.url), name)
+    end(intake)
+    intake.start("r1")
+    assert not intake._thread.is_alive()
+    intake.close()
+
+
 def test_a_server_without_jetstream_is_refused_at_the_start_and_waited_for_later(
     tmp_path: Path, name: QueueName, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

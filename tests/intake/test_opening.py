@@ -99,3 +99,43 @@ def test_others_that_never_say_who_they_are_hold_up_no_start(monkeypatch: pytest
         task.cancel()
 
     asyncio.run(run())
+
+
+def test_a_server_that_goes_away_while_others_are_asked_holds_up_no_start() -> None:
+    async def run() -> None:
+        event, attempts = asyncio.Event(), 0
+
+        async def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts > 1:
+                await asyncio.sleep(60)
+            event.set()
+            await asyncio.sleep(0.3)
+            raise OSError("gone")
+
+        task = await asyncio.wait_for(open_soon(attempt, "", event), 5)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_who_gives_up_the_start_leaves_nothing_running() -> None:
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def attempt() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.set()
+
+        start = asyncio.create_task(open_soon(attempt, ""))
+        await asyncio.sleep(0.01)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert ended.is_set()
+
+    asyncio.run(run())

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -62,6 +62,9 @@ class Intake:
         self._taking = True
         self._paused = False
         self._closed = False
+        self._starting = threading.Lock()
+        self._begun: Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="intake", daemon=True)
         self._connection: Any = None
@@ -69,7 +72,8 @@ class Intake:
     def start(self, replica: str) -> None:
         """Take jobs from now on, or from when the server is reached: that is not waited for longer than 3 s.
 
-        Where it is, replicas that may take jobs with other weights are waited for, 30 s at most.
+        Where it is, replicas that may take jobs with other weights are waited for, 30 s more at most. Whoever tells it
+        to stop meanwhile ends that: it returns, and takes no jobs.
 
         Args:
             replica: what senders address this one by; no other has it.
@@ -78,12 +82,21 @@ class Intake:
             ConfigError: the server has no JetStream, or there can be none; or replicas with other weights take jobs of
                 this queue.
         """
-        self._thread.start()
-        self._call(self._begin(replica)).result()
+        with self._starting:
+            if not self._taking:
+                return
+            self._thread.start()
+            self._begun = self._call(self._begin(replica))
+        with suppress(CancelledError):
+            self._begun.result()
 
     def stop_taking(self) -> None:
         """Take no more jobs; those that were taken go on."""
-        self._taking = False
+        with self._starting:
+            self._taking = False
+            if self._begun is not None and not self._closed:
+                self._begun.cancel()
+                self._loop.call_soon_threadsafe(self._stop_opening)
 
     def pause(self, *, paused: bool) -> None:
         """Take no more jobs while paused; those that were taken go on."""
@@ -97,8 +110,8 @@ class Intake:
         """Hand back what is not over, for others to run, and stop; idempotent, and bounded in time."""
         if self._closed:
             return
+        self.stop_taking()
         self._closed = True
-        self._taking = False
         if self._thread.is_alive():
             with suppress(Exception):
                 self._call(self._end()).result(HAND_BACK_SECONDS + 2.0)
@@ -113,9 +126,17 @@ class Intake:
     async def _begin(self, replica: str) -> None:
         self._replica = replica
         self._settling = asyncio.Event()
-        opening = await open_soon(self._open, _MEANWHILE, self._settling)
-        self._tasks.add(opening)
-        opening.add_done_callback(self._tasks.discard)
+        beginning = asyncio.current_task()
+        assert beginning is not None
+        self._keep_until_done(beginning)
+        self._opening = await open_soon(self._open, _MEANWHILE, self._settling)
+        self._keep_until_done(self._opening)
+        if not self._taking:
+            self._stop_opening()
+
+    def _stop_opening(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
 
     async def _open(self) -> None:
         config, name, replica = self._config, self._name, self._replica
@@ -147,9 +168,13 @@ class Intake:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
+        self._keep_until_done(task)
+        return task
+
+    def _keep_until_done(self, task: asyncio.Task[None]) -> None:
+        """So that who stops can cancel it."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _end(self) -> None:
         # What is handed back while requests for jobs wait at the server would come back here, where nobody takes it.
@@ -171,7 +196,9 @@ class Intake:
         if self._connection is not None:
             with suppress(Exception):
                 await asyncio.wait_for(self._connection.flush(), 1.0)
-                await self._connection.close()
+            # Also where the server does not answer, as its tasks would be left in a closed loop.
+            with suppress(Exception):
+                await asyncio.wait_for(self._connection.close(), 1.0)
 
     async def _take(self, replica: str | None) -> None:
         """Ask for jobs, those that address this replica or anybody's, as long as there is room."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from wavepp_worker.errors import ConfigError
@@ -12,6 +13,8 @@ AT_ONCE_SECONDS = 3.0
 """How long a worker that starts waits for the server, before it goes on without."""
 SETTLE_SECONDS = 30.0
 """How long it waits beyond that, where the server was there, for what others at the queue say."""
+LOOK_SECONDS = 0.1
+"""How often it looks whether it still settles."""
 AGAIN_SECONDS = 2.0
 """Until it is tried again to open the queue of a server that was reached and does not do."""
 
@@ -26,26 +29,35 @@ async def open_soon(
     Args:
         attempt: connects, for as long as that takes, and makes what the queue needs; also once more after it failed.
         meanwhile: what is so until then, for the log.
-        settling: set by the attempt once the server has the queue, while it asks others who are there.
+        settling: set by the attempt once the server has the queue, while it asks others who are there; cleared when the
+            attempt has failed.
 
     Returns:
-        Ends when the queue is open; to be cancelled by whoever leaves before.
+        Ends when the queue is open; to be cancelled by whoever leaves before. Who cancels this call has cancelled that.
 
     Raises:
         ConfigError: the server is there at once, and of no use; or there can be none.
     """
-    late = asyncio.Event()
-    task = asyncio.create_task(_open(attempt, meanwhile, late))
-    done, _ = await asyncio.wait({task}, timeout=AT_ONCE_SECONDS)
-    if not done and settling is not None and settling.is_set():
-        done, _ = await asyncio.wait({task}, timeout=SETTLE_SECONDS)
-    if done:
+    late, settling = asyncio.Event(), settling or asyncio.Event()
+    task = asyncio.create_task(_open(attempt, meanwhile, late, settling))
+    try:
+        await asyncio.wait({task}, timeout=AT_ONCE_SECONDS)
+        end = time.monotonic() + SETTLE_SECONDS
+        while settling.is_set() and not task.done() and (left := end - time.monotonic()) > 0:
+            await asyncio.wait({task}, timeout=min(LOOK_SECONDS, left))
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    if task.done():
         task.result()
     late.set()
     return task
 
 
-async def _open(attempt: Callable[[], Awaitable[None]], meanwhile: str, late: asyncio.Event) -> None:
+async def _open(
+    attempt: Callable[[], Awaitable[None]], meanwhile: str, late: asyncio.Event, settling: asyncio.Event
+) -> None:
     said = ""
     while True:
         try:
@@ -56,4 +68,5 @@ async def _open(attempt: Callable[[], Awaitable[None]], meanwhile: str, late: as
             if str(error) != said:
                 said = str(error)
                 logger.warning("the queue is not open yet (%s), and tried again%s", error, meanwhile)
+        settling.clear()
         await asyncio.sleep(AGAIN_SECONDS)
