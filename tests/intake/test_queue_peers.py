@@ -9,19 +9,20 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import nats
 import pytest
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.intake import intake as intake_module
-from wavepp_worker.intake import opening
+from wavepp_worker.intake import opening, queue_peers
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
-from wavepp_worker.intake.queue_peers import QueuePeers
+from wavepp_worker.intake.queue_peers import Peer, QueuePeers
 from wavepp_worker.intake.streams import QueueStreams
 
 from tests.intake.conftest import MakeIntake
@@ -35,7 +36,7 @@ PATIENCE = 15.0
 _CHILD = """
 import sys
 from tests.support.fake_prefills import FakePrefills
-from wavepp_worker.intake import opening
+from wavepp_worker.intake import opening, queue_peers
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
@@ -215,6 +216,40 @@ def test_of_two_that_open_a_queue_at_the_same_time_one_does(
 
     for _ in range(5):
         assert sorted(asyncio.run(run())) == [models == "aa", True]
+
+
+@pytest.mark.parametrize("then", ["stopped", "opening"])
+def test_one_that_opens_the_queue_first_has_its_time_however_late_it_is_heard_of(
+    server: NatsServer, name: QueueName, monkeypatch: pytest.MonkeyPatch, then: Literal["stopped", "opening"]
+) -> None:
+    monkeypatch.setattr(queue_peers, "RIVAL_SECONDS", 0.4)
+    asked = 0
+
+    async def answer(message: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await asyncio.sleep(1.0)
+        peer = Peer("r1", "b", "opening" if asked == 1 else then)
+        await message.respond(msgspec.json.encode(peer))
+
+    async def run() -> None:
+        async with Replica(server, name, "r2", "a") as later:
+            connection = await nats.connect(server.url)
+            await JobConsumers(connection, name).ensure("r1", 1.0)
+            await connection.subscribe(name.replica("r1"), cb=answer)
+            await connection.flush()
+            try:
+                await later._peers.join()
+            finally:
+                await connection.close()
+
+    if then == "stopped":
+        asyncio.run(run())
+    else:
+        with pytest.raises(ConfigError, match="replica r1 is about to take jobs of model"):
+            asyncio.run(run())
+    assert asked > 1
 
 
 def test_two_workers_that_start_at_the_same_time_never_both_take_jobs(

@@ -14,7 +14,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.names import QueueName, ReplicaName
 
-SETTLE_SECONDS = 5.0
+RIVAL_SECONDS = 5.0
 """Until another replica that opens the queue at the same time is done with that."""
 AGAIN_SECONDS = 0.1
 HEAR_SECONDS = 0.5
@@ -83,7 +83,7 @@ class QueuePeers:
         To be called once the replica has its consumer, by which others find it.
 
         Raises:
-            ConfigError: somebody does; says what to change.
+            ConfigError: somebody does, or goes first and is about to for too long; says what to change.
             nats.errors.Error: the server does not say who is there.
         """
         own, together = self._name.replica(self._replica), self._name.replicas
@@ -117,8 +117,8 @@ class QueuePeers:
         return await self._ask_one(self._replica) is not None
 
     async def _settle(self) -> None:
-        end = time.monotonic() + SETTLE_SECONDS
-        asked = await self._known()
+        asked: set[str] = await self._known()
+        end: float | None = None
         while True:
             asked |= self._rivals
             self._rivals.clear()
@@ -133,10 +133,13 @@ class QueuePeers:
                 if not self._opening or self._back_after == self.losses:
                     self._opening = False
                     return
-                asked = await self._known()
+                asked, end = await self._known(), None
                 continue
-            if first and time.monotonic() > end:
-                raise self._conflict(first[0])
+            if first:
+                # Counted from when they have said so: what was waited for before was not theirs to hasten.
+                end = end or time.monotonic() + RIVAL_SECONDS
+                if time.monotonic() > end:
+                    raise self._conflict(first[0])
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _known(self) -> set[str]:
@@ -176,8 +179,9 @@ class QueuePeers:
 
     def _conflict(self, peer: Peer) -> ConfigError:
         name = self._name
+        does = "takes jobs" if peer.state == "taking" else "is about to take jobs"
         return ConfigError(
-            f"replica {peer.replica} takes jobs of model {name.model} in namespace {name.namespace} now with other "
+            f"replica {peer.replica} {does} of model {name.model} in namespace {name.namespace} now with other "
             f"weights (model id {peer.model}, here {self._model}), and one queue would have the answers of both; start "
             "one of the graphs with another --namespace or --served-model-name, or stop the other one first"
         )
