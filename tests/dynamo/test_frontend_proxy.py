@@ -290,6 +290,18 @@ def test_ids_of_a_long_prompt_are_looked_at_once_it_has_failed(fails: tuple[int,
     through_the_proxy(check)
 
 
+def test_a_body_that_is_no_object_is_refused_by_the_frontend_alone() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        for upstream.fails in FAILED[:2]:
+            for body in (b"2", b"[]", b'"a"', b"null"):
+                for path in (CHAT, COMPLETIONS):
+                    async with session.post(url + path, data=body) as answer:
+                        assert answer.status == upstream.fails[0]
+                        assert "data did" in (said := await answer.text()) or "Failed to fold" in said
+
+    through_the_proxy(check)
+
+
 def test_a_failure_of_which_a_long_prompt_is_not_to_blame_passes() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         upstream.fails = FAILED[0]

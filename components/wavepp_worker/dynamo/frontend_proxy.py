@@ -176,7 +176,7 @@ class FrontendProxy:
                 return await self._in_turn(
                     body, lambda: refusal(request.path, decoded(body), self._vocab_size)
                 )
-            if request.path != CHAT_PATH or asked is None or status == 400:
+            if request.path != CHAT_PATH or not isinstance(asked, Mapping) or status == 400:
                 return None
             if not self._chats:
                 return NO_CHATS
