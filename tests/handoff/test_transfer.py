@@ -231,10 +231,10 @@ def test_a_request_that_waits_for_its_waves_is_not_timed_out_under_its_receiver(
 
 def test_who_waits_for_blocks_of_its_own_is_not_timed_out(transport: str, prefill: Any, decode: Any) -> None:
     """The KV is ready; the decode worker is full, but has asked."""
-    worker, target = prefill(transport, **UNEVEN, timeout=0.5), decode()
+    worker, target = prefill(transport, **UNEVEN, timeout=1.5), decode()
 
     async def late(offer: Any) -> torch.Tensor:
-        await asyncio.sleep(1.8)
+        await asyncio.sleep(3.2)
         return await target.allocate(offer)
 
     async def run() -> None:
