@@ -219,6 +219,17 @@ def test_a_chat_that_the_template_does_not_take_is_its_clients_mistake() -> None
     through_the_proxy(check)
 
 
+def test_the_template_is_asked_about_a_chat_whatever_else_its_body_has() -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        upstream.failing = True
+        body = {"messages": [{"role": "user"}], "prompt": LONG}
+        async with session.post(f"{url}{CHAT}", json=body) as answer:
+            assert answer.status == 400
+            assert "chat template" in (await answer.json())["message"]
+
+    through_the_proxy(check)
+
+
 def test_requests_and_answers_pass_unchanged() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         body = b'{"prompt": "h\\u00e4", "n": 1}'
@@ -329,6 +340,24 @@ def test_a_long_prompt_passes_as_it_came_and_whole_where_its_request_is_written_
     through_the_proxy(check)
 
 
+async def answered_beside(
+    base: str, session: aiohttp.ClientSession, body: dict[str, Any], seconds: float
+) -> list[str]:
+    """The order in which 12 large requests are answered, and a sign of life that is asked for so much later."""
+    answered: list[str] = []
+
+    async def ask(name: str, method: str, path: str, **options: Any) -> None:
+        async with session.request(method, base + path, **options) as answer:
+            await answer.read()
+        answered.append(name)
+
+    large = [asyncio.create_task(ask("large", "POST", COMPLETIONS, json=body)) for _ in range(12)]
+    await asyncio.sleep(seconds)
+    await ask("live", "GET", "/live")
+    await asyncio.gather(*large)
+    return answered
+
+
 def test_long_prompts_that_failed_are_looked_at_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontend_proxy, "LARGE_BODY_BYTES", 10)
     judge = frontend_proxy.refusal
@@ -342,18 +371,7 @@ def test_long_prompts_that_failed_are_looked_at_one_at_a_time(monkeypatch: pytes
 
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         upstream.fails = FAILED[0]
-        answered: list[str] = []
-
-        async def ask(name: str, method: str, path: str, **options: Any) -> None:
-            async with session.request(method, url + path, **options) as answer:
-                await answer.read()
-            answered.append(name)
-
-        body = {"prompt": [*LONG, 100]}
-        large = [asyncio.create_task(ask("large", "POST", COMPLETIONS, json=body)) for _ in range(12)]
-        await asyncio.sleep(0.4)
-        await ask("live", "GET", "/live")
-        await asyncio.gather(*large)
+        answered = await answered_beside(url, session, {"prompt": [*LONG, 100]}, 0.4)
         assert answered.index("live") < 8
 
     through_the_proxy(check)
@@ -538,17 +556,7 @@ def test_bodies_that_take_long_to_judge_let_others_pass(monkeypatch: pytest.Monk
     monkeypatch.setattr(FrontendProxy, "_check", slowly)
 
     async def check(base: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
-        answered: list[str] = []
-
-        async def ask(name: str, method: str, path: str, **options: Any) -> None:
-            async with session.request(method, base + path, **options) as answer:
-                await answer.read()
-            answered.append(name)
-
-        large = [asyncio.create_task(ask("large", "POST", COMPLETIONS, json=HELLO)) for _ in range(12)]
-        await asyncio.sleep(0.25)
-        await ask("live", "GET", "/live")
-        await asyncio.gather(*large)
+        answered = await answered_beside(base, session, HELLO, 0.25)
         assert answered.index("live") < 6
 
     through_the_proxy(check)

@@ -39,7 +39,7 @@ CLIENT_LEFT = 499
 """What proxies call this; nobody sees it."""
 CLOSED_PATHS = ("/busy_threshold",)
 """What the frontend lets anybody change for everybody, such as the load at which it turns requests away."""
-CHAT_PATH = "/v1/chat/completions"
+CHAT_PATH, PROMPT_PATH = "/v1/chat/completions", "/v1/completions"
 NO_CHATS = (
     "the model has no chat template, so it takes no messages; ask /v1/completions with a prompt, or have its worker "
     "started with --custom-jinja-template"
@@ -242,10 +242,10 @@ class FrontendProxy:
             raise InvalidRequest(f"write the path as it is: {request.path}")
         if request.method != "POST":
             return None
-        asked = decoded_but_ids(body)
+        asked = decoded_but_ids(body) if request.path == PROMPT_PATH else decoded(body)
         if self._served and isinstance(asked, Mapping) and asked.get("model") not in self._served:
             return None
-        if choices_wanted(asked) > 1 or (isinstance(asked, Mapping) and asked.get("logit_bias")):
+        if ids_unread(asked) and (choices_wanted(asked) > 1 or asked.get("logit_bias")):
             # Such a body is written anew.
             asked = decoded(body)
         sentence = (
