@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -190,24 +191,20 @@ def sentence(answer: httpx.Response) -> str:
     return answer.json()["message"]
 
 
-def test_no_request_waits_for_a_decode_worker_that_had_no_descriptor_for_its_answer(
-    graph: ServedGraph, reference: Reference
-) -> None:
-    asked = [*prompts(6, 3, 20), *prompts(7, 1, 400)]
+def some_were_dropped(graph: ServedGraph, reference: Reference, pid: int, seed: int) -> bool:
+    """Ask a decode worker without descriptors until it leaves, and be answered; whether it dropped one."""
+    asked = [*prompts(seed, 3, 20), *prompts(seed + 1, 1, 400)]
     answered_within(graph, 20)
-    before, pid = len(graph.running.log()), decode(graph)["pid"]
-
-    def noticed() -> bool:
-        log = graph.running.log()[before:]
-        return "Too many open files" in log and "this worker leaves discovery" in log
-
+    before = len(graph.running.log())
     with ThreadPoolExecutor(4) as pool:
         # No longer than needed: a worker for which it is no moment has to be started anew.
         with limits.few_descriptors(pid, 0):
             asking = [
                 pool.submit(graph.post, "/v1/completions", prompt=prompt, max_tokens=3) for prompt in asked
             ]
-            graph.running.wait_for(noticed)
+            with contextlib.suppress(AssertionError):
+                # It stays if a connection ended meanwhile whose descriptor does for all four, one after the other.
+                graph.running.wait_for(lambda: "leaves discovery" in graph.running.log()[before:], 5)
         answers = [each.result() for each in asking]
     for prompt, answer in zip(asked, answers, strict=True):
         if answer.status_code == 200:
@@ -215,6 +212,17 @@ def test_no_request_waits_for_a_decode_worker_that_had_no_descriptor_for_its_ans
             assert answer.json()["choices"][0]["text"] == reference.text(prompt, 3)
         else:
             assert sentence(answer)
+    log = graph.running.log()[before:]
+    return "Failed to create response stream: Too many open files" in log and "leaves discovery" in log
+
+
+def test_no_request_waits_for_a_decode_worker_that_had_no_descriptor_for_its_answer(
+    graph: ServedGraph, reference: Reference
+) -> None:
+    answered_within(graph, 20)
+    pid = decode(graph)["pid"]
+    # It may look at its descriptors, and leave, before the first request reaches it: then none was dropped.
+    assert any(some_were_dropped(graph, reference, pid, seed) for seed in (6, 16, 26, 36, 46))
     answered_within(graph, 20)
     assert decode(graph)["pid"] == pid, "a moment without descriptors is no reason to start it anew"
     [prompt] = prompts(8, 1, 400)
