@@ -23,6 +23,10 @@ def replicas(graph: RunningGraph, service: str = "Prefill") -> list[int]:
     return [each["replica"] for each in graph.processes(service)]
 
 
+def restarts(graph: RunningGraph) -> dict[tuple[str, int], int]:
+    return {(each["service"], each["replica"]): each["restarts"] for each in graph.state()["processes"]}
+
+
 def pid_of_client(graph: RunningGraph) -> int:
     """Of the process that reads decisions."""
     (found,) = [
@@ -51,6 +55,8 @@ def test_replicas_follow_the_planner_whoever_of_them_is_away(start_dummies: Star
         etcd.start()
         with start_dummies(*words, env=variables) as graph:
             graph.wait_ready()
+            # A busy machine may take longer for the first start than it is given.
+            before = restarts(graph)
             with PlannerProcess("dynamo", variables) as planner:
                 planner.wait_done(planner.decide(2, 1))
                 assert replicas(graph) == [0, 1]
@@ -83,7 +89,7 @@ def test_replicas_follow_the_planner_whoever_of_them_is_away(start_dummies: Star
                 planner.decide(1, 1)
                 graph.wait_for(lambda: replicas(graph) == [0])
                 graph.wait_for(lambda: graph.state()["planner"]["shortfall"] == [])
-            assert all(each["restarts"] == 0 for each in graph.state()["processes"])
+            assert restarts(graph) == before, graph.log()
             assert graph.stop() == 0
     finally:
         etcd.close()
