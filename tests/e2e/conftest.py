@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,10 @@ from tests.support.served_graph import ServedGraph
 
 POISON = 290
 """A token whose embedding is no number; no other prompt has it, and no answer."""
+GRACE_SECONDS = 8
+"""How long a worker that is told to stop goes on outside of discovery; others leave within half of it."""
+STOP_SECONDS = 60
+"""In which it has to end what it answers."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,10 @@ def ascii_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def agg(ascii_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGraph]:
-    """A graph of one worker, which parses what it says, and for which ``POISON`` makes logits that are no numbers."""
+    """A graph of one worker, which parses what it says, and for which ``POISON`` makes logits that are no numbers.
+
+    There is no NATS server where its environment says, and it needs none.
+    """
     model = tmp_path_factory.mktemp("poisoned") / "tiny-ascii"
     shutil.copytree(ascii_model, model)
     weights = load_file(model / "model.safetensors")
@@ -62,10 +70,42 @@ def agg(ascii_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "--Worker.dyn_reasoning_parser=deepseek_r1",
     )
     with (
-        serve_graph("graphs:agg_wavepp", *words, cwd=REPOSITORY) as running,
+        nobody() as port,
+        serve_graph(
+            "graphs:agg_wavepp",
+            *words,
+            env={"NATS_SERVER": f"nats://127.0.0.1:{port}", "NATS_AUTH_TOKEN": "t"},
+            cwd=REPOSITORY,
+        ) as running,
         httpx.Client(base_url=running.base_url, timeout=120) as client,
     ):
         yield ServedGraph(running, client)
+
+
+@pytest.fixture(scope="session")
+def one_of_each(ascii_model: Path) -> Iterator[ServedGraph]:
+    """One prefill worker of one rank and one decode worker, for what happens to a worker and comes to its end."""
+    words = (
+        f"--Common.model={ascii_model}",
+        "--Common.dtype=float32",
+        "--PrefillWorker.pp=1",
+        "--PrefillWorker.ServiceArgs.workers=1",
+        f"--PrefillWorker.ServiceArgs.envs.DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS={GRACE_SECONDS}",
+        f"--stop-timeout={STOP_SECONDS}",
+    )
+    with (
+        serve_graph("graphs:disagg_wavepp", *words, cwd=REPOSITORY) as running,
+        httpx.Client(base_url=running.base_url, timeout=120) as client,
+    ):
+        yield ServedGraph(running, client)
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[int]:
+    """A port that is taken, at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.e2e
 FOREIGN = {
     "prefill": "--pipeline-parallel-size 2 --tensor-parallel-size 1 --kv-block-size 8 --max-num-tokens 64",
     "decode": "--block_size 8 --max-num-seqs 4 --max-model-len 1024",
-    "agg": "-pp 2 -tp 1 --max-batch-size 4 --max-seq-len 1024",
+    "agg": "-pp 1 -tp 1 --max-batch-size 4 --max-seq-len 1024",
 }
 ENGINES = {
     "prefill": [("prefill", 2)],
     "decode": [("decode", 1)],
-    "agg": [("prefill", 2), ("decode", 1)],
+    "agg": [("prefill", 1), ("decode", 1)],
 }
 
 

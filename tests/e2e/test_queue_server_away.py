@@ -1,11 +1,10 @@
-"""Graphs whose NATS server is not there: without a queue they need none, with one they answer all the same."""
+"""A graph with a queue whose NATS server is not there answers all the same."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import socket
 from pathlib import Path
 
 import httpx
@@ -80,17 +79,3 @@ def test_a_graph_with_a_queue_starts_and_starts_again_without_its_server(
             assert sent() == 1
     finally:
         server.close()
-
-
-def test_a_graph_without_a_queue_does_not_care_where_nats_is(ascii_model: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        env = {"NATS_SERVER": f"nats://127.0.0.1:{nobody.getsockname()[1]}", "NATS_AUTH_TOKEN": "t"}
-        words = [f"--Common.model={ascii_model}", "--Worker.pp=1"]
-        with serve_graph("graphs:agg_wavepp", *words, env=env, cwd=REPOSITORY) as running:
-            answer = httpx.post(
-                f"{running.base_url}/v1/completions",
-                json={"model": running.model, "prompt": [1, 2], "max_tokens": 2},
-                timeout=60,
-            )
-            assert answer.status_code == 200, answer.text

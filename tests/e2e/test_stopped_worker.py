@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,20 +19,11 @@ FORGOTTEN_SECONDS = 20.0
 """Less than until the launcher takes it that the frontend is to blame."""
 SEEN_SECONDS = 3.0
 """Within which a worker that is new has seen its own entry."""
-GRACE_SECONDS = 8
-"""How long a worker that is told to stop goes on outside of discovery; others leave within half of it."""
 
 
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
-    return start(
-        "graphs:disagg_wavepp",
-        f"--Common.model={ascii_model}",
-        "--Common.dtype=float32",
-        "--PrefillWorker.pp=1",
-        "--PrefillWorker.ServiceArgs.workers=1",
-        f"--PrefillWorker.ServiceArgs.envs.DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS={GRACE_SECONDS}",
-    )
+def graph(one_of_each: ServedGraph) -> ServedGraph:
+    return one_of_each
 
 
 def stop_for_long(victim: dict[str, Any]) -> None:

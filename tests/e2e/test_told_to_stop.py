@@ -21,20 +21,13 @@ ANSWERS = 4
 TOKENS = 1500
 """These take some seconds; Dynamo's own grace is one."""
 BEGUN_SECONDS = 120
-STOP_SECONDS = 60
 SHORT_SECONDS = 2
 
 
 @pytest.fixture(scope="module")
-def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
-    return start(
-        "graphs:disagg_wavepp",
-        f"--Common.model={ascii_model}",
-        "--Common.dtype=float32",
-        "--PrefillWorker.pp=1",
-        "--PrefillWorker.ServiceArgs.workers=1",
-        f"--stop-timeout={STOP_SECONDS}",
-    )
+def graph(one_of_each: ServedGraph) -> ServedGraph:
+    """Ended by the last test here, and so by the last file that uses it."""
+    return one_of_each
 
 
 @contextmanager

@@ -48,6 +48,7 @@ MUTANTS = (
         "Lanes.take",
         "lane.next < event.until",
         "lane.next < 0",
+        late=True,
     ),
     Mutant(
         "lanes: a request without an owner ends as if its prompt did",
@@ -55,6 +56,7 @@ MUTANTS = (
         "Lanes.take",
         "lane.whole = lane.whole and event.until == lane.end",
         "pass",
+        late=True,
     ),
     Mutant(
         "in the making: the readers of a request without an owner are forgotten",
@@ -62,6 +64,7 @@ MUTANTS = (
         "InTheMaking.aborted",
         "return writer.end",
         "return 0",
+        late=True,
     ),
     Mutant(
         "readers: get a block before it is computed",
@@ -187,6 +190,7 @@ MUTANTS = (
         "RoundActions.vote",
         "0 if plan.exempt else self.headroom_blocks",
         "self.headroom_blocks",
+        late=True,
     ),
     Mutant(
         "actions: preparing leaves no headroom",
@@ -347,6 +351,7 @@ MUTANTS = (
         "PrefixOrder.heads",
         "<= around.cache.free_tokens()",
         "<= 0",
+        late=True,
     ),
     Mutant(
         "queue: an aborted request goes on being lowered",

@@ -13,7 +13,7 @@ from tests.simulator.told import Told
 @pytest.mark.timeout(600)
 def test_many_schedules_keep_every_promise() -> None:
     """Promises 1 to 12 and 14; S01 to S15, S21 to S33: aborts, noise, unequal pools, stalls, evictions, delays."""
-    for result in first_failure(0, 800, None, "wave", "lease"):
+    for result in first_failure(0, 400, None, "wave", "lease"):
         assert result is None, f"python -m tests.simulator --seed {result[0]}: {result[1]}"
 
 

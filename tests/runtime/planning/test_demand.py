@@ -171,7 +171,7 @@ def test_the_largest_supply_of_the_window_counts() -> None:
     assert demand.supply(50.0) == 50.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000))
 def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
     rng, demand = random.Random(seed), Demand()
