@@ -12,7 +12,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 import typer
@@ -22,12 +22,14 @@ from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.model.partition import partition_layers
 
 from bench.common.origin import origin_now
+from bench.common.policies import require_known
 from bench.common.tables import plain_table, print_table
 from bench.profile.kinds import kinds
 from bench.profile.limits import limits
 from bench.profile.ranks import LOOP_PARTS, RankTime, Served, serve
 from bench.vllm.__main__ import tiny_llama
 from bench.vllm.cells import traffic_of
+from bench.vllm.sides import DTYPES, Dtype
 
 KINDS_SECONDS = 300.0
 """That the forwards of one stage may take."""
@@ -42,10 +44,12 @@ def main(
     wave_tokens: Annotated[int, typer.Option(help="Most tokens of a wave.", min=1)] = 512,
     block: Annotated[int, typer.Option(help="Tokens per block.")] = 32,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV of each stage.")] = 400_000,
+    dtype: Annotated[str, typer.Option(help=f"Of weights and KV: {' or '.join(DTYPES)}.")] = DTYPES[0],
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
 ) -> None:
     """Print where the time of a wave goes."""
+    require_known((dtype,), DTYPES)
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as directory:
         path = model if model is not None else tiny_llama(Path(directory))
@@ -57,7 +61,7 @@ def main(
         config = EngineConfig(
             model=path,
             pp=stages,
-            dtype="bfloat16",
+            dtype=cast(Dtype, dtype),
             threads=max(1, cores // stages),
             max_num_batched_tokens=wave_tokens,
             block_size=block,

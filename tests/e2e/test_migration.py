@@ -92,14 +92,14 @@ def test_killed_ranks_fail_no_request(graph: ServedGraph, reference: Reference) 
     killed = 0
     try:
         for turn in range(KILLS):
-            graph.running.wait_for(whole, 90)
+            graph.running.wait_for(whole, 150)
             time.sleep(draw.uniform(1, 3))
             victims = ranks_of(graph.workers("PrefillWorker")[turn % 2]["pid"])
             assert len(victims) == 2
             os.kill(victims[draw.randrange(2)], signal.SIGKILL)
             killed += 1
             time.sleep(2)
-        graph.running.wait_for(whole, 90)
+        graph.running.wait_for(whole, 150)
     finally:
         clients.stop()
     print(f"{killed} ranks killed, {len(clients.answers)} answers, {len(clients.failures)} failures")

@@ -1,4 +1,4 @@
-"""Linear layers for few tokens, against float32."""
+"""Linear layers for few tokens, against sums of more digits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import thin_linear
 from wavepp_worker.model.native_library import computes_on
-from wavepp_worker.model.thin_linear import MOST_TOKENS, ThinLinear, make_thin, most_tokens
+from wavepp_worker.model.thin_linear import (
+    MOST_TOKENS,
+    MOST_TOKENS_FLOAT32,
+    MOST_TOKENS_FLOAT32_ALONE,
+    MOST_TOKENS_FLOAT32_WIDER,
+    ThinLinear,
+    make_thin,
+    most_tokens,
+)
 
 needs_kernel = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -26,15 +34,16 @@ needs_kernel = pytest.mark.skipif(
     outputs=st.sampled_from([4, 8, 12, 16, 64, 1000]),
     bias=st.booleans(),
     threads=st.sampled_from([1, 2, 3]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
 )
-def test_the_product_is_that_of_float32(
-    seed: int, tokens: int, inputs: int, outputs: int, bias: bool, threads: int
+def test_the_product_is_that_of_a_longer_sum(
+    seed: int, tokens: int, inputs: int, outputs: int, bias: bool, threads: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(seed)
-    layer = nn.Linear(inputs, outputs, bias).bfloat16()
-    x = torch.randn(1, tokens, inputs).bfloat16()
+    layer = nn.Linear(inputs, outputs, bias).to(dtype)
+    x = torch.randn(1, tokens, inputs).to(dtype)
     wanted = nn.functional.linear(
-        x.float(), layer.weight.float(), layer.bias.float() if layer.bias is not None else None
+        x.double(), layer.weight.double(), layer.bias.double() if layer.bias is not None else None
     )
     make_thin(layer)
     assert type(layer) is ThinLinear
@@ -46,16 +55,19 @@ def test_the_product_is_that_of_float32(
     finally:
         torch.set_num_threads(before)
     assert got.shape == wanted.shape
-    torch.testing.assert_close(got.float(), wanted, rtol=0.01, atol=0.01)
+    assert got.dtype is dtype
+    near = 0.01 if dtype is torch.bfloat16 else 1e-5
+    torch.testing.assert_close(got.double(), wanted, rtol=near, atol=near)
 
 
 @needs_kernel
-def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    layer = nn.Linear(96, 8).bfloat16()
+    layer = nn.Linear(96, 8).to(dtype)
     make_thin(layer)
     most = most_tokens(layer)
-    x = torch.randn(most, 2, 96).bfloat16()[:, 0]
+    x = torch.randn(most, 2, 96).to(dtype)[:, 0]
     with torch.inference_mode():
         together = layer(x)
         assert all(torch.equal(layer(x[i : i + 1]), together[i : i + 1]) for i in range(most))
@@ -67,7 +79,7 @@ def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them() -> Non
 def test_the_kernel_takes_the_threads_that_torch_takes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product is the same with any number: only its time tells."""
     given: list[int] = []
-    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: given.append(arguments[-1]))
+    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: given.append(arguments[-2]))
     layer = nn.Linear(32, 8).bfloat16()
     make_thin(layer)
     before = torch.get_num_threads()
@@ -84,6 +96,33 @@ def test_other_layers_stay_as_they_are() -> None:
     class Own(nn.Linear):
         pass
 
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3).bfloat16(), Own(4, 4).bfloat16())
+    model = nn.Sequential(nn.Linear(4, 4).half(), nn.Linear(4, 3).bfloat16(), Own(4, 4).bfloat16())
     make_thin(model)
     assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, Own]
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("wide", "threads", "most"),
+    [
+        (False, 1, MOST_TOKENS_FLOAT32_ALONE),
+        (False, 2, MOST_TOKENS_FLOAT32),
+        (True, 2, MOST_TOKENS_FLOAT32_WIDER),
+    ],
+)
+def test_more_tokens_of_float32_than_torch_takes_longer_for_are_left_to_it(
+    wide: bool, threads: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thin_linear, "multiplies_bfloat16", lambda: wide)
+    layer, taken = nn.Linear(32, 8), []
+    make_thin(layer)
+    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: taken.append(arguments[3]))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            for tokens in (1, most, most + 1):
+                layer(torch.zeros(tokens, 32))
+    finally:
+        torch.set_num_threads(before)
+    assert taken == [1, most]

@@ -12,17 +12,20 @@ from torch import nn
 from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16
 
 MOST_TOKENS, MOST_TOKENS_NARROW = 16, 64
-"""From more tokens on torch's matrix products are faster; the latter where a token has ``NARROW`` inputs at most, or
-where the CPU has no products of bfloat16."""
+"""From more tokens on torch's matrix products of bfloat16 are faster; the latter where a token has ``NARROW`` inputs at
+most, or where the CPU has no products of bfloat16."""
 NARROW = 640
+MOST_TOKENS_FLOAT32, MOST_TOKENS_FLOAT32_ALONE, MOST_TOKENS_FLOAT32_WIDER = 64, 16, 4
+"""The same of products of float32; the second in one thread, as torch's gain little from several for few tokens; the
+third where torch's vectors are wider than ours, and all that counts is how fast the weights are read."""
 _OUTPUTS, _SIDE_BY_SIDE = 4, 16
 _MOST_ONE_BY_ONE = 8
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (*(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, _NUMBER)
+_ARGUMENTS = (*(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, _NUMBER, _NUMBER)
 
 
 class ThinLinear(nn.Linear):
-    """A linear layer of bfloat16 on the CPU that takes few tokens through the kernel, more through torch."""
+    """A linear layer on the CPU that takes few tokens through the kernel, more through torch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
@@ -39,12 +42,13 @@ class ThinLinear(nn.Linear):
             self.out_features,
             out.data_ptr(),
             torch.get_num_threads(),
+            x.dtype is torch.bfloat16,
         )
         return out
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if multiplies_bfloat16():
+    if weight.dtype is torch.float32 or multiplies_bfloat16():
         return F.linear(x, weight, bias)
     # Without instructions for it torch's product of bfloat16 takes five times as long as this one.
     product = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
@@ -55,6 +59,10 @@ def most_tokens(layer: nn.Linear) -> int:
     """The most that the kernel takes of a layer; 0 of one that never goes there."""
     if not isinstance(layer, ThinLinear):
         return 0
+    if layer.weight.dtype is torch.float32:
+        if multiplies_bfloat16():
+            return MOST_TOKENS_FLOAT32_WIDER
+        return MOST_TOKENS_FLOAT32_ALONE if torch.get_num_threads() == 1 else MOST_TOKENS_FLOAT32
     if not multiplies_bfloat16():
         return MOST_TOKENS_NARROW
     if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
@@ -68,8 +76,8 @@ def make_thin(model: nn.Module) -> None:
         if type(layer) is not nn.Linear or layer.out_features % _OUTPUTS:
             continue
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
-        narrow = all(part.dtype is torch.bfloat16 and part.is_contiguous() for part in parts)
-        if narrow and computes_on(layer.weight.dtype, layer.weight.device):
+        alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
+        if alike and computes_on(layer.weight.dtype, layer.weight.device):
             layer.__class__ = ThinLinear
 
 

@@ -24,7 +24,7 @@ namespace {
 constexpr int WIDTH = 32;   // numbers of a vector
 constexpr int OUTPUTS = 4;  // weight rows at a time; with 6 tokens, 24 sums, 4 weights and 1 token are 29 of 32 registers
 
-using Layer = ThinLayer;
+using Layer = ThinLayer<uint16_t>;
 
 inline __m512bh numbers(const uint16_t *from) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from)); }
 
@@ -138,7 +138,7 @@ void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t tokens, in
 
 }  // namespace
 
-void thin_linear_bfloat16(const ThinLayer &layer, int64_t tokens, int threads) {
+void thin_linear_bfloat16(const Layer &layer, int64_t tokens, int threads) {
   if (tokens > 6 && layer.in % 2 == 0 && layer.out % SIDE == 0) {
     const auto packed = side_by_side(layer.x, tokens, layer.in);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)

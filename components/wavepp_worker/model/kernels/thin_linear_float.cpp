@@ -1,6 +1,6 @@
-// A linear layer for few tokens (thin_linear.h) where the CPU has AVX2 and no products of bfloat16.
+// A linear layer for few tokens (thin_linear.h) where the CPU has AVX2 and no products of bfloat16, or all is of float32.
 //
-// Of 16 numbers of a weight row, those at even places and those at odd ones are eight floats each after one instruction;
+// Of 16 bfloat16 numbers of a weight row, those at even places and those at odd ones are eight floats each after one instruction;
 // so the tokens' numbers are brought into that order first.
 
 #include "thin_linear.h"
@@ -21,6 +21,9 @@ namespace {
 
 constexpr int64_t NUMBERS = 2 * WIDE;  // of a weight row at a time
 constexpr int OUTPUTS = 2;  // weight rows at a time; with 6 tokens, 12 sums, 2 weights and 1 token are 15 of 16 registers
+
+using Narrow = ThinLayer<uint16_t>;
+using Wide = ThinLayer<float>;
 
 int64_t padded(int64_t in) { return (in + NUMBERS - 1) / NUMBERS * NUMBERS; }
 
@@ -51,7 +54,7 @@ std::vector<float> in_order(const uint16_t *x, int64_t tokens, int64_t in) {
 
 // M tokens from `token` on, two outputs from `output` on.
 template <int M>
-void block(const ThinLayer &layer, const float *ordered, int64_t token, int64_t output) {
+void block(const Narrow &layer, const float *ordered, int64_t token, int64_t output) {
   const int64_t in = layer.in, width = padded(in);
   const float *x = ordered + token * width;
   const uint16_t *weight = layer.weight + output * in;
@@ -79,7 +82,36 @@ void block(const ThinLayer &layer, const float *ordered, int64_t token, int64_t 
     }
 }
 
-void outputs(const ThinLayer &layer, const float *ordered, int64_t tokens, int64_t output) {
+// The same of float32, whose tokens are in order as they are.
+template <int M>
+void block(const Wide &layer, const float *, int64_t token, int64_t output) {
+  const int64_t in = layer.in, whole = in - in % WIDE;
+  const float *x = layer.x + token * in, *weight = layer.weight + output * in;
+  __m256 sum[M][OUTPUTS];
+  UNROLL for (int m = 0; m < M; ++m)
+    UNROLL for (int n = 0; n < OUTPUTS; ++n) sum[m][n] = _mm256_setzero_ps();
+  for (int64_t k = 0; k < whole; k += WIDE) {
+    __m256 numbers[OUTPUTS];
+    UNROLL for (int n = 0; n < OUTPUTS; ++n) {
+      numbers[n] = load(weight + n * in + k);
+      // The same of the rows after these, past the last of which a prefetch does no harm.
+      if (!token) _mm_prefetch(reinterpret_cast<const char *>(weight + (n + OUTPUTS) * in + k), _MM_HINT_T0);
+    }
+    UNROLL for (int m = 0; m < M; ++m) {
+      const __m256 row = load(x + m * in + k);
+      UNROLL for (int n = 0; n < OUTPUTS; ++n) sum[m][n] = _mm256_fmadd_ps(row, numbers[n], sum[m][n]);
+    }
+  }
+  UNROLL for (int m = 0; m < M; ++m)
+    UNROLL for (int n = 0; n < OUTPUTS; ++n) {
+      float result = total(sum[m][n]);
+      for (int64_t k = whole; k < in; ++k) result += x[m * in + k] * weight[n * in + k];
+      layer.y[(token + m) * layer.out + output + n] = result + (layer.bias ? layer.bias[output + n] : 0.0f);
+    }
+}
+
+template <typename Layer>
+void outputs(const Layer &layer, const float *ordered, int64_t tokens, int64_t output) {
   int64_t token = 0;
   for (; token + 6 <= tokens; token += 6) block<6>(layer, ordered, token, output);
   if (token + 4 <= tokens) block<4>(layer, ordered, token, output), token += 4;
@@ -87,13 +119,19 @@ void outputs(const ThinLayer &layer, const float *ordered, int64_t tokens, int64
   if (token < tokens) block<1>(layer, ordered, token, output);
 }
 
+template <typename Layer>
+void all_outputs(const Layer &layer, const float *ordered, int64_t tokens, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered, tokens, output);
+}
+
 }  // namespace
 
-void thin_linear_float(const ThinLayer &layer, int64_t tokens, int threads) {
-  const auto ordered = in_order(layer.x, tokens, layer.in);
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered.data(), tokens, output);
+void thin_linear_float(const Narrow &layer, int64_t tokens, int threads) {
+  all_outputs(layer, in_order(layer.x, tokens, layer.in).data(), tokens, threads);
 }
+
+void thin_linear_float(const Wide &layer, int64_t tokens, int threads) { all_outputs(layer, nullptr, tokens, threads); }
 
 #pragma GCC pop_options
 
