@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -72,6 +74,37 @@ def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them(dtype: t
         together = layer(x)
         assert all(torch.equal(layer(x[i : i + 1]), together[i : i + 1]) for i in range(most))
         assert layer(x[:0]).shape == (0, 8)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("of_weights", "of_tokens"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_tokens_of_another_dtype_are_never_read_as_if_they_had_this_one(
+    of_weights: torch.dtype, of_tokens: torch.dtype
+) -> None:
+    layer = nn.Linear(32, 8).to(of_weights)
+    x = torch.randn(2, 32).to(of_tokens)
+    make_thin(layer)
+    # Refused, as torch refuses it, or right.
+    with torch.inference_mode(), suppress(RuntimeError):
+        got = layer(x)
+        wanted = nn.functional.linear(x.float(), layer.weight.float(), layer.bias.float())
+        torch.testing.assert_close(got.float(), wanted, rtol=0.02, atol=0.02)
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_what_is_no_number_stays_none_and_spoils_no_other_row(dtype: torch.dtype) -> None:
+    layer = nn.Linear(40, 8).to(dtype)
+    make_thin(layer)
+    x = torch.randn(7, 40).to(dtype)
+    with torch.inference_mode():
+        sound = layer(x)
+        x[3, 39] = torch.nan
+        spoilt = layer(x)
+    assert spoilt[3].isnan().all()
+    assert torch.equal(spoilt[[0, 1, 2, 4, 5, 6]], sound[[0, 1, 2, 4, 5, 6]])
 
 
 @needs_kernel

@@ -29,7 +29,7 @@ class ThinLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
-        if not 0 < tokens <= most_tokens(self):
+        if not 0 < tokens <= most_tokens(self) or x.dtype is not self.weight.dtype:
             return _by_torch(x, self.weight, self.bias)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.out_features)
