@@ -94,6 +94,15 @@ def test_tokens_of_another_dtype_are_never_read_as_if_they_had_this_one(
 
 
 @needs_kernel
+@pytest.mark.parametrize("shape", [(1, 64), (4, 16), ()])
+def test_rows_of_another_width_are_refused_as_torch_refuses_them(shape: tuple[int, ...]) -> None:
+    layer = nn.Linear(32, 8)
+    make_thin(layer)
+    with torch.inference_mode(), pytest.raises((RuntimeError, IndexError)):
+        layer(torch.zeros(shape))
+
+
+@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_no_number_stays_none_and_spoils_no_other_row(dtype: torch.dtype) -> None:
     layer = nn.Linear(40, 8).to(dtype)

@@ -29,7 +29,9 @@ class ThinLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
-        if not 0 < tokens <= most_tokens(self) or x.dtype is not self.weight.dtype:
+        fits = x.dtype is self.weight.dtype and x.shape[-1] == self.in_features
+        if not fits or not 0 < tokens <= most_tokens(self):
+            # Also what cannot be multiplied, as torch says why.
             return _by_torch(x, self.weight, self.bias)
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], self.out_features)
