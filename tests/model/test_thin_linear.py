@@ -103,6 +103,14 @@ def test_rows_of_another_width_are_refused_as_torch_refuses_them(shape: tuple[in
 
 
 @needs_kernel
+def test_tokens_that_are_not_in_memory_are_left_to_torch() -> None:
+    layer = nn.Linear(32, 8)
+    make_thin(layer)
+    with torch.inference_mode(), suppress(RuntimeError):
+        assert layer(torch.zeros(1, 32, device="meta")).device.type == "meta"
+
+
+@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_no_number_stays_none_and_spoils_no_other_row(dtype: torch.dtype) -> None:
     layer = nn.Linear(40, 8).to(dtype)

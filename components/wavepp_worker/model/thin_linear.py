@@ -29,7 +29,7 @@ class ThinLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
-        fits = x.dtype is self.weight.dtype and x.shape[-1] == self.in_features
+        fits = x.dtype is self.weight.dtype and x.is_cpu and x.shape[-1] == self.in_features
         if not fits or not 0 < tokens <= most_tokens(self):
             # Also what cannot be multiplied, as torch says why.
             return _by_torch(x, self.weight, self.bias)
