@@ -35,9 +35,7 @@ def start() -> Iterator[Callable[..., ServedGraph]]:
     def start_graph(graph: str, *overrides: str, env: Mapping[str, str] | None = None) -> ServedGraph:
         stack = contextlib.ExitStack()
         stacks.append(stack)
-        running = stack.enter_context(serve_graph(graph, *overrides, env=env, cwd=REPOSITORY))
-        client = stack.enter_context(httpx.Client(base_url=running.base_url, timeout=120))
-        return ServedGraph(running, client)
+        return stack.enter_context(served(graph, *overrides, env=env))
 
     yield start_graph
     # All at once: a graph that stops mostly waits.
@@ -69,17 +67,10 @@ def agg(ascii_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "--Worker.dyn_tool_call_parser=hermes",
         "--Worker.dyn_reasoning_parser=deepseek_r1",
     )
-    with (
-        nobody() as port,
-        serve_graph(
-            "graphs:agg_wavepp",
-            *words,
-            env={"NATS_SERVER": f"nats://127.0.0.1:{port}", "NATS_AUTH_TOKEN": "t"},
-            cwd=REPOSITORY,
-        ) as running,
-        httpx.Client(base_url=running.base_url, timeout=120) as client,
-    ):
-        yield ServedGraph(running, client)
+    with nobody() as port:
+        env = {"NATS_SERVER": f"nats://127.0.0.1:{port}", "NATS_AUTH_TOKEN": "t"}
+        with served("graphs:agg_wavepp", *words, env=env) as graph:
+            yield graph
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +84,15 @@ def one_of_each(ascii_model: Path) -> Iterator[ServedGraph]:
         f"--PrefillWorker.ServiceArgs.envs.DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS={GRACE_SECONDS}",
         f"--stop-timeout={STOP_SECONDS}",
     )
+    with served("graphs:disagg_wavepp", *words) as graph:
+        yield graph
+
+
+@contextlib.contextmanager
+def served(graph: str, *words: str, env: Mapping[str, str] | None = None) -> Iterator[ServedGraph]:
+    """A graph of this repository that is ready, and a client of it; as of ``serve_graph``."""
     with (
-        serve_graph("graphs:disagg_wavepp", *words, cwd=REPOSITORY) as running,
+        serve_graph(graph, *words, env=env, cwd=REPOSITORY) as running,
         httpx.Client(base_url=running.base_url, timeout=120) as client,
     ):
         yield ServedGraph(running, client)
