@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -20,6 +21,18 @@ from wavepp_worker.model.thin_linear import (
     make_thin,
     most_tokens,
 )
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """torch computes in so many inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 needs_kernel = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -49,13 +62,8 @@ def test_the_product_is_that_of_a_longer_sum(
     )
     make_thin(layer)
     assert type(layer) is ThinLinear
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.inference_mode():
-            got = layer(x)
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode(), in_threads(threads):
+        got = layer(x)
     assert got.shape == wanted.shape
     assert got.dtype is dtype
     near = 0.01 if dtype is torch.bfloat16 else 1e-5
@@ -132,13 +140,8 @@ def test_the_kernel_takes_the_threads_that_torch_takes(threads: int, monkeypatch
     monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: given.append(arguments[-2]))
     layer = nn.Linear(32, 8).bfloat16()
     make_thin(layer)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.inference_mode():
-            layer(torch.zeros(1, 32, dtype=torch.bfloat16))
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode(), in_threads(threads):
+        layer(torch.zeros(1, 32, dtype=torch.bfloat16))
     assert given == [threads]
 
 
@@ -167,12 +170,7 @@ def test_more_tokens_of_float32_than_torch_takes_longer_for_are_left_to_it(
     layer, taken = nn.Linear(32, 8), []
     make_thin(layer)
     monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: taken.append(arguments[3]))
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.inference_mode():
-            for tokens in (1, most, most + 1):
-                layer(torch.zeros(tokens, 32))
-    finally:
-        torch.set_num_threads(before)
+    with torch.inference_mode(), in_threads(threads):
+        for tokens in (1, most, most + 1):
+            layer(torch.zeros(tokens, 32))
     assert taken == [1, most]
