@@ -25,6 +25,25 @@ from tests.support.dynamo_workers import (
 pytestmark = pytest.mark.usefixtures("fake_engines")
 
 
+def test_kv_of_a_prompt_whose_client_left_before_decode_came_for_it_is_not_kept(text_model: Path) -> None:
+    """Its room, and often its KV too, waited for 20 s."""
+
+    async def check() -> None:
+        worker = await started("agg", text_model)
+        worker._decode.engine.submit = lambda *_: None
+        answer = worker.generate(prompt("agg"), Context("r"))
+        asking = asyncio.ensure_future(anext(answer))
+        async with asyncio.timeout(10):
+            while not any(room.first for room in fakes.FakeBootstrap.rooms.values()):
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await answer.aclose()
+        assert [room.abandoned for room in fakes.FakeBootstrap.rooms.values()] == [True]
+
+    run(check())
+
+
 def test_outcomes_are_counted(text_model: Path) -> None:
     async def check() -> None:
         worker = await started("agg", text_model)

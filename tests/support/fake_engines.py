@@ -181,7 +181,7 @@ class FakeBootstrap:
             self.first: FirstToken | None = None
             self.failure: str | None = None
             self.failure_kind = "HandoffError"
-            self.opened = False
+            self.opened = self.abandoned = False
 
     key = KEY
 
@@ -210,6 +210,9 @@ class FakeBootstrap:
     def fail(self, room: int, message: str) -> None:
         self.room(room).failure = message
         self.room(room).settled.set()
+
+    def abandon(self, room: int) -> None:
+        self.room(room).abandoned = True
 
     def awaited(self) -> int:
         return 0

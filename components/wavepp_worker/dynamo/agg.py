@@ -263,6 +263,8 @@ class AggWorker(WaveppWorker):
         finally:
             # Not awaited: this also runs when the loop collects an abandoned stream.
             prefill.cancel()
+            # If the prefill was done, and decode had not yet come for it, its KV would wait for nobody.
+            self._prefill.abandon(address.room)
 
     def let_go(self, request_id: str) -> None:
         self._decode.engine.abort(request_id)

@@ -260,6 +260,11 @@ class PrefillHandler:
         self.metrics.finished(result, offered_bytes=0)
         return result
 
+    def abandon(self, bootstrap_room: int) -> None:
+        """Nobody will claim the room of a prefill that is done; ignored if somebody has."""
+        assert self.bootstrap is not None
+        self.bootstrap.abandon(bootstrap_room)
+
     def refused(self, bootstrap_room: int | None, error: WaveppError) -> None:
         """A request was refused before ``prefill``; whoever claims its ``bootstrap_room`` is told why.
 

@@ -96,6 +96,20 @@ def test_what_nobody_claims_in_time_is_forgotten_and_its_kv_unwanted() -> None:
     assert rooms.claim(2, 16) == "room 2 cannot be claimed: nobody claimed it within 10.0 s"
 
 
+def test_a_room_that_nobody_will_claim_is_over_at_once_unless_somebody_has() -> None:
+    rooms = BootstrapRooms(10)
+    others = [msgspec.structs.replace(OFFER, request_id=name) for name in "abcd"]
+    for room, offer in enumerate(others):
+        rooms.register(room, offer, hold=False, now=0)
+    rooms.finish(0, FIRST, 1)
+    rooms.fail(1, "no", 1)
+    claimed(rooms, 2)
+    assert [rooms.abandon(room) for room in range(5)] == [others[0], None, None, others[3], None]
+    assert (len(rooms), rooms.awaited()) == (1, 1), "one is claimed"
+    assert rooms.claim(0, 2) == "room 0 cannot be claimed: whoever was to claim it has left"
+    assert isinstance(rooms.claim(4, 2), BootstrapRoom), "never heard of"
+
+
 def test_memory_is_bounded() -> None:
     rooms = BootstrapRooms(10)
     for room in range(ROOMS_OVER_REMEMBERED + 1):

@@ -276,6 +276,22 @@ def test_an_outcome_nobody_claims_is_forgotten_but_a_running_prefill_is_not(room
     asyncio.run(run())
 
 
+def test_a_room_that_nobody_will_claim_is_over_at_once_and_its_kv_unwanted(rooms: Any, until: Any) -> None:
+    at = rooms(keep=60)
+
+    async def run() -> None:
+        at.server.register(1, OFFER)
+        at.server.finish(1, FIRST)
+        at.server.abandon(1)
+        at.server.abandon(1)
+        assert at.server.pending() == 0
+        await until(lambda: at.cancelled == ["a"])
+        assert "whoever was to claim it has left" in await sentence(await at.claim(1))
+
+    asyncio.run(run())
+    assert at.cancelled == ["a"]
+
+
 def test_a_room_is_used_once(rooms: Any, until: Any) -> None:
     at = rooms(keep=0.1)
     at.server.register(5, OFFER)

@@ -114,19 +114,30 @@ class BootstrapRooms:
             self._unwanted[room] = now
         return None if told else entry.offer
 
+    def abandon(self, room: int) -> Offer | None:
+        """No claim will come; returns the offer whose KV nobody wants. Ignored if the room is claimed or over."""
+        entry = self._rooms.get(room)
+        if entry is None or entry.claimed:
+            return None
+        return self._unclaimed(room, "whoever was to claim it has left")
+
     def forget(self, now: float) -> list[Offer]:
         """Close rooms whose outcome nobody claimed in time; returns the offers whose KV nobody came for."""
         limit = now - self._keep
         unclaimed: list[Offer] = []
         for room, entry in list(self._rooms.items()):
             if entry.outcome is not None and not entry.claimed and entry.since <= limit:
-                del self._rooms[room]
-                self._close(room, f"nobody claimed it within {self._keep:.1f} s")
-                if entry.offer is not None and isinstance(entry.outcome, FirstToken):
-                    unclaimed.append(entry.offer)
+                offer = self._unclaimed(room, f"nobody claimed it within {self._keep:.1f} s")
+                if offer is not None:
+                    unclaimed.append(offer)
         for room in [room for room, since in self._unwanted.items() if since <= limit]:
             del self._unwanted[room]
         return unclaimed
+
+    def _unclaimed(self, room: int, why: str) -> Offer | None:
+        entry = self._rooms.pop(room)
+        self._close(room, why)
+        return None if isinstance(entry.outcome, str) else entry.offer
 
     def _close(self, room: int, why: str) -> None:
         self._over[room] = why

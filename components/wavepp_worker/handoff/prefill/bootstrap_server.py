@@ -126,6 +126,13 @@ class BootstrapServer:
             self._rooms.fail(room, message, time.monotonic())
         self._listener.call(self._changed.fire)
 
+    def abandon(self, room: int) -> None:
+        """No claim will come: its KV is wanted by nobody. Ignored if the room is claimed or over."""
+        with self._lock:
+            unwanted = self._rooms.abandon(room)
+        if unwanted is not None:
+            self._listener.call(self._cancel, unwanted)
+
     def pending(self) -> int:
         """Rooms that are registered or claimed, and not over."""
         with self._lock:
