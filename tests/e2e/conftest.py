@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,13 +30,13 @@ STOP_SECONDS = 60
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[..., ServedGraph]]:
-    """Call with a graph, overrides and ``env``; it is stopped at the end of the module, and must leave nothing."""
+    """Call as ``served``; the graph is stopped at the end of the module, and must leave nothing."""
     stacks: list[contextlib.ExitStack] = []
 
-    def start_graph(graph: str, *overrides: str, env: Mapping[str, str] | None = None) -> ServedGraph:
+    def start_graph(*words: str, **how: Any) -> ServedGraph:
         stack = contextlib.ExitStack()
         stacks.append(stack)
-        return stack.enter_context(served(graph, *overrides, env=env))
+        return stack.enter_context(served(*words, **how))
 
     yield start_graph
     # All at once: a graph that stops mostly waits.
@@ -89,10 +90,12 @@ def one_of_each(ascii_model: Path) -> Iterator[ServedGraph]:
 
 
 @contextlib.contextmanager
-def served(graph: str, *words: str, env: Mapping[str, str] | None = None) -> Iterator[ServedGraph]:
+def served(
+    graph: str, *words: str, env: Mapping[str, str] | None = None, warm: bool = True
+) -> Iterator[ServedGraph]:
     """A graph of this repository that is ready, and a client of it; as of ``serve_graph``."""
     with (
-        serve_graph(graph, *words, env=env, cwd=REPOSITORY) as running,
+        serve_graph(graph, *words, env=env, cwd=REPOSITORY, warm=warm) as running,
         httpx.Client(base_url=running.base_url, timeout=120) as client,
     ):
         yield ServedGraph(running, client)

@@ -33,7 +33,9 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def graph(start: Callable[..., ServedGraph], ascii_model: Path) -> ServedGraph:
-    return start("graphs:disagg_wavepp", f"--Common.model={ascii_model}", "--Common.dtype=float32")
+    """Each process as a user's, with nothing imported before it begins."""
+    words = (f"--Common.model={ascii_model}", "--Common.dtype=float32")
+    return start("graphs:disagg_wavepp", *words, warm=False)
 
 
 def prefilled_by(answer: dict[str, Any]) -> int:

@@ -18,6 +18,8 @@ from typing import Any
 
 from wavepp_worker.serve.guard import processes_of
 
+from tests.support.warm_processes import WarmProgram
+
 REPOSITORY = Path(__file__).parents[2]
 SERVE = (sys.executable, "-m", "wavepp_worker.serve.cli", "serve")
 
@@ -105,17 +107,20 @@ def start_graph(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     to: Path | None = None,
+    warm: bool = False,
 ) -> Iterator[RunningGraph]:
     """``dynamo serve GRAPH WORDS...``, without waiting for it; whatever is left at the end is killed.
 
-    ``to``: where its output goes, if ``RunningGraph.log`` is not asked for it.
+    Args:
+        to: where its output goes, if ``RunningGraph.log`` is not asked for it.
+        warm: its processes begin with torch imported, as of ``warm_processes``.
     """
     # Not pytest's directories: sockets need short paths.
     scratch = Path(tempfile.mkdtemp(prefix="gp-"))
     run_dir = scratch / "run"
     command = [*SERVE, graph, *words, "--run-dir", str(run_dir)]
     with (to or scratch / "log").open("wb") as log:
-        process = subprocess.Popen(
+        process = (WarmProgram if warm else subprocess.Popen)(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -144,6 +149,7 @@ def serve_graph(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     seconds: float = 180.0,
+    warm: bool = True,
 ) -> Iterator[RunningGraph]:
     """A graph that is ready; afterwards it is stopped as by Ctrl-C, has to exit with 0 and leave nothing.
 
@@ -152,8 +158,9 @@ def serve_graph(
         env: on top of this process's environment.
         cwd: the directory that ``graph`` is found from.
         seconds: until it has to be ready.
+        warm: as of ``start_graph``.
     """
-    with start_graph(graph, *words, env=env, cwd=cwd) as running:
+    with start_graph(graph, *words, env=env, cwd=cwd, warm=warm) as running:
         running.wait_ready(seconds)
         yield running
         if running.process.poll() is None:

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.warm_processes import WarmPopen
+from tests.support.warm_processes import WarmPopen, WarmProgram
 
 PROGRAM = """
 import os, signal, sys
@@ -24,6 +25,7 @@ print(os.getppid())
 print(len(os.listdir("/proc/self/fd")))
 print(Path("/proc/self/cmdline").read_text().rstrip("\\0").split("\\0"))
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+print(Path("/proc/self/environ").read_text().rstrip("\\0").split("\\0"))
 print(sys.stdin.readline())
 sys.exit(int(sys.argv[1]))
 """
@@ -45,7 +47,7 @@ def test_it_is_as_if_it_had_been_spawned(tmp_path: Path, monkeypatch: pytest.Mon
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     said, _ = process.communicate(b"of its own\n", timeout=60)
     assert process.returncode == 7
-    arguments, warm, environment, directory, parent, files, command, blocked, line, *_ = (
+    arguments, warm, environment, directory, parent, files, command, blocked, shown, line, *_ = (
         said.decode().splitlines()
     )
     assert (arguments, warm, environment) == ("['7']", "True", "{'ONLY': 'this'}")
@@ -54,6 +56,50 @@ def test_it_is_as_if_it_had_been_spawned(tmp_path: Path, monkeypatch: pytest.Mon
     assert files == "4"
     assert command == str([sys.executable, "-m", "program", "7"])
     assert "SIGTERM" in blocked
+    assert shown == "['ONLY=this']"
+
+
+STARTS_ANOTHER = """
+import asyncio, os, subprocess, sys
+
+async def other() -> None:
+    command = [sys.executable, "-m", "program", "3"]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, env={"HIS": "own"}, cwd="/", stdin=pipe, stdout=pipe, start_new_session=True
+    )
+    said, _ = await process.communicate(b"from above\\n")
+    print(said.decode(), process.returncode, os.getpid(), sep="\\n")
+
+asyncio.run(other())
+print(subprocess.run(["echo", "no Python"], capture_output=True, text=True).stdout)
+sys.stdin.read()
+"""
+
+
+def test_what_a_warm_program_starts_is_warm_and_no_nursery_outlives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "starts_another.py").write_text(STARTS_ANOTHER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    process = WarmProgram(
+        [sys.executable, "-m", "starts_another"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    lines = iter(lambda: process.stdout.readline().decode().strip(), "no Python")
+    arguments, warm, environment, directory, parent, *_, line, code, pid = filter(None, lines)
+    (nursery,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert (arguments, warm, environment, directory) == ("['3']", "True", "{'HIS': 'own'}", "/")
+    assert (parent, pid, line, code) == (str(process.pid), str(process.pid), "from above", "3")
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{nursery}/cmdline").exists() and Path(f"/proc/{nursery}/cmdline").read_text():
+        assert time.monotonic() < deadline, "its nursery is still there"
+        time.sleep(0.01)
 
 
 def test_it_is_killed_and_waited_for_like_any_child() -> None:

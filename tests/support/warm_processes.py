@@ -2,12 +2,15 @@
 
 One process, the *nursery*, imports them and forks whenever a process is wanted. What it forks is a child of whoever
 asked, with the command line, environment, directory and standard files that it would have been spawned with.
+
+A process that starts others itself can be given a nursery of its own: forked as well, before it has begun.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -21,13 +24,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from wavepp_worker.runtime.client.rank_processes import RANK_MODULE
+
 IMPORTS = (
-    "wavepp_worker.runtime.rank.build",
+    "aiohttp.web",
+    "opentelemetry.sdk.trace",
+    "uvloop",
+    "wavepp_worker.decode.engine",
     "wavepp_worker.handoff.transport",
     "wavepp_worker.model.torch_loader",
+    "wavepp_worker.runtime.client.engine",
+    "wavepp_worker.runtime.rank.build",
+    "wavepp_worker.serve.cli",
     "transformers.models.llama.modeling_llama",
 )
-ROOM_FOR_COMMANDS = 512
+"""Nothing of Dynamo, which sets up its log by the environment when it is imported."""
+ROOM_FOR_COMMANDS = 1024
+ROOM_FOR_ENVIRONMENTS = 1 << 15
+_COMMAND_ENDS, _ENVIRONMENT_ENDS = slice(45, 47), slice(47, 49)
+"""Of the fields that follow the name in /proc/PID/stat."""
 _REPLY_SECONDS = 60.0
 _LARGEST = 1 << 18
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
@@ -36,23 +51,38 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 class Nursery:
     """Forks on demand; started when first needed. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: socket.socket | None = None) -> None:
+        """``ours``: to one that runs already, as a descendant of this process."""
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
+        self._socket = ours
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fork(self, command: list[str], environment: dict[str, str], files: tuple[int, int, int]) -> int:
+    def fork(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        files: tuple[int, int, int],
+        *,
+        directory: str | None = None,
+        session: bool = False,
+        starts_others: bool = False,
+    ) -> int:
         """The process id of a new child of this process.
 
         Args:
             command: a Python, ``-m``, a module and its arguments.
             files: standard input, output and error.
+            directory: to start in, if not this process's.
+            session: whether it is to lead one.
+            starts_others: whether what it starts is to be warm as well, other than a rank, which starts nothing.
         """
         asked = {
             "command": command,
             "environment": environment,
-            "directory": os.getcwd(),
+            "directory": os.path.abspath(directory or "."),
             "path": sys.path,
+            "session": session,
+            "starts_others": starts_others and command[2] != RANK_MODULE,
             "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         }
         with self._lock, _Subreaper():
@@ -64,10 +94,7 @@ class Nursery:
 
     def _started(self) -> socket.socket:
         if self._socket is None:
-            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            for end in (self._socket, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
-            self._socket.settimeout(_REPLY_SECONDS)
+            self._socket, theirs = _ends()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), "-" * ROOM_FOR_COMMANDS],
                 stdin=subprocess.DEVNULL,
@@ -76,6 +103,7 @@ class Nursery:
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "ROOM_FOR_ENVIRONMENTS": "-" * ROOM_FOR_ENVIRONMENTS,
                 },
             )
             theirs.close()
@@ -88,21 +116,36 @@ class Nursery:
 
 
 class WarmPopen(subprocess.Popen[bytes]):
-    """A ``subprocess.Popen`` of ``[python, "-m", module, …]`` that the nursery forks."""
+    """A ``subprocess.Popen`` of ``[python, "-m", module, …]`` that the nursery forks; of others, one as ever."""
 
     nursery = Nursery()
+    starts_others = False
 
     def _execute_child(self, args: list[str], *others: Any) -> None:
-        # After nine arguments that shape an exec come the pipes: the child's and our end of input, ours and the
+        # In the order of an exec's arguments; among them the pipes: the child's and our end of input, ours and the
         # child's of output and of errors.
-        environment = others[5]
+        before_exec, _, passed, directory, environment = others[1:6]
+        if list(args[:2]) != [sys.executable, "-m"] or before_exec or passed:
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
         child_ends = (others[9], others[12], others[14])
         files = [end if end != -1 else standard for standard, end in enumerate(child_ends)]
-        self.pid = self.nursery.fork(args, environment or dict(os.environ), (files[0], files[1], files[2]))
+        self.pid = self.nursery.fork(
+            list(args),
+            dict(os.environ) if environment is None else dict(environment),
+            (files[0], files[1], files[2]),
+            directory=directory,
+            session=others[20],
+            starts_others=self.starts_others,
+        )
         self._child_created = True
-        for end in child_ends:
-            if end != -1:
-                os.close(end)
+        self._close_pipe_fds(*others[9:15])  # type: ignore[attr-defined]
+
+
+class WarmProgram(WarmPopen):
+    """The same of a program that starts others, which are warm then, too."""
+
+    starts_others = True
 
 
 class WarmSubprocess:
@@ -130,6 +173,14 @@ def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _ends() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+    ours.settimeout(_REPLY_SECONDS)
+    return ours, theirs
 
 
 def _serve(theirs: socket.socket) -> Callable[[], None] | None:
@@ -160,32 +211,63 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
     for standard, file in enumerate(files):
         os.dup2(file, standard)
     os.closerange(3, 4096)
+    if asked["session"]:
+        os.setsid()
+    if asked["starts_others"] and (run := _own_nursery()):
+        run()
+        return
     os.chdir(asked["directory"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.path[:] = asked["path"]
+    first = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [asked["directory"], *filter(None, first), *asked["path"]]
     _python, _m, module, *arguments = asked["command"]
-    _show(asked["command"])
+    _show(_COMMAND_ENDS, asked["command"])
+    _show(_ENVIRONMENT_ENDS, [f"{name}={value}" for name, value in asked["environment"].items()])
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = [module, *arguments]
     signal.pthread_sigmask(signal.SIG_SETMASK, asked["blocked"])
+    # Run as the main module, it would else be said to be there twice.
+    sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _show(command: list[str]) -> None:
-    """Let others see this command line in place of the nursery's own."""
-    begin, end = (
-        int(field) for field in Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[45:47]
-    )
-    words = b"\0".join(word.encode() for word in command) + b"\0"
+def _own_nursery() -> Callable[[], None] | None:
+    """Let this process start warm processes; in one that its nursery forks: what that is to run."""
+    ours, theirs = _ends()
+    if os.fork() == 0:
+        ours.close()
+        # Whoever reads to the end of what the others write does not wait for this one.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nothing, standard)
+        os.close(nothing)
+        run = _serve(theirs)
+        if run is None:
+            os._exit(0)
+        return run
+    theirs.close()
+    WarmPopen.nursery = Nursery(ours)
+    subprocess.Popen = WarmProgram  # type: ignore[misc]
+    return None
+
+
+def _show(ends: slice, words: list[str]) -> None:
+    """Let others see these words in /proc in place of the nursery's own."""
+    begin, end = (int(field) for field in Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[ends])
+    text = b"".join(word.encode() + b"\0" for word in words)
     with open("/proc/self/mem", "r+b", buffering=0) as memory:
         memory.seek(begin)
-        memory.write(words[: end - begin].ljust(end - begin, b"\0"))
+        memory.write(text[: end - begin].ljust(end - begin, b"\0"))
 
 
 def _main() -> None:
     theirs = socket.socket(fileno=int(sys.argv[1]))
     for module in IMPORTS:
         __import__(module)
+    gc.collect()
+    gc.freeze()
     run = _serve(theirs)
     if run is not None:
         run()
