@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import COMMANDS
+from tests.support.warm_processes import WarmProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
 ROOT = Path(__file__).parents[2]
@@ -20,11 +21,16 @@ MODULES = [command.split()[0] for command in COMMANDS]
 
 def run(*arguments: str) -> str:
     """``python -m ARGUMENTS`` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    pipe = subprocess.PIPE
+    with WarmProgram(
+        [sys.executable, "-m", *arguments], cwd=ROOT, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors[-2000:]
+    return output
 
 
 @pytest.fixture

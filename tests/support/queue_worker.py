@@ -16,6 +16,8 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
+from tests.support.warm_processes import WarmProgram
+
 READY = "ready"
 START_SECONDS = 120.0
 AUDIT_SECONDS = 60.0
@@ -37,7 +39,7 @@ class QueueWorker:
             str(pp),
         ]
         self.replica = replica
-        self.process = subprocess.Popen(
+        self.process = WarmProgram(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()

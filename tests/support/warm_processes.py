@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
 
 from wavepp_worker.runtime.client.rank_processes import RANK_MODULE
 
@@ -115,7 +115,7 @@ class Nursery:
             self._process.wait(_REPLY_SECONDS)
 
 
-class WarmPopen(subprocess.Popen[bytes]):
+class WarmPopen(subprocess.Popen[AnyStr]):
     """A ``subprocess.Popen`` of ``[python, "-m", module, …]`` that the nursery forks; of others, one as ever."""
 
     nursery = Nursery()
@@ -142,7 +142,7 @@ class WarmPopen(subprocess.Popen[bytes]):
         self._close_pipe_fds(*others[9:15])  # type: ignore[attr-defined]
 
 
-class WarmProgram(WarmPopen):
+class WarmProgram(WarmPopen[AnyStr]):
     """The same of a program that starts others, which are warm then, too."""
 
     starts_others = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def start() -> Iterator[Callable[..., list[WarmPopen]]]:
     def start(scenario: str, meeting: Path, ranks: int, kind: str = "host") -> list[WarmPopen]:
         own = [
             WarmPopen(
-                ["python", "-m", MODULE, scenario, str(rank), str(ranks), str(meeting), kind],
+                [sys.executable, "-m", MODULE, scenario, str(rank), str(ranks), str(meeting), kind],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
             )
