@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -88,7 +89,9 @@ def test_what_a_warm_program_starts_is_warm_and_no_nursery_outlives_it(
     )
     assert process.stdout is not None
     assert process.stdin is not None
-    lines = iter(lambda: process.stdout.readline().decode().strip(), "no Python")
+    lines = itertools.takewhile(
+        lambda line: line != "no Python", map(str.strip, map(bytes.decode, process.stdout))
+    )
     arguments, warm, environment, directory, parent, *_, line, code, pid = filter(None, lines)
     (nursery,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert (arguments, warm, environment, directory) == ("['3']", "True", "{'HIS': 'own'}", "/")

@@ -191,6 +191,8 @@ def _serve(theirs: socket.socket) -> Callable[[], None] | None:
             return None
         asked = json.loads(theirs.recv(_LARGEST))
         reading, writing = os.pipe()
+        # From its birth on it blocks what whoever asked does.
+        before = signal.pthread_sigmask(signal.SIG_SETMASK, asked["blocked"])
         intermediate = os.fork()
         if intermediate == 0:
             between = os.getpid()
@@ -200,6 +202,7 @@ def _serve(theirs: socket.socket) -> Callable[[], None] | None:
                 return lambda: _become(asked, files)
             os.write(writing, str(child).encode())
             os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # Once the one between is gone, its child is that of who asked.
         os.waitpid(intermediate, 0)
         theirs.send(os.read(reading, 64))
@@ -227,7 +230,6 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = [module, *arguments]
-    signal.pthread_sigmask(signal.SIG_SETMASK, asked["blocked"])
     # Run as the main module, it would else be said to be there twice.
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
