@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed
 from wavepp_worker.intake import opening
+from wavepp_worker.intake.intake import TAKE_SECONDS
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
@@ -118,25 +119,32 @@ def test_a_prompt_goes_where_it_is_placed_until_that_has_it_no_more(
             assert [(await job._asking).replica for job in jobs] == [f"r{number}"] * 3
             await asyncio.sleep(0)
             assert not placement.held
-            # One that is gone has it until another takes it.
+            # One that is gone has it until another takes it, or nobody wants it.
             placement.replica = "gone"
             for prefill in prefills:
                 prefill.seconds = 30.0
-            taken = await remote.send(REQUEST)
-            assert len(placement.held) == 1
-            await taken.address(10, never)
-            assert not placement.held, "another has it"
-            taken.leave(done=False)
             left = await remote.send(REQUEST)
+            assert len(placement.held) == 1
             left.leave(done=False)
             await asyncio.wait({left._asking})
             await asyncio.sleep(0)
-            assert not placement.held, "nobody wants it"
+            assert not placement.held
+            taken = await remote.send(REQUEST)
+            assert len(placement.held) == 1
+            await taken.address(10, never)
+            assert not placement.held
+            taken.leave(done=False)
             for prefill in prefills:
                 prefill.seconds = 0.2
-            placement.replica = None
-            anybody = await remote.send(REQUEST)
-            assert (await anybody._asking).replica in ("r0", "r1")
+            # It is not asked again soon, nor anybody where none is said.
+            for nobody in ("gone", None):
+                placement.replica = nobody
+                began = time.monotonic()
+                anybody = await remote.send(REQUEST)
+                assert not placement.held
+                await anybody.address(10, never)
+                assert time.monotonic() - began < TAKE_SECONDS
+                assert (await anybody._asking).replica in ("r0", "r1")
             assert remote.addressed == 5
             await remote.close()
 

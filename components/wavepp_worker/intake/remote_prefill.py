@@ -13,6 +13,7 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import QueueError, RequestAborted, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
+from wavepp_worker.intake.away_replicas import AwayReplicas
 from wavepp_worker.intake.etcd_key import EtcdKey
 from wavepp_worker.intake.limits_key import LimitsKey, limits_key
 from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
@@ -49,6 +50,7 @@ class RemoteJob:
         client: QueueClient,
         job: Job,
         placement: Placement | None,
+        away: AwayReplicas,
         waiting: set[str],
         leaving: set[asyncio.Task[None]],
     ) -> None:
@@ -56,12 +58,15 @@ class RemoteJob:
 
         Args:
             placement: told when the replica that it addresses has it no more.
+            away: told who takes it.
             waiting: has its id until somebody has begun it, or it is over.
             leaving: holds what is still said of it once nobody waits for it.
         """
         self.attempt = 0
         self._leaving = leaving
         self._placement = placement
+        self._away = away
+        self._sent = time.monotonic()
         self._waiting = waiting
         self._client = client
         self._job = job
@@ -86,7 +91,10 @@ class RemoteJob:
     def _hear(self, state: JobState) -> None:
         if isinstance(state, Running):
             self._waiting.discard(self._job.id)
-            if state.replica != self._job.replica:
+            now = time.monotonic()
+            self._away.took(state.replica, now)
+            if self._job.replica not in (None, state.replica):
+                self._away.let_go(self._job.replica, self._sent, now)
                 self._placed_no_more()
         if isinstance(state, Running) and state.handoff is not None:
             self._addresses.put_nowait(state)
@@ -180,6 +188,7 @@ class RemotePrefill:
         self.sent = self.addressed = self.returned = 0
         self._client = QueueClient(name, config.nats_server, nats_environment())
         self._placement = placement
+        self._away = AwayReplicas()
         self._queued = 0
         self._sent_since: set[str] = set()
         self._reached = False
@@ -228,10 +237,7 @@ class RemotePrefill:
         job_id = f"{request.request_id}-{uuid.uuid4().hex}"
         self._sent_since.add(job_id)
         tokens = token_ids.unpack(request.tokens).tolist()
-        placement = self._placement
-        replica = (
-            None if placement is None else await placement.choose(job_id, tokens, request.salt, idle=idle)
-        )
+        replica = await self._placed(job_id, tokens, request.salt, idle=idle)
         self.addressed += replica is not None
         job = Job(
             id=job_id,
@@ -246,7 +252,17 @@ class RemotePrefill:
             handoff=True,
             replica=replica,
         )
-        return RemoteJob(self._client, job, placement, self._sent_since, self._leaving)
+        return RemoteJob(self._client, job, self._placement, self._away, self._sent_since, self._leaving)
+
+    async def _placed(self, job_id: str, tokens: list[int], salt: str, *, idle: bool) -> str | None:
+        if self._placement is None:
+            return None
+        replica = await self._placement.choose(job_id, tokens, salt, idle=idle)
+        self._away.forget(time.monotonic())
+        if replica is None or replica not in self._away:
+            return replica
+        self._placement.over(job_id)
+        return None
 
     def _depth(self) -> int:
         """Jobs in the queue: when it was looked at, and those sent since, so that a burst sees its own length."""
