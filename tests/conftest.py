@@ -52,7 +52,7 @@ def spared_by_the_collector() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_ranks() -> Iterator[None]:
-    """Ranks of this process's engines begin with torch imported; those of other programs do not."""
+    """Ranks of this process's engines begin with torch imported; those of other programs if started so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rank_processes, "subprocess", WarmSubprocess)
         yield

@@ -9,6 +9,7 @@ from dynamo.llm.exceptions import InvalidArgument
 from prometheus_client import generate_latest
 from wavepp_worker.dynamo.agg import AggWorker
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestFailed
+from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
@@ -26,14 +27,12 @@ pytestmark = pytest.mark.usefixtures("fake_engines")
 
 
 def test_kv_of_a_prompt_whose_client_left_before_decode_came_for_it_is_not_kept(text_model: Path) -> None:
-    """Its room, and often its KV too, waited for 20 s."""
-
     async def check() -> None:
         worker = await started("agg", text_model)
         worker._decode.engine.submit = lambda *_: None
         answer = worker.generate(prompt("agg"), Context("r"))
         asking = asyncio.ensure_future(anext(answer))
-        async with asyncio.timeout(10):
+        async with deadline.timeout(10):
             while not any(room.first for room in fakes.FakeBootstrap.rooms.values()):
                 await asyncio.sleep(0.01)
         asking.cancel()

@@ -1,4 +1,4 @@
-"""Whole graphs as a user starts them, and a tiny model that answers in plain ASCII."""
+"""Whole graphs, most of whose processes begin with torch imported, and a tiny model that answers in plain ASCII."""
 
 from __future__ import annotations
 

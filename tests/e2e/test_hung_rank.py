@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.graph_process import REPOSITORY, serve_graph
+from tests.e2e.conftest import served
 from tests.support.rank_pids import ranks_of
 from tests.support.served_graph import ServedGraph
 
@@ -36,11 +36,8 @@ def graph(ascii_model: Path) -> Iterator[ServedGraph]:
         f"--PrefillWorker.wave_timeout={BOUND}",
     ]
     env = {"DYN_HEALTH_CHECK_REQUEST_TIMEOUT": str(CANARY_SECONDS)}
-    with (
-        serve_graph("graphs:disagg_wavepp", *words, env=env, cwd=REPOSITORY) as running,
-        httpx.Client(base_url=running.base_url, timeout=120) as client,
-    ):
-        yield ServedGraph(running, client)
+    with served("graphs:disagg_wavepp", *words, env=env) as graph:
+        yield graph
 
 
 def ask(graph: ServedGraph, seed: int, tokens: int, *, stream: bool = False) -> httpx.Response:

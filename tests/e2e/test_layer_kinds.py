@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.e2e.conftest import served
 from tests.support.ascii_model import make_ascii_model
-from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.lora_adapters import make_adapter, merge
 from tests.support.rank_pids import ranks_of
 from tests.support.reference import Reference
@@ -28,20 +27,15 @@ LENGTHS = (1, 2, 15, 16, 17, 33, 100, 333, 1025, 1500, 2500)
 ANSWER = 12
 
 
-@contextmanager
-def served(model: Path, *words: str, replicas: int = 1) -> Iterator[ServedGraph]:
+def serving(model: Path, *words: str, replicas: int = 1) -> AbstractContextManager[ServedGraph]:
     """A graph in float32, stopped at the end: one at a time needs little memory."""
-    command = [
+    return served(
+        "graphs:disagg_wavepp",
         f"--Common.model={model}",
         "--Common.dtype=float32",
         f"--PrefillWorker.ServiceArgs.workers={replicas}",
         *words,
-    ]
-    with (
-        serve_graph("graphs:disagg_wavepp", *command, cwd=REPOSITORY) as running,
-        httpx.Client(base_url=running.base_url, timeout=120) as client,
-    ):
-        yield ServedGraph(running, client)
+    )
 
 
 def prompts(seed: int, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
@@ -85,7 +79,7 @@ def test_greedy_text_equals_generate_cold_warm_at_once_and_after_a_rank_died(
     reference, asked = Reference(model), prompts(5)
     expected = [reference.text(prompt, ANSWER) for prompt in asked]
     longer = [[*prompt, *prompt[::-1]][: len(prompt) + 50] for prompt in asked[4:]]
-    with served(
+    with serving(
         model, "--PrefillWorker.max_num_batched_tokens=200", "--PrefillWorker.host_kv_tokens=4096"
     ) as graph:
         for reused in (False, True):
@@ -107,7 +101,7 @@ def test_kv_in_fp8_answers_alike_however_much_of_it_is_reused(
 ) -> None:
     asked = prompts(9)
     longer = [[*prompt, *range(40)] for prompt in asked[4:]]
-    with served(ascii_model, "--Common.kv_dtype=fp8") as graph:
+    with serving(ascii_model, "--Common.kv_dtype=fp8") as graph:
         [prefill], [decode] = graph.workers("PrefillWorker"), graph.workers("DecodeWorker")
         cold = [graph.complete(prompt, max_tokens=ANSWER) for prompt in asked]
         # Each head's keys and values of a token: 16 numbers and a scale.
@@ -140,7 +134,7 @@ def test_a_router_knows_which_replica_has_a_prefix_of_which_adapter(
     cases = [(name, prompt) for name in models for prompt in prompts(31, [400] * 6)]
     expected = [models[name].text(prompt, ANSWER) for name, prompt in cases]
     longer = [models[name].text([*prompt, *range(20)], ANSWER) for name, prompt in cases]
-    with served(
+    with serving(
         ascii_model,
         "--Common.lora_modules=" + ",".join(f"{name}={path}" for name, path in paths.items()),
         # Else the router counts what it foretells as heard.

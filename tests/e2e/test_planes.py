@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.conftest import served
 from tests.support import etcd_server
 from tests.support.etcd_server import EtcdServer
-from tests.support.graph_process import REPOSITORY, serve_graph
 from tests.support.nats_servers import NatsServer
 from tests.support.planner_process import PassListener, PlannerProcess
 from tests.support.reference import Reference
@@ -83,30 +83,24 @@ def planes(
             variables["NATS_SERVER"] = server.url
             # Who is killed has to be taken out of discovery by somebody.
             variables["ETCD_LEASE_TTL"] = "60"
-        with (
-            serve_graph(
-                "graphs:disagg_wavepp",
-                f"--Common.model={ascii_model}",
-                "--Common.dtype=float32",
-                "--Common.kv_tokens=16384",
-                "--PrefillWorker.pp=1",
-                f"--PrefillWorker.ServiceArgs.workers={replicas}",
-                # Else the router counts what it foretells as heard.
-                "--Frontend.router_predicted_ttl_secs=null",
-                "--dynamo-planner",
-                "--Common.perf_metrics=true",
-                f"--Common.discovery_backend={discovery}",
-                f"--Common.request_plane={requests}",
-                f"--Common.event_plane={events}",
-                env=variables,
-                cwd=REPOSITORY,
-            ) as running,
-            httpx.Client(base_url=running.base_url, timeout=120) as client,
-        ):
+        with served(
+            "graphs:disagg_wavepp",
+            f"--Common.model={ascii_model}",
+            "--Common.dtype=float32",
+            "--Common.kv_tokens=16384",
+            "--PrefillWorker.pp=1",
+            f"--PrefillWorker.ServiceArgs.workers={replicas}",
+            # Else the router counts what it foretells as heard.
+            "--Frontend.router_predicted_ttl_secs=null",
+            "--dynamo-planner",
+            "--Common.perf_metrics=true",
+            f"--Common.discovery_backend={discovery}",
+            f"--Common.request_plane={requests}",
+            f"--Common.event_plane={events}",
+            env=variables,
+        ) as graph:
             assert etcd.keys("v1/instances/")
-            yield Planes(
-                etcd, ServedGraph(running, client), server, server is etcd, tuple(request.param.split("-"))
-            )
+            yield Planes(etcd, graph, server, server is etcd, tuple(request.param.split("-")))
         # A planner's decisions end with its own lease, and so does what serves the measurements of a killed worker.
         left = [key for key in etcd.keys("v1/") if "/planner/" not in key and "/get_perf_metrics/" not in key]
         assert left == [], left

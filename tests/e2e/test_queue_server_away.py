@@ -7,13 +7,11 @@ import random
 import signal
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.support.graph_process import REPOSITORY, serve_graph
+from tests.e2e.conftest import served
 from tests.support.nats_servers import NatsServer
 from tests.support.reference import Reference
-from tests.support.served_graph import ServedGraph
 
 pytestmark = pytest.mark.e2e
 
@@ -36,13 +34,7 @@ def test_a_graph_with_a_queue_starts_and_starts_again_without_its_server(
         "--DecodeWorker.max_local_prefill_length=64",
     ]
     try:
-        with (
-            serve_graph(
-                "graphs:disagg_wavepp_queue", *words, env={"NATS_SERVER": server.url}, cwd=REPOSITORY
-            ) as running,
-            httpx.Client(base_url=running.base_url, timeout=120) as http,
-        ):
-            graph = ServedGraph(running, http)
+        with served("graphs:disagg_wavepp_queue", *words, env={"NATS_SERVER": server.url}) as graph:
 
             def text(seed: int) -> str:
                 return graph.complete(prompt(seed), max_tokens=4)["choices"][0]["text"]
@@ -53,28 +45,30 @@ def test_a_graph_with_a_queue_starts_and_starts_again_without_its_server(
             def warned() -> int:
                 # What a worker said before it was killed is printed once more.
                 return sum(
-                    "is not reached yet" in line for line in running.log().splitlines() if "|   >" not in line
+                    "is not reached yet" in line
+                    for line in graph.running.log().splitlines()
+                    if "|   >" not in line
                 )
 
             def renewed() -> bool:
                 entries = [*graph.workers("DecodeWorker"), *graph.workers("PrefillWorker")]
                 return all(entry["ready"] and entry["restarts"] == 1 for entry in entries)
 
-            assert warned() == 2, running.log()
+            assert warned() == 2, graph.running.log()
             assert text(1) == reference.text(prompt(1), 4)
             for service in ("DecodeWorker", "PrefillWorker"):
                 os.kill(graph.workers(service)[0]["pid"], signal.SIGKILL)
-            running.wait_for(renewed, 90)
-            assert warned() == 4, running.log()
-            running.wait_for(
+            graph.running.wait_for(renewed, 90)
+            assert warned() == 4, graph.running.log()
+            graph.running.wait_for(
                 lambda: graph.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200
             )
             assert text(2) == reference.text(prompt(2), 4)
             assert sent() == 0
-            assert "Traceback" not in running.log()
+            assert "Traceback" not in graph.running.log()
             server.start()
-            running.wait_for(lambda: running.log().count("takes jobs of queue") == 1)
-            running.wait_for(lambda: "sends long prompts to the queue" in running.log())
+            graph.running.wait_for(lambda: graph.running.log().count("takes jobs of queue") == 1)
+            graph.running.wait_for(lambda: "sends long prompts to the queue" in graph.running.log())
             assert text(3) == reference.text(prompt(3), 4)
             assert sent() == 1
     finally:

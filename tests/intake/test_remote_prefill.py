@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed
 from wavepp_worker.intake import opening
-from wavepp_worker.intake.intake import TAKE_SECONDS
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
@@ -136,14 +135,11 @@ def test_a_prompt_goes_where_it_is_placed_until_that_has_it_no_more(
             taken.leave(done=False)
             for prefill in prefills:
                 prefill.seconds = 0.2
-            # It is not asked again soon, nor anybody where none is said.
-            for nobody in ("gone", None):
-                placement.replica = nobody
-                began = time.monotonic()
+            # It is not waited for again soon; nor is anybody where none is said.
+            for placement.replica in ("gone", None):
                 anybody = await remote.send(REQUEST)
+                assert anybody._job.replica is None
                 assert not placement.held
-                await anybody.address(10, never)
-                assert time.monotonic() - began < TAKE_SECONDS
                 assert (await anybody._asking).replica in ("r0", "r1")
             assert remote.addressed == 5
             await remote.close()

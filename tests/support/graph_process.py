@@ -113,7 +113,7 @@ def start_graph(
 
     Args:
         to: where its output goes, if ``RunningGraph.log`` is not asked for it.
-        warm: its processes begin with torch imported, as of ``warm_processes``.
+        warm: its processes begin with torch imported, as of ``warm_processes``; not worth while where none needs it.
     """
     # Not pytest's directories: sockets need short paths.
     scratch = Path(tempfile.mkdtemp(prefix="gp-"))

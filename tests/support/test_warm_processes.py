@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.support.warm_processes import WarmPopen, WarmProgram
+from tests.support.warm_processes import Nursery, WarmPopen, WarmProgram
 
 PROGRAM = """
 import os, signal, sys
@@ -73,7 +75,7 @@ async def other() -> None:
     print(said.decode(), process.returncode, os.getpid(), sep="\\n")
 
 asyncio.run(other())
-print(subprocess.run(["echo", "no Python"], capture_output=True, text=True).stdout)
+print(subprocess.run(["echo", "no Python"], capture_output=True, text=True).stdout, flush=True)
 sys.stdin.read()
 """
 
@@ -87,22 +89,65 @@ def test_what_a_warm_program_starts_is_warm_and_no_nursery_outlives_it(
     process = WarmProgram(
         [sys.executable, "-m", "starts_another"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
     )
-    assert process.stdout is not None
-    assert process.stdin is not None
-    lines = itertools.takewhile(
-        lambda line: line != "no Python", map(str.strip, map(bytes.decode, process.stdout))
-    )
+    try:
+        assert process.stdout is not None
+        lines = [
+            *itertools.takewhile(
+                lambda line: line != "no Python", map(str.strip, map(bytes.decode, process.stdout))
+            )
+        ]
+        (nursery,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
     arguments, warm, environment, directory, parent, *_, line, code, pid = filter(None, lines)
-    (nursery,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert (arguments, warm, environment, directory) == ("['3']", "True", "{'HIS': 'own'}", "/")
     assert (parent, pid, line, code) == (str(process.pid), str(process.pid), "from above", "3")
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 30
-    while Path(f"/proc/{nursery}/cmdline").exists() and Path(f"/proc/{nursery}/cmdline").read_text():
+    while is_running(int(nursery)):
         assert time.monotonic() < deadline, "its nursery is still there"
         time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Not so of one that is dead and waited for by nobody yet: it has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text() != ""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_it_leads_its_session_and_shows_its_environment_once_it_is_there() -> None:
+    """Whoever has just started it may stop it and its children, or look whose it is."""
+    process = WarmPopen(
+        [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"],
+        env={"WHOSE": "ours"},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert os.getpgid(process.pid) == process.pid
+        assert Path(f"/proc/{process.pid}/environ").read_text().rstrip("\0") == "WHOSE=ours"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def test_a_nursery_that_is_gone_is_said_to_be_and_the_next_call_starts_another() -> None:
+    nursery = Nursery()
+    nursery._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nursery._process = subprocess.Popen(["true"])
+    command = [sys.executable, "-m", "http.server"]
+    with theirs, ThreadPoolExecutor(1) as pool:
+        forking = pool.submit(nursery.fork, command, {}, (0, 1, 2))
+        # What it was asked, and nothing answered.
+        theirs.recv(1)
+        theirs.recv(1 << 18)
+        theirs.close()
+        with pytest.raises(RuntimeError, match="could not start"):
+            forking.result(30)
+    assert nursery._socket is None
 
 
 def test_it_is_killed_and_waited_for_like_any_child() -> None:

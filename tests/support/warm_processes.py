@@ -4,13 +4,18 @@ One process, the *nursery*, imports them and forks whenever a process is wanted.
 asked, with the command line, environment, directory and standard files that it would have been spawned with.
 
 A process that starts others itself can be given a nursery of its own: forked as well, before it has begun.
+
+Unlike a spawned one, a warm process finds modules wherever whoever asked does, and has what libraries read from the
+environment when they are imported (OpenMP's threads and spins, for one) from the nursery.
 """
 
 from __future__ import annotations
 
 import array
+import atexit
 import ctypes
 import gc
+import inspect
 import json
 import os
 import runpy
@@ -20,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -74,7 +79,10 @@ class Nursery:
             files: standard input, output and error.
             directory: to start in, if not this process's.
             session: whether it is to lead one.
-            starts_others: whether what it starts is to be warm as well, other than a rank, which starts nothing.
+            starts_others: whether what it starts is to be warm as well; ignored for ranks, which start nothing.
+
+        Raises:
+            RuntimeError: the nursery is gone or takes too long; of this process's own, the next call starts another.
         """
         asked = {
             "command": command,
@@ -87,10 +95,19 @@ class Nursery:
         }
         with self._lock, _Subreaper():
             ours = self._started()
-            # Two messages: ancillary data belongs to a byte, and an environment may not fit beside it.
-            ours.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
-            ours.send(json.dumps(asked).encode())
-            return int(ours.recv(64))
+            try:
+                # Two messages: ancillary data belongs to a byte, and an environment may not fit beside it.
+                ours.sendmsg([b"f"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+                ours.send(json.dumps(asked).encode())
+                answer = ours.recv(64)
+            except BaseException:
+                # Its late answer must not be taken for the next one's.
+                self._end()
+                raise
+            if not answer:
+                self._end()
+                raise RuntimeError(f"the nursery could not start {command}")
+            return int(answer)
 
     def _started(self) -> socket.socket:
         if self._socket is None:
@@ -110,8 +127,13 @@ class Nursery:
         return self._socket
 
     def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         if self._socket is not None and self._process is not None:
             self._socket.close()
+            self._socket = None
             self._process.wait(_REPLY_SECONDS)
 
 
@@ -121,29 +143,42 @@ class WarmPopen(subprocess.Popen[AnyStr]):
     nursery = Nursery()
     starts_others = False
 
-    def _execute_child(self, args: list[str], *others: Any) -> None:
-        # In the order of an exec's arguments; among them the pipes: the child's and our end of input, ours and the
-        # child's of output and of errors.
-        before_exec, _, passed, directory, environment = others[1:6]
-        if list(args[:2]) != [sys.executable, "-m"] or before_exec or passed:
-            super()._execute_child(args, *others)  # type: ignore[misc]
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        spawn = super()._execute_child  # type: ignore[misc]
+        asked = inspect.signature(spawn).bind(args, *others).arguments
+        if not _can_be_forked(asked):
+            spawn(args, *others)
             return
-        child_ends = (others[9], others[12], others[14])
-        files = [end if end != -1 else standard for standard, end in enumerate(child_ends)]
+        # The child's end of each, where it is not to have ours.
+        ends = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+        files = [end if end != -1 else standard for standard, end in enumerate(ends)]
+        environment = os.environ if asked["env"] is None else asked["env"]
         self.pid = self.nursery.fork(
-            list(args),
-            dict(os.environ) if environment is None else dict(environment),
+            [os.fspath(word) for word in args],
+            dict(environment),
             (files[0], files[1], files[2]),
-            directory=directory,
-            session=others[20],
+            directory=asked["cwd"] and os.fspath(asked["cwd"]),
+            session=asked["start_new_session"],
             starts_others=self.starts_others,
         )
         self._child_created = True
-        self._close_pipe_fds(*others[9:15])  # type: ignore[attr-defined]
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[pipe] for pipe in pipes))  # type: ignore[attr-defined]
+
+
+def _can_be_forked(asked: Mapping[str, Any]) -> bool:
+    """Whether a process with these arguments of ``_execute_child`` is a module's, and in nothing else unusual."""
+    words = asked["args"]
+    if isinstance(words, str | bytes | os.PathLike) or list(words[:2]) != [sys.executable, "-m"]:
+        return False
+    unusual = (asked[name] for name in ("executable", "preexec_fn", "pass_fds", "shell"))
+    return not any(unusual) and not any(
+        asked.get(name) not in (None, -1) for name in ("gid", "gids", "uid", "umask", "process_group")
+    )
 
 
 class WarmProgram(WarmPopen[AnyStr]):
-    """The same of a program that starts others, which are warm then, too."""
+    """The same of a program that starts others: in it, this class is ``subprocess.Popen``."""
 
     starts_others = True
 
@@ -196,37 +231,46 @@ def _serve(theirs: socket.socket) -> Callable[[], None] | None:
         intermediate = os.fork()
         if intermediate == 0:
             between = os.getpid()
-            if (child := os.fork()) == 0:
+            if os.fork() == 0:
+                # Once the one between is gone, its child is that of who asked.
                 while os.getppid() == between:
                     time.sleep(0.001)
-                return lambda: _become(asked, files)
-            os.write(writing, str(child).encode())
+                _dress(asked, files, writing)
+                return lambda: _become(asked)
             os._exit(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        # Once the one between is gone, its child is that of who asked.
+        os.close(writing)
         os.waitpid(intermediate, 0)
+        # Nothing, if it could not be forked.
         theirs.send(os.read(reading, 64))
-        for file in (*files, reading, writing):
+        for file in (*files, reading):
             os.close(file)
 
 
-def _become(asked: dict[str, Any], files: list[int]) -> None:
+def _dress(asked: dict[str, Any], files: list[int], writing: int) -> None:
+    """Be from outside what was asked for, and then say one's number: whoever asked may look, signal and kill."""
     for standard, file in enumerate(files):
         os.dup2(file, standard)
-    os.closerange(3, 4096)
+    os.closerange(3, writing)
+    os.closerange(writing + 1, 4096)
     if asked["session"]:
         os.setsid()
+    os.chdir(asked["directory"])
+    _show(_COMMAND_ENDS, asked["command"])
+    _show(_ENVIRONMENT_ENDS, [f"{name}={value}" for name, value in asked["environment"].items()])
+    os.write(writing, str(os.getpid()).encode())
+    os.close(writing)
+
+
+def _become(asked: dict[str, Any]) -> None:
     if asked["starts_others"] and (run := _own_nursery()):
         run()
         return
-    os.chdir(asked["directory"])
     os.environ.clear()
     os.environ.update(asked["environment"])
     first = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [asked["directory"], *filter(None, first), *asked["path"]]
     _python, _m, module, *arguments = asked["command"]
-    _show(_COMMAND_ENDS, asked["command"])
-    _show(_ENVIRONMENT_ENDS, [f"{name}={value}" for name, value in asked["environment"].items()])
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = [module, *arguments]
@@ -240,6 +284,8 @@ def _own_nursery() -> Callable[[], None] | None:
     ours, theirs = _ends()
     if os.fork() == 0:
         ours.close()
+        # Its environment stays the program's, so that those who look for what a run leaves find it.
+        _show(_COMMAND_ENDS, ["nursery"])
         # Whoever reads to the end of what the others write does not wait for this one.
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
@@ -258,7 +304,9 @@ def _own_nursery() -> Callable[[], None] | None:
 def _show(ends: slice, words: list[str]) -> None:
     """Let others see these words in /proc in place of the nursery's own."""
     begin, end = (int(field) for field in Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[ends])
-    text = b"".join(word.encode() + b"\0" for word in words)
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)
+    if ends == _ENVIRONMENT_ENDS:
+        assert len(text) <= end - begin, "a run finds its processes by their environment"
     with open("/proc/self/mem", "r+b", buffering=0) as memory:
         memory.seek(begin)
         memory.write(text[: end - begin].ljust(end - begin, b"\0"))
@@ -273,9 +321,13 @@ def _main() -> None:
     run = _serve(theirs)
     if run is not None:
         run()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        # To take torch down module by module takes a second, and shows nothing.
+        # To take torch down module by module takes a second.
         os._exit(0)
 
 

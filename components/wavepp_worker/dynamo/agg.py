@@ -263,7 +263,8 @@ class AggWorker(WaveppWorker):
         finally:
             # Not awaited: this also runs when the loop collects an abandoned stream.
             prefill.cancel()
-            # If the prefill was done, and decode had not yet come for it, its KV would wait for nobody.
+            # That does nothing to a prefill that is done; if decode had not yet come for its KV, that would wait for
+            # nobody. One that still runs is withdrawn so as well as aborted, of which the second does nothing.
             self._prefill.abandon(address.room)
 
     def let_go(self, request_id: str) -> None:

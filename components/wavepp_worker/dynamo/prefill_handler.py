@@ -261,7 +261,7 @@ class PrefillHandler:
         return result
 
     def abandon(self, bootstrap_room: int) -> None:
-        """Nobody will claim the room of a prefill that is done; ignored if somebody has."""
+        """Nobody will claim the room, whether its prefill is done or not; ignored if somebody has claimed it."""
         assert self.bootstrap is not None
         self.bootstrap.abandon(bootstrap_room)
 

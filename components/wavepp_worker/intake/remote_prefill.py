@@ -13,7 +13,6 @@ from wavepp_worker import token_ids
 from wavepp_worker.errors import QueueError, RequestAborted, WaveppError
 from wavepp_worker.handoff.offer import BootstrapAddress
 from wavepp_worker.handoff.secret import Secret
-from wavepp_worker.intake.away_replicas import AwayReplicas
 from wavepp_worker.intake.etcd_key import EtcdKey
 from wavepp_worker.intake.limits_key import LimitsKey, limits_key
 from wavepp_worker.intake.messages import HandoffAddress, Job, JobResult, JobSampling, JobState, Running
@@ -24,6 +23,7 @@ from wavepp_worker.intake.prefill_limits import PrefillLimits
 from wavepp_worker.intake.prefill_queue import answered
 from wavepp_worker.intake.queue_client import QueueClient
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
+from wavepp_worker.intake.unresponsive_replicas import UnresponsiveReplicas
 from wavepp_worker.nats_variables import nats_environment
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
@@ -50,7 +50,7 @@ class RemoteJob:
         client: QueueClient,
         job: Job,
         placement: Placement | None,
-        away: AwayReplicas,
+        unresponsive: UnresponsiveReplicas,
         waiting: set[str],
         leaving: set[asyncio.Task[None]],
     ) -> None:
@@ -58,15 +58,16 @@ class RemoteJob:
 
         Args:
             placement: told when the replica that it addresses has it no more.
-            away: told who takes it.
+            unresponsive: told who begins it.
             waiting: has its id until somebody has begun it, or it is over.
             leaving: holds what is still said of it once nobody waits for it.
         """
         self.attempt = 0
         self._leaving = leaving
         self._placement = placement
-        self._away = away
+        self._unresponsive = unresponsive
         self._sent = time.monotonic()
+        self._begun = False
         self._waiting = waiting
         self._client = client
         self._job = job
@@ -92,10 +93,13 @@ class RemoteJob:
         if isinstance(state, Running):
             self._waiting.discard(self._job.id)
             now = time.monotonic()
-            self._away.took(state.replica, now)
+            self._unresponsive.began(state.replica, now)
             if self._job.replica not in (None, state.replica):
-                self._away.let_go(self._job.replica, self._sent, now)
+                # Others may have it after it failed there, too.
+                if not self._begun:
+                    self._unresponsive.passed_over(self._job.replica, self._sent, now)
                 self._placed_no_more()
+            self._begun = True
         if isinstance(state, Running) and state.handoff is not None:
             self._addresses.put_nowait(state)
 
@@ -188,7 +192,7 @@ class RemotePrefill:
         self.sent = self.addressed = self.returned = 0
         self._client = QueueClient(name, config.nats_server, nats_environment())
         self._placement = placement
-        self._away = AwayReplicas()
+        self._unresponsive = UnresponsiveReplicas()
         self._queued = 0
         self._sent_since: set[str] = set()
         self._reached = False
@@ -252,15 +256,17 @@ class RemotePrefill:
             handoff=True,
             replica=replica,
         )
-        return RemoteJob(self._client, job, self._placement, self._away, self._sent_since, self._leaving)
+        return RemoteJob(
+            self._client, job, self._placement, self._unresponsive, self._sent_since, self._leaving
+        )
 
     async def _placed(self, job_id: str, tokens: list[int], salt: str, *, idle: bool) -> str | None:
         if self._placement is None:
             return None
         replica = await self._placement.choose(job_id, tokens, salt, idle=idle)
-        self._away.forget(time.monotonic())
-        if replica is None or replica not in self._away:
+        if replica is None or not self._unresponsive.is_unresponsive(replica, time.monotonic()):
             return replica
+        # It was counted as the replica's when it was chosen.
         self._placement.over(job_id)
         return None
 

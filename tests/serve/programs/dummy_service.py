@@ -26,7 +26,7 @@ parser.add_argument("--drains", type=float, default=0.0, help="be sick for so lo
 parser.add_argument(
     "--leaves", type=float, default=0.0, help="stay for so long when told to stop, and say so"
 )
-parser.add_argument("--sick-after", type=float, default=1e9)
+parser.add_argument("--sick-after", type=float, default=1e9, help="seconds from when it is first asked")
 parser.add_argument("--sick-if", help="be so from the start if this file exists")
 parser.add_argument("--stop-log", help="append the role when told to stop")
 parser.add_argument("--grandchild", action="store_true", help="start a process that leaves the session")
@@ -51,14 +51,15 @@ DESCRIPTION = {
         }
     ],
 }
-began = time.monotonic()
+first_asked: list[float] = []
 if args.sick_if and Path(args.sick_if).exists():
     args.sick_after = 0.0
 
 
 class Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        sick = time.monotonic() - began > args.sick_after
+        first_asked[1:] = [time.monotonic()]
+        sick = first_asked[-1] - first_asked[0] >= args.sick_after
         if self.path == "/v1/models":
             alone = args.finds_nobody and Path(args.finds_nobody).exists()
             body = {"data": [] if alone else [{"id": "dummy-model"}]}

@@ -39,8 +39,9 @@ class BootstrapServer:
     """Matches claims of decode workers with the prefills of this worker, whichever comes first. Thread-safe.
 
     A room is registered when its prefill is accepted, opened when its KV can be pulled, and must then be
-    finished or failed. It is over once the decode side has been told the outcome, has cancelled, or has not
-    claimed it for ``keep`` seconds after the outcome. A room is claimed once; it never comes back.
+    finished or failed. It is over once the decode side has been told the outcome, has cancelled, has not claimed
+    it for ``keep`` seconds after the outcome, or will not, as whoever was to claim it has left. A room is claimed
+    once; it never comes back.
 
     Attributes:
         key: what the secrets of all rooms follow from. Whoever chooses rooms and sends decode workers here must
