@@ -100,7 +100,6 @@ SEVERAL_MODULES = {
         "an engine and its rank processes",
         (
             "runtime/client/auditor.py",
-            "runtime/client/engine_state.py",
             "runtime/client/rank_events.py",
             "runtime/client/rank_link.py",
             "runtime/client/rank_processes.py",

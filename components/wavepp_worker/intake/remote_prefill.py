@@ -34,6 +34,8 @@ POLL_SECONDS = 0.05
 """How often a waiting request looks whether its caller gave up."""
 LAST_WORDS_SECONDS = 2.0
 """For what is still to be said of jobs when a worker stops."""
+WAITED_SECONDS = 1.0
+"""A job that others have sooner was taken along with older ones: it waits twice as long for a replica."""
 LOOK_SECONDS = 0.5
 """How often it is looked how long the queue is."""
 
@@ -67,7 +69,8 @@ class RemoteJob:
         self._placement = placement
         self._unresponsive = unresponsive
         self._sent = time.monotonic()
-        self._begun = False
+        self._heard = 0
+        self._is_placed = job.replica is not None
         self._waiting = waiting
         self._client = client
         self._job = job
@@ -86,22 +89,29 @@ class RemoteJob:
         self._placed_no_more()
 
     def _placed_no_more(self) -> None:
-        if self._placement is not None and self._job.replica is not None:
+        if self._placement is not None and self._is_placed:
+            self._is_placed = False
             self._placement.over(self._job.id)
 
     def _hear(self, state: JobState) -> None:
         if isinstance(state, Running):
             self._waiting.discard(self._job.id)
-            now = time.monotonic()
-            self._unresponsive.began(state.replica, now)
-            if self._job.replica not in (None, state.replica):
-                # Others may have it after it failed there, too.
-                if not self._begun:
-                    self._unresponsive.passed_over(self._job.replica, self._sent, now)
-                self._placed_no_more()
-            self._begun = True
+            # What is recorded is also looked up again and again while nothing is heard.
+            if state.attempt > self._heard:
+                self._begun_by(state.replica)
+                self._heard = state.attempt
         if isinstance(state, Running) and state.handoff is not None:
             self._addresses.put_nowait(state)
+
+    def _begun_by(self, replica: str) -> None:
+        now, addressed = time.monotonic(), self._job.replica
+        self._unresponsive.began(replica, now)
+        if addressed in (None, replica):
+            return
+        # Others may have a further attempt after the first failed there.
+        if self._heard == 0 and now - self._sent >= WAITED_SECONDS:
+            self._unresponsive.passed_over(addressed, self._sent, now)
+        self._placed_no_more()
 
     async def address(self, seconds: float, is_stopped: Callable[[], bool]) -> BootstrapAddress:
         """Where its KV can be claimed, of an attempt that was not given before.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
 from wavepp_worker.errors import HandoffError
@@ -122,3 +124,97 @@ def test_memory_is_bounded() -> None:
     rooms.forget(10)
     with pytest.raises(HandoffError, match="its claimant gave it up"):
         rooms.register(10_000, OFFER, hold=False, now=11)
+
+
+class EveryEvent:
+    """Rooms to which anything happens at any time; whoever holds KV must be told exactly once that nobody wants it."""
+
+    ROOMS = 3
+    KEEP = 10.0
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.now = draw, 0.0
+        self.rooms = BootstrapRooms(self.KEEP)
+        self.registered: dict[int, Offer] = {}
+        self.claimed: dict[int, BootstrapRoom] = {}
+        self.over: set[int] = set()
+        self.told: set[int] = set()
+        self.failed: set[int] = set()
+        self.let_go: list[str] = []
+
+    def step(self) -> None:
+        events = (self.register, self.settle, self.fail, self.claim, self.leave, self.abandon, self.forget)
+        self.draw.choice(events)(self.draw.randrange(self.ROOMS))
+        self.now += self.draw.choice((0.0, 0.0, 0.5, 3.0, 11.0))
+        # None comes back.
+        assert not self.over & self.rooms._rooms.keys()
+
+    def wanted_no_more(self, offer: Offer | None) -> None:
+        if offer is not None:
+            self.let_go.append(offer.request_id)
+
+    def register(self, room: int) -> None:
+        offer = msgspec.structs.replace(OFFER, request_id=str(room))
+        try:
+            if self.rooms.register(room, offer, hold=self.draw.random() < 0.5, now=self.now):
+                assert room not in self.over
+                self.registered[room] = offer
+        except HandoffError:
+            assert room in self.over or room in self.rooms._rooms
+
+    def settle(self, room: int) -> None:
+        self.rooms.open(room)
+        if room in self.registered:
+            self.rooms.finish(room, FIRST, self.now)
+
+    def fail(self, room: int) -> None:
+        self.rooms.fail(room, "no", self.now)
+        self.failed.add(room)
+
+    def claim(self, room: int) -> None:
+        entry = self.rooms.claim(room, self.now)
+        assert isinstance(entry, BootstrapRoom) == (room not in self.over and room not in self.claimed)
+        if isinstance(entry, BootstrapRoom):
+            self.claimed[room] = entry
+
+    def leave(self, room: int) -> None:
+        if room in self.claimed and room not in self.over:
+            told = self.claimed[room].outcome is not None and self.draw.random() < 0.5
+            self.wanted_no_more(self.rooms.leave(room, told=told, now=self.now))
+            self.over.add(room)
+            if told:
+                self.told.add(room)
+
+    def abandon(self, room: int) -> None:
+        known = room in self.rooms._rooms
+        self.wanted_no_more(self.rooms.abandon(room))
+        if known and room not in self.claimed:
+            self.over.add(room)
+
+    def forget(self, room: int) -> None:
+        before = set(self.rooms._rooms)
+        for offer in self.rooms.forget(self.now):
+            self.wanted_no_more(offer)
+        self.over |= before - self.rooms._rooms.keys()
+
+    def end(self) -> None:
+        """Every prefill ends, every claimant leaves, and time passes."""
+        for room in range(self.ROOMS):
+            self.fail(room)
+            self.leave(room)
+        self.now += self.KEEP + 1
+        self.forget(0)
+        assert (len(self.rooms), self.rooms.awaited(), self.rooms._unwanted) == (0, 0, {})
+        assert len(set(self.let_go)) == len(self.let_go), "told twice"
+        assert self.registered.keys() <= {*map(int, self.let_go)} | self.told | self.failed
+
+
+def test_in_whatever_order_things_happen_kv_is_let_go_of_once() -> None:
+    for seed in range(1500):
+        world = EveryEvent(random.Random(seed))
+        try:
+            for _ in range(world.draw.randrange(5, 60)):
+                world.step()
+            world.end()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error

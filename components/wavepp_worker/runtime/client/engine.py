@@ -248,7 +248,7 @@ class PrefillEngine:
 
     def abort(self, request_id: str) -> None:
         """Let go of a request in whatever state it is; unknown ids are ignored."""
-        self._state.abort(request_id, RequestAborted(f"request {request_id} was aborted by its caller"))
+        self._state.abort(request_id, _aborted(request_id))
 
     def offer(self, request_id: str) -> Offer:
         """Where a decode worker finds the KV of a live request submitted with ``handoff``.
@@ -277,10 +277,7 @@ class PrefillEngine:
 
     def withdraw(self, offer: Offer) -> None:
         """Let go of the request that ``offer`` is of, as nobody comes for its KV; ignored if it is over."""
-        with self._state.lock:
-            name = self._state.ledger.name(offer.request_id)
-        if name is not None:
-            self.abort(name)
+        self._state.withdraw(offer.request_id, _aborted)
 
     def idle(self) -> bool:
         """Whether no request is queued, running, or held for a decode worker."""
@@ -427,3 +424,7 @@ class PrefillEngine:
             EngineDead: the engine is not running.
         """
         return self._auditor.until_at_rest(timeout)
+
+
+def _aborted(name: str) -> RequestAborted:
+    return RequestAborted(f"request {name} was aborted by its caller")

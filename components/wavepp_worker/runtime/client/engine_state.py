@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from wavepp_worker.errors import ConfigError, EngineDead
 from wavepp_worker.runtime.client.rank_link import RankLink
 from wavepp_worker.runtime.client.rank_roster import RankRoster
 from wavepp_worker.runtime.client.request_ledger import RequestLedger
 from wavepp_worker.runtime.protocol.commands import Abort
+from wavepp_worker.runtime.protocol.requests import PrefillResult
 
 
 class EngineState:
@@ -81,11 +83,24 @@ class EngineState:
     def abort(self, name: str, error: Exception) -> None:
         """Fail a request with ``error``, and tell the ranks to let go of it; unknown names are ignored."""
         with self.lock:
-            request_id, future = self.ledger.abort(name)
-            if request_id is not None and self.link is not None and not self._closed:
-                self.link.send(Abort(request_id=request_id))
+            future = self._abort(name)
         if future is not None:
             future.set_exception(error)
+
+    def withdraw(self, request_id: str, error: Callable[[str], Exception]) -> None:
+        """As ``abort``, of the request that ranks know under ``request_id``; ``error`` makes one of its name."""
+        # Under one hold of the lock: when it is over, its name may be another request's.
+        with self.lock:
+            name = self.ledger.name(request_id)
+            future = None if name is None else self._abort(name)
+        if name is not None and future is not None:
+            future.set_exception(error(name))
+
+    def _abort(self, name: str) -> Future[PrefillResult] | None:
+        request_id, future = self.ledger.abort(name)
+        if request_id is not None and self.link is not None and not self._closed:
+            self.link.send(Abort(request_id=request_id))
+        return future
 
     def die(self, reason: EngineDead | ConfigError) -> None:
         """End the ranks and fail what is in flight; only the first death counts."""
