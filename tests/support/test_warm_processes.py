@@ -97,6 +97,7 @@ def test_what_a_warm_program_starts_is_warm_and_no_nursery_outlives_it(
             )
         ]
         (nursery,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        shown = Path(f"/proc/{nursery}/environ").read_bytes().strip(b"\0")
     finally:
         process.kill()
         process.communicate(timeout=30)
@@ -104,6 +105,7 @@ def test_what_a_warm_program_starts_is_warm_and_no_nursery_outlives_it(
     arguments, warm, environment, directory, parent, *_, line, code, pid = filter(None, lines)
     assert (arguments, warm, environment, directory) == ("['3']", "True", "{'HIS': 'own'}", "/")
     assert (parent, pid, line, code) == (str(process.pid), str(process.pid), "from above", "3")
+    assert shown == b"", "it is not counted as the program's"
     deadline = time.monotonic() + 30
     while is_running(int(nursery)):
         assert time.monotonic() < deadline, "its nursery is still there"

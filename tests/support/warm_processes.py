@@ -284,8 +284,9 @@ def _own_nursery() -> Callable[[], None] | None:
     ours, theirs = _ends()
     if os.fork() == 0:
         ours.close()
-        # Its environment stays the program's, so that those who look for what a run leaves find it.
+        # It is none of the run's processes, which tests count; it ends when the program does.
         _show(_COMMAND_ENDS, ["nursery"])
+        _show(_ENVIRONMENT_ENDS, [])
         # Whoever reads to the end of what the others write does not wait for this one.
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
