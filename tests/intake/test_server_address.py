@@ -124,3 +124,31 @@ def test_a_server_that_hangs_is_said_not_to_answer() -> None:
             QueueError, match=rf"no NATS server can be used at {url}: it does not answer; start"
         ):
             asyncio.run(connect(url, {}, "test", 3.0))
+
+
+def test_who_loses_a_cancellation_while_it_connects_is_cancelled_again() -> None:
+    """Python's own waits do, before 3.12, and one for a server of whom nobody knows the password went on for ever."""
+    lost = []
+
+    async def connecting() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                lost.append(1)
+                if len(lost) == 3:
+                    raise
+
+    async def cancelled() -> None:
+        waiting = asyncio.ensure_future(server_address._within(None, connecting()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting}, timeout=10)
+        assert waiting.cancelled()
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(asyncio.wait_for(server_address._within(0.01, connecting()), 10))
+    assert len(lost) == 3
+    lost.clear()
+    asyncio.run(cancelled())
+    assert len(lost) == 3

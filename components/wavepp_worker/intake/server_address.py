@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,6 +33,8 @@ _AUTHENTICATION = {
 _NEED_NKEYS = ("nkeys_seed_str", "user_credentials")
 
 logger = logging.getLogger(__name__)
+
+CANCEL_AGAIN_SECONDS = 0.2
 
 
 def servers(given: str | None, environment: Mapping[str, str]) -> list[str]:
@@ -135,7 +137,8 @@ async def connect(
 
     connection: Any = NatsClient()
     try:
-        await asyncio.wait_for(
+        await _within(
+            seconds,
             connection.connect(
                 urls,
                 name=name,
@@ -148,7 +151,6 @@ async def connect(
                 ping_interval=10,
                 **proof,
             ),
-            seconds,
         )
     except (OSError, ValueError, asyncio.TimeoutError, nats.errors.Error) as error:
         why = last[0] if last else str(error) or f"it does not answer within {seconds or 0.0:.0f} s"
@@ -160,3 +162,20 @@ async def connect(
         logger.warning("the NATS server %s is reached", shown)
     connections.append(connection)
     return connection
+
+
+async def _within(seconds: float | None, connecting: Coroutine[Any, Any, None]) -> None:
+    """As ``asyncio.wait_for``; but who connects loses some cancellations, and is cancelled until it ends.
+
+    Before Python 3.12 one that comes in the same moment as what a wait inside is for is lost, and it goes on for ever.
+    """
+    task = asyncio.ensure_future(connecting)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_AGAIN_SECONDS)
+    raise asyncio.TimeoutError
