@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed
-from wavepp_worker.intake import opening, remote_prefill
-from wavepp_worker.intake.messages import Answer, Job, JobState, Running
+from wavepp_worker.intake import opening
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 from wavepp_worker.intake.remote_config import RemotePrefillConfig
-from wavepp_worker.intake.remote_prefill import RemoteJob, RemotePrefill
-from wavepp_worker.intake.unresponsive_replicas import UnresponsiveReplicas
+from wavepp_worker.intake.remote_prefill import RemotePrefill
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 
 from tests.intake.conftest import MakeIntake
 from tests.intake.test_intake import empty
+from tests.support.fake_placement import Chosen
 from tests.support.fake_prefills import FakePrefills
 from tests.support.nats_servers import NatsServer
 
@@ -82,24 +81,6 @@ def test_a_prompt_is_sent_as_it_is_and_its_address_comes_before_its_answer(
     empty(server, name)
 
 
-class Chosen:
-    """A ``Placement`` that always says the same."""
-
-    def __init__(self, replica: str | None) -> None:
-        self.replica = replica
-        self.asked: list[tuple[list[int], str, bool]] = []
-        self.held: set[str] = set()
-
-    async def choose(self, job_id: str, tokens: list[int], salt: str, *, idle: bool) -> str | None:
-        self.asked.append((tokens, salt, idle))
-        if self.replica is not None:
-            self.held.add(job_id)
-        return self.replica
-
-    def over(self, job_id: str) -> None:
-        self.held.discard(job_id)
-
-
 def test_a_prompt_goes_where_it_is_placed_until_that_has_it_no_more(
     server: NatsServer, name: QueueName, make_intake: MakeIntake
 ) -> None:
@@ -147,66 +128,6 @@ def test_a_prompt_goes_where_it_is_placed_until_that_has_it_no_more(
             await remote.close()
 
     asyncio.run(asyncio.wait_for(work(), 60))
-
-
-class Silent:
-    """A ``QueueClient`` with which a job says what a test lets it say."""
-
-    def __init__(self) -> None:
-        self.hear: Callable[[JobState], None] | None = None
-
-    async def ask(self, job: Job, hear: Callable[[JobState], None]) -> Answer:
-        self.hear = hear
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def cancel(self, job_id: str) -> None: ...
-
-
-def test_only_a_beginning_counts_for_and_against_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is recorded of a job is looked up while nothing is heard: it said each time that its replica is well."""
-    now = 100.0
-    monkeypatch.setattr(remote_prefill.time, "monotonic", lambda: now)  # type: ignore[attr-defined]
-    replicas, placement, client = UnresponsiveReplicas(), Chosen("r0"), Silent()
-
-    def running(replica: str, attempt: int) -> None:
-        assert client.hear is not None
-        client.hear(Running(job=1, replica=replica, attempt=attempt))
-
-    async def work() -> None:
-        nonlocal now
-
-        async def sent() -> RemoteJob:
-            job = RemoteJob(client, Job(id="j", replica="r0"), placement, replicas, set(), set())  # type: ignore[arg-type]
-            await asyncio.sleep(0)
-            return job
-
-        old = await sent()
-        running("r0", 1)
-        look_at_old = client.hear
-        passed = await sent()
-        now += 2
-        placement.over = (over := []).append  # type: ignore[method-assign]
-        running("r1", 1)
-        assert look_at_old is not None
-        look_at_old(Running(job=1, replica="r0", attempt=1))
-        assert replicas.is_unresponsive("r0", now), "it has begun nothing since"
-        now += 6
-        running("r1", 1)
-        running("r1", 2)
-        now += 6
-        assert not replicas.is_unresponsive("r0", now), "that was long ago"
-        young = await sent()
-        now += 0.3
-        running("r1", 1)
-        assert not replicas.is_unresponsive("r0", now), "taken along with older ones"
-        for job in (old, passed, young):
-            job.leave(done=False)
-        await asyncio.wait({job._asking for job in (old, passed, young)})
-        await asyncio.sleep(0)
-        assert over == ["j", "j", "j"], "once each"
-
-    asyncio.run(work())
 
 
 def test_another_attempt_has_another_address(

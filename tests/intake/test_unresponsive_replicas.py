@@ -3,6 +3,7 @@ from __future__ import annotations
 from wavepp_worker.intake.unresponsive_replicas import (
     REMEMBERED_SECONDS,
     SHUNNED_SECONDS,
+    WAITED_SECONDS,
     UnresponsiveReplicas,
 )
 
@@ -25,6 +26,12 @@ def test_who_began_one_meanwhile_is_busy() -> None:
         replicas.began(f"r{other}", 60 + other)
     replicas.passed_over("a", sent=1, now=160)
     assert not replicas.is_unresponsive("a", 160)
+
+
+def test_a_young_job_that_was_taken_along_says_nothing() -> None:
+    replicas = UnresponsiveReplicas()
+    replicas.passed_over("a", sent=1, now=1 + WAITED_SECONDS - 0.1)
+    assert not replicas.is_unresponsive("a", 2)
 
 
 def test_who_begins_one_is_back() -> None:

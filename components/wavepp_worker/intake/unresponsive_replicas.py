@@ -7,6 +7,8 @@ from __future__ import annotations
 
 SHUNNED_SECONDS = 10.0
 """How long a replica gets no more jobs addressed to it: each of them would wait for it in vain first."""
+WAITED_SECONDS = 1.0
+"""A job that another has sooner was taken along with older ones: it waits twice as long for its replica."""
 REMEMBERED_SECONDS = 600.0
 """How long it is known when a replica last began a job. Those that are started again have new names."""
 
@@ -30,7 +32,7 @@ class UnresponsiveReplicas:
 
     def passed_over(self, replica: str, sent: float, now: float) -> None:
         """Another one was first to begin a job that was ``sent`` to it."""
-        if self._began.get(replica, sent) <= sent:
+        if now - sent >= WAITED_SECONDS and self._began.get(replica, sent) <= sent:
             self._shunned = {name: until for name, until in self._shunned.items() if now < until}
             self._shunned[replica] = now + SHUNNED_SECONDS
 
