@@ -17,6 +17,8 @@ from tests.support.warm_processes import WarmProgram
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
 ROOT = Path(__file__).parents[2]
 MODULES = [command.split()[0] for command in COMMANDS]
+MEASURED = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "measurements").glob("*.md"))
+PAGES = ["README.md", "docs/benchmarks.md", "docs/measurements.md", *MEASURED]
 
 
 def run(*arguments: str) -> str:
@@ -74,7 +76,7 @@ def test_every_command_is_listed(run_here) -> None:
     assert runnable - {"bench", "bench.vllm.peer"} == set(MODULES)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md", "docs/measurements.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_pages_name_commands_that_exist(page: str) -> None:
     named = set(re.findall(r"python -m (bench[\w.]*)", (ROOT / page).read_text()))
     assert named <= {*MODULES, "bench"}, "a command that does not exist"
