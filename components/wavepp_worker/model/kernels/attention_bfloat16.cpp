@@ -27,7 +27,7 @@ constexpr int LANES = 16;
 constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
 constexpr int COLUMNS = 4;  // vectors of a register tile
 constexpr int64_t KEYS = 256;      // of a tile: packed, they stay in the second-level cache
-constexpr int64_t AHEAD = 32;       // keys that are fetched ahead of their use
+constexpr int64_t AHEAD = 24;        // keys and values that are fetched ahead of their use, into the second-level cache
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 using Layer = AttentionLayer<uint16_t>;
@@ -36,7 +36,7 @@ using Task = AttentionTask;
 
 // A request's rows are scattered over the pool, which the CPU cannot foresee.
 inline void prefetch(const uint16_t *row, int64_t dim) {
-  for (int64_t at = 0; at < dim; at += 32) _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T0);
+  for (int64_t at = 0; at < dim; at += 32) _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T1);
 }
 
 void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t dim, uint32_t *packed) {
@@ -231,13 +231,18 @@ void run(const Layer &layer, const Task &task, Scratch &scratch) {
     const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
     pack_keys(rows, first_key, seen, dim, keys);
     pack_values(rows, first_key, seen, lowest, value_dim, values);
+    const auto over_tile = [&](auto rows_over, int64_t row) {
+      rows_over(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
+    };
     int64_t row = 0;
-    for (; row + ROWS <= count; row += ROWS)
-      rows_over_tile<ROWS>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
-    for (; row + 2 <= count; row += 2)
-      rows_over_tile<2>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
-    for (; row < count; ++row)
-      rows_over_tile<1>(layer, task, row, first_key, seen, query, keys, values, scores, weights, maxima, sums, out);
+    for (; row + ROWS <= count; row += ROWS) over_tile(rows_over_tile<ROWS>, row);
+    switch (count - row) {
+      case 5: over_tile(rows_over_tile<5>, row); break;
+      case 4: over_tile(rows_over_tile<4>, row); break;
+      case 3: over_tile(rows_over_tile<3>, row); break;
+      case 2: over_tile(rows_over_tile<2>, row); break;
+      case 1: over_tile(rows_over_tile<1>, row); break;
+    }
   }
   for (int64_t row = 0; row < count; ++row) {
     const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;

@@ -29,7 +29,7 @@ constexpr float NONE = -std::numeric_limits<float>::infinity();
 template <typename T>
 inline void prefetch(const T *row, int64_t dim) {
   for (int64_t at = 0; at < dim; at += 64 / sizeof(T))
-    _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T1);
 }
 
 // Turns 8 rows of 8 floats into 8 columns.
@@ -222,13 +222,18 @@ void run(const AttentionLayer<T> &layer, const AttentionTask &task, Scratch &scr
     const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
     pack_keys(rows, first_key, seen, dim, keys);
     pack_values(rows, first_key, seen, lowest, value_dim, values);
+    const auto over_tile = [&](auto rows_over, int64_t row) {
+      rows_over(layer, task, row, first_key, seen, query, keys, values, scores, maxima, sums, out);
+    };
     int64_t row = 0;
-    for (; row + ROWS <= count; row += ROWS)
-      rows_over_tile<T, ROWS>(layer, task, row, first_key, seen, query, keys, values, scores, maxima, sums, out);
-    for (; row + 2 <= count; row += 2)
-      rows_over_tile<T, 2>(layer, task, row, first_key, seen, query, keys, values, scores, maxima, sums, out);
-    for (; row < count; ++row)
-      rows_over_tile<T, 1>(layer, task, row, first_key, seen, query, keys, values, scores, maxima, sums, out);
+    for (; row + ROWS <= count; row += ROWS) over_tile(rows_over_tile<T, ROWS>, row);
+    switch (count - row) {
+      case 5: over_tile(rows_over_tile<T, 5>, row); break;
+      case 4: over_tile(rows_over_tile<T, 4>, row); break;
+      case 3: over_tile(rows_over_tile<T, 3>, row); break;
+      case 2: over_tile(rows_over_tile<T, 2>, row); break;
+      case 1: over_tile(rows_over_tile<T, 1>, row); break;
+    }
   }
   for (int64_t row = 0; row < count; ++row) {
     const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;
