@@ -14,9 +14,8 @@ from wavepp_worker.model import thin_linear
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.thin_linear import (
     MOST_TOKENS,
-    MOST_TOKENS_FLOAT32,
+    MOST_TOKENS_BESIDE_TILES,
     MOST_TOKENS_FLOAT32_ALONE,
-    MOST_TOKENS_FLOAT32_WIDER,
     ThinLinear,
     make_thin,
     most_tokens,
@@ -44,8 +43,8 @@ needs_kernel = pytest.mark.skipif(
 @settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    tokens=st.integers(1, MOST_TOKENS + 2) | st.sampled_from([33, 64, 65, 300]),
-    inputs=st.sampled_from([1, 2, 7, 31, 32, 33, 64, 100, 576, 1536]),
+    tokens=st.integers(1, MOST_TOKENS + 1) | st.just(300),
+    inputs=st.sampled_from([1, 2, 7, 31, 32, 33, 34, 64, 100, 256, 258, 576, 1536]),
     outputs=st.sampled_from([4, 8, 12, 16, 64, 1000]),
     bias=st.booleans(),
     threads=st.sampled_from([1, 2, 3]),
@@ -156,21 +155,26 @@ def test_other_layers_stay_as_they_are() -> None:
 
 @needs_kernel
 @pytest.mark.parametrize(
-    ("wide", "threads", "most"),
+    ("dtype", "cpu", "threads", "inputs", "most"),
     [
-        (False, 1, MOST_TOKENS_FLOAT32_ALONE),
-        (False, 2, MOST_TOKENS_FLOAT32),
-        (True, 2, MOST_TOKENS_FLOAT32_WIDER),
+        (torch.float32, "AVX2", 1, 32, MOST_TOKENS_FLOAT32_ALONE),
+        (torch.float32, "AVX2", 2, 32, MOST_TOKENS),
+        (torch.float32, "bfloat16", 2, 32, MOST_TOKENS_FLOAT32_ALONE),
+        (torch.bfloat16, "AVX2", 1, 2048, MOST_TOKENS),
+        (torch.bfloat16, "bfloat16", 1, 2048, MOST_TOKENS),
+        (torch.bfloat16, "tiles", 1, 32, MOST_TOKENS),
+        (torch.bfloat16, "tiles", 1, 2048, MOST_TOKENS_BESIDE_TILES),
     ],
 )
-def test_more_tokens_of_float32_than_torch_takes_longer_for_are_left_to_it(
-    wide: bool, threads: int, most: int, monkeypatch: pytest.MonkeyPatch
+def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
+    dtype: torch.dtype, cpu: str, threads: int, inputs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thin_linear, "multiplies_bfloat16", lambda: wide)
-    layer, taken = nn.Linear(32, 8), []
+    monkeypatch.setattr(thin_linear, "multiplies_bfloat16", lambda: cpu != "AVX2")
+    monkeypatch.setattr(thin_linear, "multiplies_tiles", lambda: cpu == "tiles")
+    layer, taken = nn.Linear(inputs, 16).to(dtype), []
     make_thin(layer)
     monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: taken.append(arguments[3]))
     with torch.inference_mode(), in_threads(threads):
         for tokens in (1, most, most + 1):
-            layer(torch.zeros(tokens, 32))
+            layer(torch.zeros(tokens, inputs, dtype=dtype))
     assert taken == [1, most]

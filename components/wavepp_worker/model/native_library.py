@@ -1,4 +1,5 @@
-"""The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``thin_linear.cpp``, ``elementwise.cpp``.
+"""The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``thin_linear.cpp``, ``elementwise.cpp``,
+and ``decoder_layer.cpp``, which is made of these.
 
 It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX2, torch's
 kernels do its work. Numbers are bfloat16 or float32; each kernel has a form for CPUs that multiply bfloat16
@@ -11,13 +12,14 @@ import ctypes
 import logging
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
 logger = logging.getLogger(__name__)
 
-_WITH_BFLOAT16 = 2
-"""What the library says where it runs, and multiplies bfloat16."""
+_WITH_BFLOAT16, _BESIDE_TILES = 2, 3
+"""What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""
 
 
 def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
@@ -28,7 +30,13 @@ def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
 @cache
 def multiplies_bfloat16() -> bool:
     """Whether products of bfloat16 are as fast as this CPU computes; only where ``computes_on()`` holds."""
-    return bool(_loaded().wavepp_kernels_run_here() == _WITH_BFLOAT16)
+    return bool(_loaded().wavepp_kernels_run_here() >= _WITH_BFLOAT16)
+
+
+@cache
+def multiplies_tiles() -> bool:
+    """Whether the CPU has products of tiles of bfloat16 (AMX), which torch uses; only where ``computes_on()`` holds."""
+    return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_TILES)
 
 
 @cache
@@ -47,7 +55,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def kernel(
-    name: str, *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double]
+    name: str, *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double | ctypes._Pointer[Any]]
 ) -> ctypes._FuncPointer:
     """A function of the library that returns nothing; only where ``computes_on()`` holds."""
     found: ctypes._FuncPointer = getattr(_loaded(), name)

@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16
+from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16, multiplies_tiles
 
-MOST_TOKENS, MOST_TOKENS_NARROW = 16, 64
-"""From more tokens on torch's matrix products of bfloat16 are faster; the latter where a token has ``NARROW`` inputs at
-most, or where the CPU has no products of bfloat16."""
-NARROW = 640
-MOST_TOKENS_FLOAT32, MOST_TOKENS_FLOAT32_ALONE, MOST_TOKENS_FLOAT32_WIDER = 64, 16, 4
-"""The same of products of float32; the second in one thread, as torch's gain little from several for few tokens; the
-third where torch's vectors are wider than ours, and all that counts is how fast the weights are read."""
+MOST_TOKENS = 64
+"""From more tokens on torch's matrix products are faster."""
+MOST_TOKENS_BESIDE_TILES, NARROW = 16, 640
+"""The same of bfloat16 where torch multiplies tiles (AMX) and a token has more inputs than the latter; not measured."""
+MOST_TOKENS_FLOAT32_ALONE = 16
+"""The same of float32 in one thread, as torch's gain little from several for few tokens; and in any number of threads
+where torch's vectors are wider than ours."""
 _OUTPUTS, _SIDE_BY_SIDE = 4, 16
 _MOST_ONE_BY_ONE = 8
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
@@ -62,14 +62,13 @@ def most_tokens(layer: nn.Linear) -> int:
     if not isinstance(layer, ThinLinear):
         return 0
     if layer.weight.dtype is torch.float32:
-        if multiplies_bfloat16():
-            return MOST_TOKENS_FLOAT32_WIDER
-        return MOST_TOKENS_FLOAT32_ALONE if torch.get_num_threads() == 1 else MOST_TOKENS_FLOAT32
+        alone = multiplies_bfloat16() or torch.get_num_threads() == 1
+        return MOST_TOKENS_FLOAT32_ALONE if alone else MOST_TOKENS
     if not multiplies_bfloat16():
-        return MOST_TOKENS_NARROW
+        return MOST_TOKENS
     if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
         return _MOST_ONE_BY_ONE
-    return MOST_TOKENS_NARROW if layer.in_features <= NARROW else MOST_TOKENS
+    return MOST_TOKENS_BESIDE_TILES if layer.in_features > NARROW and multiplies_tiles() else MOST_TOKENS
 
 
 def make_thin(model: nn.Module) -> None:

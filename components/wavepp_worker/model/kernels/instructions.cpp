@@ -13,12 +13,18 @@ bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
+static bool has_tiles() { return __builtin_cpu_supports("amx-bf16"); }
+
 #else
 
 bool has_bfloat16() { return false; }
 bool has_avx2() { return false; }
+static bool has_tiles() { return false; }
 
 #endif
 
-// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16.
-extern "C" int wavepp_kernels_run_here() { return has_bfloat16() ? 2 : has_avx2() ? 1 : 0; }
+// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16; 3: so they do beside those of tiles.
+extern "C" int wavepp_kernels_run_here() {
+  if (has_bfloat16()) return has_tiles() ? 3 : 2;
+  return has_avx2() ? 1 : 0;
+}

@@ -2,6 +2,8 @@
 
 #include "thin_linear.h"
 
+#include "calls.h"
+
 #if defined(__x86_64__)
 
 #include "instructions.h"

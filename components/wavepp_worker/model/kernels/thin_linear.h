@@ -15,6 +15,10 @@ struct ThinLayer {
   T *y;
 };
 
+// Weight rows that are fetched ahead of their use, into the second-level cache: what waits for a place in the first keeps
+// other reads waiting. Past the last row a prefetch does no harm.
+constexpr int64_t ROWS_AHEAD = 8;
+
 // AVX512-BF16.
 void thin_linear_bfloat16(const ThinLayer<uint16_t> &layer, int64_t tokens, int threads);
 // AVX2.

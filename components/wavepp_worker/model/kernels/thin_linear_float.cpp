@@ -63,7 +63,10 @@ void block(const Narrow &layer, const float *ordered, int64_t token, int64_t out
     UNROLL for (int n = 0; n < OUTPUTS; ++n) sum[m][n] = _mm256_setzero_ps();
   for (int64_t k = 0; k < in; k += NUMBERS) {
     __m256i words[OUTPUTS];
-    UNROLL for (int n = 0; n < OUTPUTS; ++n) words[n] = halves(weight + n * in + k, in - k);
+    UNROLL for (int n = 0; n < OUTPUTS; ++n) {
+      words[n] = halves(weight + n * in + k, in - k);
+      if (!token) _mm_prefetch(reinterpret_cast<const char *>(weight + (n + ROWS_AHEAD) * in + k), _MM_HINT_T1);
+    }
     UNROLL for (int m = 0; m < M; ++m) {
       const __m256 numbers = load(x + m * width + k);
       UNROLL for (int n = 0; n < OUTPUTS; ++n) sum[m][n] = _mm256_fmadd_ps(numbers, even(words[n]), sum[m][n]);
@@ -94,8 +97,7 @@ void block(const Wide &layer, const float *, int64_t token, int64_t output) {
     __m256 numbers[OUTPUTS];
     UNROLL for (int n = 0; n < OUTPUTS; ++n) {
       numbers[n] = load(weight + n * in + k);
-      // The same of the rows after these, past the last of which a prefetch does no harm.
-      if (!token) _mm_prefetch(reinterpret_cast<const char *>(weight + (n + OUTPUTS) * in + k), _MM_HINT_T0);
+      if (!token) _mm_prefetch(reinterpret_cast<const char *>(weight + (n + ROWS_AHEAD) * in + k), _MM_HINT_T1);
     }
     UNROLL for (int m = 0; m < M; ++m) {
       const __m256 row = load(x + m * in + k);
