@@ -14,12 +14,14 @@ kernels = Extension(
             *("paged_attention", "attention_bfloat16", "attention_float"),
             *("thin_linear", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
+            "decoder_layer",
         )
     ],
     depends=[
         f"components/wavepp_worker/model/kernels/{name}.h"
         for name in (
             "attention_tasks",
+            "calls",
             "elementwise",
             "instructions",
             "power",

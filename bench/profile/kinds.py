@@ -21,6 +21,7 @@ RUNS = 15
 KINDS = {
     "matmul": ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mkldnn", "_grouped_mm", "thin_linear"),
     "attention": ("attention", "flash"),
+    "layers of few tokens, whole": ("decoder_layer",),
     "gather, KV write": ("index_copy", "index_select", "index", "gather", "embedding", "scatter", "store"),
 }
 """By words in an operation's name, the first kind that has one; what else computes is elementwise."""

@@ -36,7 +36,7 @@ def fuse_elementwise(model: nn.Module) -> None:
             weight: Any = module.weight
             if computes_on(weight.dtype, weight.device):
                 module.forward = partial(_norm, module)
-        elif computes_as(module, llama.LlamaMLP) and isinstance(module.act_fn, nn.SiLU | SiLUActivation):
+        elif is_gated_silu(module):
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
                 # The activation and the product with it end torch's matrix products: no pass of their own.
@@ -49,21 +49,31 @@ def fuse_elementwise(model: nn.Module) -> None:
                 module.forward = partial(_gated, module, chained)
 
 
-def fuse_attention(attention: nn.Module, window: int | None, *, trimmed: bool = False) -> None:
+def is_gated_silu(module: Any) -> bool:
+    """Whether a module is a feed-forward part like Llama's, with its activation."""
+    return computes_as(module, llama.LlamaMLP) and isinstance(module.act_fn, nn.SiLU | SiLUActivation)
+
+
+def fuse_attention(attention: nn.Module, window: int | None, *, trimmed: bool = False) -> bool:
     """Rotary embedding and KV write of a layer whose attention reads the pools in place.
 
     Args:
         window: tokens that a token of this layer sees, itself included; None for all.
         trimmed: it is that of a last layer that computes for wanted tokens only (``last_layer``).
+
+    Returns:
+        Whether it is one that is known.
     """
     rotary = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
     half = getattr(sys.modules[type(attention).__module__], "rotate_half", None)
-    if (
-        any(computes_as(attention, known) for known in ATTENTIONS)
+    known = (
+        any(computes_as(attention, each) for each in ATTENTIONS)
         and same_code(rotary, llama.apply_rotary_pos_emb)
         and same_code(half, llama.rotate_half)
-    ):
+    )
+    if known:
         attention.forward = partial(_attend, attention, window, trimmed)
+    return known
 
 
 def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:

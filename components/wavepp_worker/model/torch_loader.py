@@ -26,6 +26,7 @@ from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, i
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
+from wavepp_worker.model.native_layer import take_few_tokens_at_once
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
@@ -122,9 +123,11 @@ def load_torch_stage(
         # No kernel reads such rows in place.
         return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
     for i in in_place if flashinfer is None else ():
-        attention = getattr(decoder.layers[i], "self_attn", None)
-        if attention is not None:
-            fuse_attention(attention, parts.windows[i], trimmed=trimmed and decoder.layers[i] is last)
+        layer, window = decoder.layers[i], parts.windows[i]
+        trims = trimmed and layer is last
+        attention = getattr(layer, "self_attn", None)
+        if attention is not None and fuse_attention(attention, window, trimmed=trims):
+            take_few_tokens_at_once(layer, window, trims=trims)
     return TorchStage(model, layers, caches, in_place, flashinfer, trims=trimmed)
 
 

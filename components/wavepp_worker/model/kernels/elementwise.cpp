@@ -4,6 +4,8 @@
 
 #include "elementwise.h"
 
+#include "calls.h"
+
 #if defined(__x86_64__)
 
 #include <omp.h>
@@ -65,6 +67,14 @@ extern "C" void wavepp_silu_times(const void *gate, const void *up, int64_t rows
       const int64_t at = first * width, count = (last - first) * width;
       passes.silu_numbers(numbers<T>(gate) + at, numbers<T>(up) + at, count, static_cast<T *>(y) + at);
     });
+  });
+}
+
+// sum [count] = x + y.
+extern "C" void wavepp_add(const void *x, const void *y, int64_t count, void *sum, int64_t narrow) {
+  for_numbers(narrow, [&](const auto &passes) {
+    using T = typename std::decay_t<decltype(passes)>::Number;
+    passes.add_numbers(numbers<T>(x), numbers<T>(y), count, static_cast<T *>(sum));
   });
 }
 

@@ -1,4 +1,4 @@
-// What lies between the matrix products of a layer: norms, activations, and rotary embeddings.
+// What lies between the matrix products of a layer: norms, activations, rotary embeddings, and sums.
 //
 // Each chain of operations is one pass over its numbers T, which are bfloat16 (as their 16 bits) or floats; computed in
 // float32 and rounded where transformers' modules round.
@@ -14,6 +14,8 @@ struct Passes {
   void (*norm_row)(const T *x, const T *weight, int64_t width, float eps, T *y);
   // y [count] = silu(gate) * up.
   void (*silu_numbers)(const T *gate, const T *up, int64_t count, T *y);
+  // sum [count] = x + y.
+  void (*add_numbers)(const T *x, const T *y, int64_t count, T *sum);
   // One head, whose second half turns with its first; `to` may be `from`.
   void (*rotate)(const T *from, const T *cos, const T *sin, int64_t dim, T *to);
 };

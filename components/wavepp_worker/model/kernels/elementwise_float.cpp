@@ -56,6 +56,12 @@ void silu_numbers(const T *gate, const T *up, int64_t count, T *y) {
 }
 
 template <typename T>
+void add_numbers(const T *x, const T *y, int64_t count, T *sum) {
+  for (int64_t i = 0; i < count; i += WIDE)
+    store(sum + i, count - i, _mm256_add_ps(load(x + i, count - i), load(y + i, count - i)));
+}
+
+template <typename T>
 void rotate(const T *from, const T *cos, const T *sin, int64_t dim, T *to) {
   const int64_t half = dim / 2;
   for (int64_t i = 0; i < half; i += WIDE) {
@@ -74,7 +80,7 @@ void rotate(const T *from, const T *cos, const T *sin, int64_t dim, T *to) {
 
 template <typename T>
 Passes<T> passes_float() {
-  return {norm_row<T>, silu_numbers<T>, rotate<T>};
+  return {norm_row<T>, silu_numbers<T>, add_numbers<T>, rotate<T>};
 }
 
 template Passes<uint16_t> passes_float();

@@ -2,6 +2,8 @@
 
 #include "attention_tasks.h"
 
+#include "calls.h"
+
 #if defined(__x86_64__)
 
 #include <omp.h>

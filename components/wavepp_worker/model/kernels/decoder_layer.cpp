@@ -1,0 +1,91 @@
+// A decoder layer like Llama's, of few tokens, in one call: between its kernels Python takes as long as they do.
+
+#include "calls.h"
+
+#if defined(__x86_64__)
+
+#include <cstddef>
+#include <vector>
+
+// As of native_layer.py, which has the same fields.
+struct Linear {
+  const void *weight, *bias;  // no bias: null
+  int64_t in, out;
+};
+
+struct DecoderLayer {
+  const void *attention_norm, *mlp_norm;
+  const void *query_norm, *key_norm;  // of each head; null where there are none
+  Linear query, key, value, output, gate, up, down;
+  int64_t dim, window;
+  double norm_eps, head_norm_eps, scale;
+};
+
+namespace {
+
+// Memory for what a layer computes in between, kept by each thread for the next.
+class Scratch {
+ public:
+  Scratch(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
+    const auto needed = static_cast<size_t>(number_bytes * numbers);
+    if (buffer().size() < needed) buffer().resize(needed);
+    next_ = buffer().data();
+  }
+  void *take(int64_t numbers) {
+    void *part = next_;
+    next_ += bytes_ * numbers;
+    return part;
+  }
+
+ private:
+  static std::vector<char> &buffer() {
+    static thread_local std::vector<char> kept;
+    return kept;
+  }
+  int64_t bytes_;
+  char *next_;
+};
+
+}  // namespace
+
+// hidden and out [tokens, query.in]; cos and sin [tokens, dim]; all else as of the kernels it is made of.
+extern "C" void wavepp_decoder_layer(const DecoderLayer *layer, const void *hidden, int64_t tokens, const void *cos,
+                                     const void *sin, const int64_t *slots, void *keys, void *values,
+                                     const int64_t *tables, const int64_t *table_at, const int64_t *starts,
+                                     const int64_t *lengths, int64_t chunks, int64_t block, void *out, int64_t threads,
+                                     int64_t narrow) {
+  const int64_t width = layer->query.in, dim = layer->dim, inner = layer->gate.out;
+  const int64_t queries = layer->query.out, keyed = layer->key.out;
+  const int64_t heads = queries / dim, groups = keyed / dim;
+  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + 2 * keyed + 3 * inner));
+  void *normed = scratch.take(tokens * width), *between = scratch.take(tokens * width);
+  void *query = scratch.take(tokens * queries), *attended = scratch.take(tokens * queries);
+  void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * keyed);
+  void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * inner), *active = scratch.take(tokens * inner);
+  const auto project = [&](const Linear &linear, const void *x, void *y) {
+    wavepp_thin_linear(x, linear.weight, linear.bias, tokens, linear.in, linear.out, y, threads, narrow);
+  };
+  wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
+  project(layer->query, normed, query);
+  project(layer->key, normed, key);
+  project(layer->value, normed, value);
+  if (layer->query_norm) {
+    // A row is read before it is written.
+    wavepp_rms_norm(query, layer->query_norm, tokens * heads, dim, layer->head_norm_eps, query, threads, narrow);
+    wavepp_rms_norm(key, layer->key_norm, tokens * groups, dim, layer->head_norm_eps, key, threads, narrow);
+  }
+  wavepp_rotate_store(query, key, value, cos, sin, slots, tokens, heads, groups, dim, dim, keys, values, threads,
+                      narrow);
+  wavepp_paged_attention(query, queries, dim, keys, values, tables, table_at, starts, lengths, chunks, block, heads,
+                         groups, dim, dim, layer->scale, layer->window, attended, threads, narrow);
+  project(layer->output, attended, normed);
+  wavepp_add(hidden, normed, tokens * width, between, narrow);
+  wavepp_rms_norm(between, layer->mlp_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
+  project(layer->gate, normed, gate);
+  project(layer->up, normed, up);
+  wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);
+  project(layer->down, active, normed);
+  wavepp_add(between, normed, tokens * width, out, narrow);
+}
+
+#endif
