@@ -14,7 +14,7 @@ from transformers import Gemma2Config, LlamaConfig
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from wavepp_worker.model.last_layer import can_be_trimmed
-from wavepp_worker.model.native_layer import _NativeLayer
+from wavepp_worker.model.native_layer import _Run
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.torch_stage import TorchStage
@@ -30,7 +30,7 @@ BLOCK = 4
 @pytest.fixture(autouse=True)
 def part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that takes few tokens in one call computes for all of them."""
-    monkeypatch.setattr(_NativeLayer, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
 
 
 def prompt(length: int) -> torch.Tensor:

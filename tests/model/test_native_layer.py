@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from wavepp_worker.model.lora import read_adapters
-from wavepp_worker.model.native_layer import _NativeLayer
+from wavepp_worker.model.native_layer import _Run, layers_noted
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
@@ -16,6 +17,7 @@ from wavepp_worker.model.thin_linear import ThinLinear
 from wavepp_worker.model.torch_stage import TorchStage
 
 from tests.support.lora_adapters import make_adapter
+from tests.support.tiny_models import make_model
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -37,6 +39,11 @@ def load(directory: Path, layers: range, dtype: torch.dtype) -> TorchStage:
     stage = load_stage(directory, layers, dtype, "cpu", (), "auto")
     assert isinstance(stage, TorchStage)
     return stage
+
+
+def is_native(layer: nn.Module) -> bool:
+    """Whether few tokens of it are computed with others."""
+    return isinstance(getattr(getattr(vars(layer).get("forward"), "func", None), "__self__", None), _Run)
 
 
 def answers(stage: TorchStage) -> list[torch.Tensor]:
@@ -69,17 +76,57 @@ def test_it_answers_what_its_modules_answer(
 ) -> None:
     """With biases, norms of heads, and windows; the last layer for wanted tokens only."""
     stage = load(tiny_model(family), layers, dtype)
-    assert all("forward" in vars(layer) for layer in stage._model.base_model.layers[slice(*_ends(layers))])
+    assert all(is_native(stage._model.base_model.layers[i]) for i in layers)
     at_once = answers(stage)
-    monkeypatch.setattr(_NativeLayer, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
     one_by_one = answers(stage)
     assert len(at_once) == len(one_by_one)
     for own, other in zip(at_once, one_by_one, strict=True):
         assert torch.equal(own, other)
 
 
-def _ends(layers: range) -> tuple[int, int]:
-    return layers.start, layers.stop
+def test_layers_of_different_windows_compute_apart(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two see all tokens, the others a few: their tokens lie elsewhere in the pools."""
+    directory = make_model(
+        tmp_path / "mixed", "tied", use_sliding_window=True, sliding_window=6, max_window_layers=2
+    )
+    stage, computed = load(directory, range(6), torch.float32), []
+    compute = _Run._compute
+    monkeypatch.setattr(
+        _Run, "_compute", lambda self, *given: computed.append(len(self._numbers)) or compute(self, *given)
+    )
+    kv = stage.make_kv(40, BLOCK)
+    assert kv.spans == (0, 6)
+    table = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
+    tokens = torch.randint(0, 290, (9,), generator=torch.Generator().manual_seed(1))
+    for a, b in ((0, 4), (4, 8), (8, 9)):
+        own = stage.forward(tokens[a:b], [Chunk(a, b - a, table, True)], kv).logits
+    assert computed == [2, 4] * 3
+    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
+    other = stage.forward(tokens, [Chunk(0, 9, table, True)], stage.make_kv(40, BLOCK)).logits
+    assert own is not None
+    torch.testing.assert_close(own, other)
+
+
+class _Adds(nn.Module):
+    def forward(self, hidden: torch.Tensor, position_embeddings: object) -> torch.Tensor:
+        del position_embeddings
+        return hidden + 1
+
+
+def test_layers_follow_each_other_only_if_nothing_happens_between_them() -> None:
+    layers = nn.ModuleList(_Adds() for _ in range(4))
+    positions, others = object(), object()
+    with layers_noted(layers) as calls:
+        hidden = layers[0](torch.zeros(1), position_embeddings=positions)
+        hidden = layers[1](hidden, position_embeddings=positions)
+        hidden = layers[2](2 * hidden, position_embeddings=positions)
+        layers[3](hidden, position_embeddings=others)
+    assert [number for number in range(4) if calls.follows(number)] == [1]
+    layers[1](hidden, position_embeddings=others)
+    assert calls.follows(1), "nothing is noted any more"
 
 
 def test_few_tokens_do_not_go_through_its_parts(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +142,7 @@ def test_few_tokens_do_not_go_through_its_parts(tiny_llama: Path, monkeypatch: p
 def test_layers_that_compute_something_else_stay(family: str, tiny_model: Callable[[str], Path]) -> None:
     stage = load(tiny_model(family), range(3), torch.bfloat16)
     for layer in stage._model.base_model.layers[:3]:
-        assert not isinstance(getattr(vars(layer).get("forward"), "__self__", None), _NativeLayer)
+        assert not is_native(layer)
 
 
 def test_a_layer_with_adapters_stays(tiny_llama: Path, tmp_path: Path) -> None:
@@ -103,5 +150,4 @@ def test_a_layer_with_adapters_stays(tiny_llama: Path, tmp_path: Path) -> None:
     adapters = list(read_adapters([f"one={adapter}"]).values())
     stage = load_stage(tiny_llama, range(2), torch.float32, "cpu", adapters, "auto")
     assert isinstance(stage, TorchStage)
-    for layer in stage._model.base_model.layers[:2]:
-        assert "forward" not in vars(layer)
+    assert not any(map(is_native, stage._model.base_model.layers[:2]))

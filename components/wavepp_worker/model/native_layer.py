@@ -6,8 +6,11 @@ next: in a decode step, or of a short prompt, half of the time.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +26,16 @@ from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
 from wavepp_worker.model.wave_layout import current_wave
 
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (_ADDRESS, _NUMBER, *(_ADDRESS,) * 9, _NUMBER, _NUMBER, _ADDRESS, _NUMBER, _NUMBER)
+_ARGUMENTS = (
+    *(_ADDRESS,) * 2,
+    _NUMBER,
+    _ADDRESS,
+    _NUMBER,
+    *(_ADDRESS,) * 7,
+    *(_NUMBER,) * 2,
+    _ADDRESS,
+    *(_NUMBER,) * 2,
+)
 
 
 class _Linear(ctypes.Structure):
@@ -31,7 +43,8 @@ class _Linear(ctypes.Structure):
 
     @classmethod
     def of(cls, layer: nn.Linear) -> _Linear:
-        return cls(layer.weight.data_ptr(), _address(layer.bias), layer.in_features, layer.out_features)
+        bias = None if layer.bias is None else layer.bias.data_ptr()
+        return cls(layer.weight.data_ptr(), bias, layer.in_features, layer.out_features)
 
 
 class _DecoderLayer(ctypes.Structure):
@@ -44,27 +57,99 @@ class _DecoderLayer(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("norm_eps", "head_norm_eps", "scale")),
     )
 
+    @classmethod
+    def of(cls, layer: Any, window: int | None) -> _DecoderLayer:
+        attention, norms = layer.self_attn, _norms(layer)
+        of_heads = norms[2:]
+        return cls(
+            *(norm.weight.data_ptr() for norm in norms),
+            *(() if of_heads else (None, None)),
+            *map(_Linear.of, _linears(layer)),
+            attention.head_dim,
+            window or 0,
+            norms[0].variance_epsilon,
+            of_heads[0].variance_epsilon if of_heads else 0.0,
+            attention.scaling,
+        )
 
-def take_few_tokens_at_once(layer: nn.Module, window: int | None, *, trims: bool) -> None:
-    """Have a decoder layer compute few tokens in one call, if the kernel knows all its parts.
+
+@dataclass
+class LayerCalls:
+    """What decoder layers were called with in one forward, and answered.
+
+    Attributes:
+        given: by the layer's number, its hidden states and the cosines and sines of their positions.
+        answered: by its number.
+    """
+
+    given: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    answered: dict[int, Any] = field(default_factory=dict)
+
+    def follows(self, number: int) -> bool:
+        """Whether a layer got what the one before answered, as it was, and the same positions."""
+        if number not in self.given or number - 1 not in self.given:
+            return False
+        (hidden, positions), (_, before) = self.given[number], self.given[number - 1]
+        return hidden is self.answered[number - 1] and positions is before
+
+
+@contextlib.contextmanager
+def layers_noted(layers: nn.ModuleList) -> Iterator[LayerCalls]:
+    """Note, while a model computes, what its decoder layers are called with."""
+    calls = LayerCalls()
+
+    def note(number: int, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        calls.given[number] = (given[0] if given else None), named.get("position_embeddings")
+
+    def note_answer(number: int, _: nn.Module, __: tuple[Any, ...], answer: Any) -> None:
+        calls.answered[number] = answer
+
+    hooks = []
+    for number, layer in enumerate(layers):
+        hooks.append(layer.register_forward_pre_hook(partial(note, number), with_kwargs=True))
+        hooks.append(layer.register_forward_hook(partial(note_answer, number)))
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def take_few_tokens_at_once(
+    layers: nn.ModuleList, windows: Mapping[int, int | None], calls: LayerCalls, *, trims: bool
+) -> None:
+    """Have decoder layers that the kernel knows, and that follow each other, compute few tokens in one call.
 
     Args:
-        layer: has an attention that is fused (``fuse_attention``).
-        window: tokens that one of its tokens sees, itself included; None for all.
-        trims: it is a last layer that answers for wanted tokens only (``last_layer``).
+        layers: of the whole model.
+        windows: by the number of each layer whose attention is fused (``fuse_attention``), in order, how many tokens
+            one of its tokens sees, itself included; None for all.
+        calls: of a forward of the model.
+        trims: its last layer answers for wanted tokens only (``last_layer``).
     """
-    parts: Any = layer
-    if not knows_how_to_trim(layer) or not is_gated_silu(parts.mlp):
-        return
-    norms, linears = _norms(parts), _linears(parts)
+    run: list[int] = []
+    for number in (number for number in windows if _is_known(layers[number])):
+        if run and not (
+            number == run[-1] + 1 and calls.follows(number) and windows[number] == windows[run[-1]]
+        ):
+            _Run(layers, run, windows[run[0]], trims=trims)
+            run = []
+        run.append(number)
+    if run:
+        _Run(layers, run, windows[run[0]], trims=trims)
+
+
+def _is_known(layer: Any) -> bool:
+    if not knows_how_to_trim(layer) or not is_gated_silu(layer.mlp):
+        return False
+    norms, linears = _norms(layer), _linears(layer)
     dtype = norms[0].weight.dtype
-    if (
+    return (
         all(computes_as(norm, LlamaRMSNorm) for norm in norms)
         # Adapters are hooks.
         and all(type(each) is ThinLinear and not each._forward_hooks for each in linears)
         and all(each.weight.dtype is dtype for each in (*linears, *norms))
-    ):
-        layer.forward = _NativeLayer(parts, norms, linears, window, trims=trims).forward
+    )
 
 
 def _norms(layer: Any) -> list[Any]:
@@ -84,63 +169,75 @@ def _linears(layer: Any) -> list[Any]:
     return [*of_attention, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
 
 
-class _NativeLayer:
-    """A decoder layer, and its ``forward`` in place of the module's."""
+class _Run:
+    """Layers that follow each other: the first computes for all of them, and the others hand its answer on."""
 
     def __init__(
-        self, layer: Any, norms: list[Any], linears: list[Any], window: int | None, *, trims: bool
+        self, layers: nn.ModuleList, numbers: Sequence[int], window: int | None, *, trims: bool
     ) -> None:
-        attention = layer.self_attn
-        of_heads = norms[2:]
-        self._kernel = kernel("wavepp_decoder_layer", ctypes.POINTER(_DecoderLayer), *_ARGUMENTS)
-        self._number: int = attention.layer_idx
-        self._linears = linears
-        self._trims = trims
-        self._otherwise: Callable[..., torch.Tensor] = layer.forward
+        """Takes the place of the layers' ``forward``."""
+        self._kernel = kernel("wavepp_decoder_layers", ctypes.POINTER(_DecoderLayer), *_ARGUMENTS)
+        self._numbers = range(numbers[0], numbers[-1] + 1)
+        self._trims = trims and numbers[-1] == len(layers) - 1
+        self._linears = [linear for number in numbers for linear in _linears(layers[number])]
         self._most: dict[int, int] = {}
-        self._layer = _DecoderLayer(
-            *(norm.weight.data_ptr() for norm in norms),
-            *(() if of_heads else (None, None)),
-            *map(_Linear.of, linears),
-            attention.head_dim,
-            window or 0,
-            norms[0].variance_epsilon,
-            of_heads[0].variance_epsilon if of_heads else 0.0,
-            attention.scaling,
+        self._layers = (_DecoderLayer * len(numbers))(
+            *(_DecoderLayer.of(layers[number], window) for number in numbers)
         )
+        for number in numbers:
+            layer = layers[number]
+            layer.forward = partial(self.forward, number, layer.forward)
 
     def forward(
         self,
+        number: int,
+        otherwise: Callable[..., torch.Tensor],
         hidden_states: torch.Tensor,
         *,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
         past_key_values: PagedCache,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As the module's own, for the current wave; what else transformers hands in has no meaning here."""
-        tokens, threads = hidden_states.shape[1], torch.get_num_threads()
-        if tokens > self._most_tokens(threads):
-            return self._otherwise(
+        """As a module's own, for the current wave; what else transformers hands in has no meaning here."""
+        threads = torch.get_num_threads()
+        if hidden_states.shape[1] > self._most_tokens(threads):
+            return otherwise(
                 hidden_states,
                 position_embeddings=position_embeddings,
                 past_key_values=past_key_values,
                 **kwargs,
             )
+        if number == self._numbers[0]:
+            hidden_states = self._compute(hidden_states, position_embeddings, past_key_values, threads)
+        if self._trims and number == self._numbers[-1] and current_wave().trimmed:
+            # With so few tokens it is no less work to leave some of them out.
+            return hidden_states[:, current_wave().wanted]
+        return hidden_states
+
+    def _compute(
+        self,
+        hidden: torch.Tensor,
+        positions: tuple[torch.Tensor, torch.Tensor],
+        cache: PagedCache,
+        threads: int,
+    ) -> torch.Tensor:
         wave = current_wave()
-        keys, values, at_hand = past_key_values.place(self._number, wave)
+        keys, values = cache.addresses(self._numbers)
+        at_hand = cache.place(self._numbers[0], wave)[2]
         spans = at_hand.spans
-        hidden_states = hidden_states.contiguous()
-        cos, sin = (part.contiguous() for part in position_embeddings)
-        out = torch.empty_like(hidden_states)
+        hidden = hidden.contiguous()
+        cos, sin = (part.contiguous() for part in positions)
+        out = torch.empty_like(hidden)
         self._kernel(
-            self._layer,
-            hidden_states.data_ptr(),
-            tokens,
+            self._layers,
+            keys,
+            values,
+            len(self._numbers),
+            hidden.data_ptr(),
+            hidden.shape[1],
             cos.data_ptr(),
             sin.data_ptr(),
             at_hand.write_slots.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
             spans.tables.data_ptr(),
             spans.table_at.data_ptr(),
             spans.starts.data_ptr(),
@@ -149,16 +246,11 @@ class _NativeLayer:
             wave.block_size,
             out.data_ptr(),
             threads,
-            hidden_states.dtype is torch.bfloat16,
+            hidden.dtype is torch.bfloat16,
         )
-        # With so few tokens it is no less work to leave some of them out.
-        return out[:, wave.wanted] if self._trims and wave.trimmed else out
+        return out
 
     def _most_tokens(self, threads: int) -> int:
         if threads not in self._most:
             self._most[threads] = min(map(most_tokens, self._linears))
         return self._most[threads]
-
-
-def _address(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

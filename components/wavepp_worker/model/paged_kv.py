@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,7 @@ class TorchPagedKV:
             else ()
             for cache, window in zip(caches, self._window_of, strict=True)
         ]
+        self._addresses: dict[range, tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]] = {}
         recurrent = {n: cache for n, cache in zip(layers, caches, strict=True) if not cache.per_token}
         self.states = StateMemory(recurrent, num_states, dtype, device) if recurrent else None
         self.bytes_per_token = sum(row_bytes(pool) for pool in self._flat(layers))
@@ -81,6 +83,15 @@ class TorchPagedKV:
         Keys and values, or of latent attention latents, rotary keys, and the keys of its indexer if it has one.
         """
         return self._pools[layer - self.layers.start]
+
+    def addresses(self, layers: range) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
+        """Where the first two pools of each layer begin, by its number in the model; they stay there."""
+        if layers not in self._addresses:
+            pools = [self.pools(layer)[:2] for layer in layers]
+            of_kind = ctypes.c_void_p * len(layers)
+            keys, values = (of_kind(*(pair[i].data_ptr() for pair in pools)) for i in (0, 1))
+            self._addresses[layers] = keys, values
+        return self._addresses[layers]
 
     def memory(self, window: int) -> WindowMemory:
         """The blocks of one window: of all layers that keep the same tokens."""
@@ -224,6 +235,10 @@ class PagedCache(Cache):
         """What a recurrent layer's mixer makes of the current wave ``[1, tokens, hidden]``."""
         assert self._kv.states is not None
         return mix_wave(mixer, hidden, current_wave(), self._kv.states)
+
+    def addresses(self, layers: range) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
+        """Of layers with KV: where their pools of keys and of values begin."""
+        return self._kv.addresses(layers)
 
     def index_keys(self, layer: int) -> torch.Tensor | None:
         """The pool ``[num_blocks * block, 1, dim]`` of what a layer's indexer compares with."""

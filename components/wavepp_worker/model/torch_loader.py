@@ -26,7 +26,7 @@ from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, i
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
-from wavepp_worker.model.native_layer import take_few_tokens_at_once
+from wavepp_worker.model.native_layer import layers_noted, take_few_tokens_at_once
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
@@ -110,7 +110,11 @@ def load_torch_stage(
             setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
     branches = attach_adapters(model, layers, adapters)
     last = decoder.layers[-1]
-    with all_called(model, branches), can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so:
+    with (
+        all_called(model, branches),
+        can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so,
+        layers_noted(decoder.layers) as calls,
+    ):
         flashinfer = None if kv_dtype == "fp8" else find_flashinfer(model.device, model.dtype)
         in_place = _check_layers(model, layers, parts, caches, flashinfer)
         trimmed = found_so()
@@ -122,13 +126,19 @@ def load_torch_stage(
     if kv_dtype == "fp8":
         # No kernel reads such rows in place.
         return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
-    for i in in_place if flashinfer is None else ():
-        layer, window = decoder.layers[i], parts.windows[i]
-        trims = trimmed and layer is last
-        attention = getattr(layer, "self_attn", None)
-        if attention is not None and fuse_attention(attention, window, trimmed=trims):
-            take_few_tokens_at_once(layer, window, trims=trims)
+    if flashinfer is None:
+        fused = [
+            i
+            for i in sorted(in_place)
+            if _fuse_attention(decoder.layers[i], parts.windows[i], trimmed and decoder.layers[i] is last)
+        ]
+        take_few_tokens_at_once(decoder.layers, {i: parts.windows[i] for i in fused}, calls, trims=trimmed)
     return TorchStage(model, layers, caches, in_place, flashinfer, trims=trimmed)
+
+
+def _fuse_attention(layer: Any, window: int | None, trims: bool) -> bool:
+    attention = getattr(layer, "self_attn", None)
+    return attention is not None and fuse_attention(attention, window, trimmed=trims)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:

@@ -1,4 +1,4 @@
-// A decoder layer like Llama's, of few tokens, in one call: between its kernels Python takes as long as they do.
+// Decoder layers like Llama's, of few tokens, in one call: between their kernels Python takes as long as they do.
 
 #include "calls.h"
 
@@ -46,14 +46,17 @@ class Scratch {
   char *next_;
 };
 
-}  // namespace
+// What they all compute for: cos and sin [tokens, dim], and as of the attention kernel where requests are in the pools.
+struct Wave {
+  int64_t tokens;
+  const void *cos, *sin;
+  const int64_t *slots, *tables, *table_at, *starts, *lengths;
+  int64_t chunks, block, threads, narrow;
+};
 
-// hidden and out [tokens, query.in]; cos and sin [tokens, dim]; all else as of the kernels it is made of.
-extern "C" void wavepp_decoder_layer(const DecoderLayer *layer, const void *hidden, int64_t tokens, const void *cos,
-                                     const void *sin, const int64_t *slots, void *keys, void *values,
-                                     const int64_t *tables, const int64_t *table_at, const int64_t *starts,
-                                     const int64_t *lengths, int64_t chunks, int64_t block, void *out, int64_t threads,
-                                     int64_t narrow) {
+// hidden and out [tokens, query.in], which may be one.
+void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *values, const void *hidden, void *out) {
+  const auto [tokens, cos, sin, slots, tables, table_at, starts, lengths, chunks, block, threads, narrow] = wave;
   const int64_t width = layer->query.in, dim = layer->dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
@@ -63,7 +66,7 @@ extern "C" void wavepp_decoder_layer(const DecoderLayer *layer, const void *hidd
   void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * keyed);
   void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * inner), *active = scratch.take(tokens * inner);
   const auto project = [&](const Linear &linear, const void *x, void *y) {
-    wavepp_thin_linear(x, linear.weight, linear.bias, tokens, linear.in, linear.out, y, threads, narrow);
+    wavepp_thin_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
   };
   wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
   project(layer->query, normed, query);
@@ -86,6 +89,18 @@ extern "C" void wavepp_decoder_layer(const DecoderLayer *layer, const void *hidd
   wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);
   project(layer->down, active, normed);
   wavepp_add(between, normed, tokens * width, out, narrow);
+}
+
+}  // namespace
+
+// `count` layers, one after the other, each with its own pools. hidden and out [tokens, query.in].
+extern "C" void wavepp_decoder_layers(const DecoderLayer *layers, void *const *keys, void *const *values, int64_t count,
+                                      const void *hidden, int64_t tokens, const void *cos, const void *sin,
+                                      const int64_t *slots, const int64_t *tables, const int64_t *table_at,
+                                      const int64_t *starts, const int64_t *lengths, int64_t chunks, int64_t block,
+                                      void *out, int64_t threads, int64_t narrow) {
+  const Wave wave{tokens, cos, sin, slots, tables, table_at, starts, lengths, chunks, block, threads, narrow};
+  for (int64_t i = 0; i < count; ++i) compute(layers + i, wave, keys[i], values[i], i ? out : hidden, out);
 }
 
 #endif
