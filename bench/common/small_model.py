@@ -19,6 +19,18 @@ def random_llama(directory: Path, dtype: str, **sizes: int) -> Path:
     return directory
 
 
+def tiny_llama(directory: Path, dtype: str = "bfloat16") -> Path:
+    """Small enough that the engine counts, not only the arithmetic."""
+    return random_llama(
+        directory,
+        dtype,
+        vocab_size=49_152,
+        hidden_size=256,
+        intermediate_size=768,
+        max_position_embeddings=65_536,
+    )
+
+
 def small_model(directory: Path) -> Path:
     """A random Llama whose layers take about as long as their launch, so that admission shows."""
     from tokenizers import Tokenizer

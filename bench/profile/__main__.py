@@ -23,11 +23,11 @@ from wavepp_worker.model.partition import partition_layers
 
 from bench.common.origin import origin_now
 from bench.common.policies import require_known
+from bench.common.small_model import tiny_llama
 from bench.common.tables import plain_table, print_table
 from bench.profile.kinds import kinds
 from bench.profile.limits import limits
 from bench.profile.ranks import LOOP_PARTS, RankTime, Served, serve
-from bench.vllm.__main__ import tiny_llama
 from bench.vllm.cells import traffic_of
 from bench.vllm.sides import DTYPES, Dtype
 

@@ -21,7 +21,7 @@ from wavepp_worker.errors import WaveppError
 
 from bench.common.origin import origin_now
 from bench.common.policies import require_known
-from bench.common.small_model import random_llama
+from bench.common.small_model import tiny_llama
 from bench.common.tables import plain_table, print_table
 from bench.vllm.cells import traffic_of
 from bench.vllm.sides import DTYPES, ORDERS, Dtype, Figures, Order, Setting, run_ours, run_theirs
@@ -34,18 +34,6 @@ CELLS = (
     "burst:4096:128:16:32:2",
 )
 OURS, THEIRS = ("2:512", "1:2048"), ("1:2048", "2:2048")
-
-
-def tiny_llama(directory: Path) -> Path:
-    """Small enough that the engine counts, not only the arithmetic."""
-    return random_llama(
-        directory,
-        "bfloat16",
-        vocab_size=49_152,
-        hidden_size=256,
-        intermediate_size=768,
-        max_position_embeddings=65_536,
-    )
 
 
 def main(

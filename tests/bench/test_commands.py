@@ -91,6 +91,12 @@ def test_proxy_latency() -> None:
     assert all(float(through) > 0 for _, _, through, _, _ in rows)
 
 
+def test_decode_steps() -> None:
+    printed = run("bench.decode_steps", "--case", "2:20", "--tokens", "8", "--threads", "1")
+    [row] = [line.split() for line in printed.splitlines() if line.split()[:2] == ["2", "20"]]
+    assert all(float(figure.replace(",", "")) > 0 for figure in row[2:])
+
+
 def test_admission() -> None:
     small = ("--tokens", "4000", "--concurrency", "8", "--batch", "4", "--turns", "1", "--pp", "2")
     printed = run("bench.admission", *small)
