@@ -27,12 +27,6 @@ FORMS = [(torch.float32, "auto"), (torch.bfloat16, "auto"), (torch.float32, "fp8
 BLOCK = 4
 
 
-@pytest.fixture(autouse=True)
-def part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer that takes few tokens in one call computes for all of them."""
-    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
-
-
 def prompt(length: int) -> torch.Tensor:
     return torch.randint(0, 297, (length,), generator=torch.Generator().manual_seed(length))
 
@@ -71,7 +65,11 @@ def test_answers_and_kv_are_those_of_a_layer_that_computes_all(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_computes_for_no_more_tokens_than_are_wanted(dtype: torch.dtype, tiny_llama: Path) -> None:
+def test_it_computes_for_no_more_tokens_than_are_wanted(
+    dtype: torch.dtype, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Few tokens of the layer before would be computed in one call.
+    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
     stage = load_stage(tiny_llama, range(3, 6), dtype, "cpu")
     assert isinstance(stage, TorchStage)
     seen: dict[str, list[int]] = {}

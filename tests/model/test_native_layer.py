@@ -95,7 +95,7 @@ def test_layers_of_different_windows_compute_apart(
     stage, computed = load(directory, range(6), torch.float32), []
     compute = _Run._compute
     monkeypatch.setattr(
-        _Run, "_compute", lambda self, *given: computed.append(len(self._numbers)) or compute(self, *given)
+        _Run, "_compute", lambda self, count, *given: computed.append(count) or compute(self, count, *given)
     )
     kv = stage.make_kv(40, BLOCK)
     assert kv.spans == (0, 6)
@@ -103,7 +103,7 @@ def test_layers_of_different_windows_compute_apart(
     tokens = torch.randint(0, 290, (9,), generator=torch.Generator().manual_seed(1))
     for a, b in ((0, 4), (4, 8), (8, 9)):
         own = stage.forward(tokens[a:b], [Chunk(a, b - a, table, True)], kv).logits
-    assert computed == [2, 4] * 3
+    assert computed == [2, 3, 2, 3, 2, 4], "the last layer computes for the wanted alone"
     monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
     other = stage.forward(tokens, [Chunk(0, 9, table, True)], stage.make_kv(40, BLOCK)).logits
     assert own is not None
@@ -151,3 +151,22 @@ def test_a_layer_with_adapters_stays(tiny_llama: Path, tmp_path: Path) -> None:
     stage = load_stage(tiny_llama, range(2), torch.float32, "cpu", adapters, "auto")
     assert isinstance(stage, TorchStage)
     assert not any(map(is_native, stage._model.base_model.layers[:2]))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("layers", [range(4, 6), range(5, 6)])
+def test_the_last_layer_still_leaves_out_what_nobody_wants(
+    layers: range, wanted: bool, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = load(tiny_llama, layers, torch.bfloat16)
+    computed = []
+    compute = _Run._compute
+    monkeypatch.setattr(
+        _Run, "_compute", lambda self, count, *given: computed.append(count) or compute(self, count, *given)
+    )
+    data = {"hidden": torch.zeros(16, 64, dtype=torch.bfloat16)}
+    stage.forward(data, [Chunk(0, 16, torch.arange(20), wanted)], stage.make_kv(40, BLOCK))
+    assert computed == ([1] if len(layers) == 2 else [])
+    data = {"hidden": torch.zeros(1, 64, dtype=torch.bfloat16)}
+    stage.forward(data, [Chunk(0, 1, torch.arange(20), True)], stage.make_kv(40, BLOCK))
+    assert computed[-1] == len(layers)

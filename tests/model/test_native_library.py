@@ -30,9 +30,26 @@ def test_where_nothing_was_compiled_torch_computes_and_somebody_is_told_once(
         native_library.library.cache_clear()
 
 
-@pytest.mark.skipif(
+needs_kernels = pytest.mark.skipif(
     not computes_on(torch.bfloat16, CPU), reason="no compiler at installation, or a CPU without AVX2"
 )
+
+
+@needs_kernels
+def test_kernels_of_another_version_are_not_called(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an update of an installation in place, which compiles nothing anew."""
+    native_library.library.cache_clear()
+    monkeypatch.setattr(native_library, "_VERSION", native_library._VERSION + 1)
+    try:
+        assert not computes_on(torch.bfloat16, CPU)
+        assert "compiled for another version of wavepp-worker; install it again" in caplog.text
+    finally:
+        native_library.library.cache_clear()
+
+
+@needs_kernels
 def test_its_threads_are_those_of_torch() -> None:
     script = (
         "import torch; from wavepp_worker.model.native_library import computes_on\n"

@@ -138,6 +138,9 @@ def test_misuse_is_a_sentence(tiny_llama: Path, stages: Callable) -> None:
         first.forward({"hidden": torch.zeros(5, 64)}, [Chunk(0, 5, table, False)], kv)
     with pytest.raises(WaveppError, match="was given the KV memory of"):
         last.forward({"hidden": torch.zeros(5, 64)}, [Chunk(0, 5, table, False)], kv)
+    for numbers in (torch.zeros(5, 63), torch.zeros(5, 96), torch.zeros(5, 64, dtype=torch.float16)):
+        with pytest.raises(WaveppError, match=r"takes activations of 64 numbers in torch\.float32, not"):
+            last.forward({"hidden": numbers}, [Chunk(0, 5, table, False)], last.make_kv(4, 4))
     with pytest.raises(WaveppError, match="the block table has 2"):
         first.forward(tokens, [Chunk(4, 5, table, False)], kv)
     with pytest.raises(WaveppError, match="at least one token"):

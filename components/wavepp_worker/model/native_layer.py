@@ -125,7 +125,7 @@ def take_few_tokens_at_once(
         windows: by the number of each layer whose attention is fused (``fuse_attention``), in order, how many tokens
             one of its tokens sees, itself included; None for all.
         calls: of a forward of the model.
-        trims: its last layer answers for wanted tokens only (``last_layer``).
+        trims: its last layer answers for wanted tokens only (``last_layer``), which it does by itself.
     """
     run: list[int] = []
     for number in (number for number in windows if _is_known(layers[number])):
@@ -200,7 +200,8 @@ class _Run:
     ) -> torch.Tensor:
         """As a module's own, for the current wave; what else transformers hands in has no meaning here."""
         threads = torch.get_num_threads()
-        if hidden_states.shape[1] > self._most_tokens(threads):
+        trimmed = self._trims and current_wave().trimmed
+        if hidden_states.shape[1] > self._most_tokens(threads) or (trimmed and number == self._numbers[-1]):
             return otherwise(
                 hidden_states,
                 position_embeddings=position_embeddings,
@@ -208,14 +209,13 @@ class _Run:
                 **kwargs,
             )
         if number == self._numbers[0]:
-            hidden_states = self._compute(hidden_states, position_embeddings, past_key_values, threads)
-        if self._trims and number == self._numbers[-1] and current_wave().trimmed:
-            # With so few tokens it is no less work to leave some of them out.
-            return hidden_states[:, current_wave().wanted]
+            count = len(self._numbers) - trimmed
+            return self._compute(count, hidden_states, position_embeddings, past_key_values, threads)
         return hidden_states
 
     def _compute(
         self,
+        count: int,
         hidden: torch.Tensor,
         positions: tuple[torch.Tensor, torch.Tensor],
         cache: PagedCache,
@@ -232,7 +232,7 @@ class _Run:
             self._layers,
             keys,
             values,
-            len(self._numbers),
+            count,
             hidden.data_ptr(),
             hidden.shape[1],
             cos.data_ptr(),

@@ -18,6 +18,8 @@ import torch
 
 logger = logging.getLogger(__name__)
 
+_VERSION = 1
+"""Of what Python calls; ``instructions.cpp`` has the same. To be raised with any change of arguments or fields."""
 _WITH_BFLOAT16, _BESIDE_TILES = 2, 3
 """What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""
 
@@ -51,6 +53,12 @@ def library() -> ctypes.CDLL | None:
         return None
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
     loaded = ctypes.CDLL(built.origin)
+    if getattr(loaded, f"wavepp_kernels_version_{_VERSION}", None) is None:
+        logger.warning(
+            "models take several times as long as they could: the kernels were compiled for another version of "
+            "wavepp-worker; install it again, with g++ at hand"
+        )
+        return None
     return loaded if loaded.wavepp_kernels_run_here() else None
 
 

@@ -181,6 +181,14 @@ class TorchStage:
         data = inputs if isinstance(inputs, torch.Tensor) else inputs[HIDDEN]
         if len(data) != wave.tokens:
             raise WaveppError(f"the wave's chunks add up to {wave.tokens} tokens but {len(data)} came in")
+        # The kernels believe it.
+        if not first and (
+            data.dtype is not self.dtype or data.shape[1:] != (self._model.config.hidden_size,)
+        ):
+            raise WaveppError(
+                f"the stage of layers {self.layers} takes activations of {self._model.config.hidden_size} numbers in "
+                f"{self.dtype}, not {tuple(data.shape[1:])} in {data.dtype}; all ranks must have one model and dtype"
+            )
         return self._brought(data)
 
     def _brought(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,13 @@ bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-static bool has_tiles() { return __builtin_cpu_supports("amx-bf16"); }
+static bool has_tiles() {
+#if __GNUC__ >= 11
+  return __builtin_cpu_supports("amx-bf16");
+#else
+  return false;
+#endif
+}
 
 #else
 
@@ -28,3 +34,6 @@ extern "C" int wavepp_kernels_run_here() {
   if (has_bfloat16()) return has_tiles() ? 3 : 2;
   return has_avx2() ? 1 : 0;
 }
+
+// As of native_library.py, which takes no library with another number.
+extern "C" void wavepp_kernels_version_1() {}
