@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int64_t TOGETHER = 1 << 20;  // products from which a team of threads, which costs microseconds, pays
+constexpr int64_t TOGETHER = 1 << 17;  // products from which a team of threads, which costs microseconds, pays
 
 template <typename T>
 int64_t products(const AttentionLayer<T> &layer, const int64_t *starts, const int64_t *lengths, int64_t chunks) {
