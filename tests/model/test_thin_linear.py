@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -178,3 +180,44 @@ def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
         for tokens in (1, most, most + 1):
             layer(torch.zeros(tokens, inputs, dtype=dtype))
     assert taken == [1, most]
+
+
+_GUARDED = """
+import ctypes, mmap
+import torch
+from torch import nn
+from wavepp_worker.model.thin_linear import ThinLinear, make_thin
+
+def guarded(tensor, at_end):
+    size = tensor.numel() * tensor.element_size()
+    room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, room + 2 * mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for page in (address, address + mmap.PAGESIZE + room):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, 0) == 0
+    offset = mmap.PAGESIZE + (room - size if at_end else 0)
+    there = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset).view(tensor.shape)
+    return there.copy_(tensor)
+
+torch.set_num_threads(2)
+for dtype in (torch.bfloat16, torch.float32):
+    for inputs, outputs in ((7, 4), (32, 16), (34, 20), (258, 48), (600, 1024)):
+        for tokens in (1, 2, 5, 6, 7, 9, 16, 17, 33, 64):
+            for at_end in (False, True):
+                layer = nn.Linear(inputs, outputs).to(dtype).requires_grad_(False)
+                make_thin(layer)
+                assert type(layer) is ThinLinear
+                x = torch.randn(tokens, inputs).to(dtype)
+                plain = layer(x)
+                layer.weight.data, layer.bias.data = (guarded(each, at_end) for each in (layer.weight, layer.bias))
+                torch.testing.assert_close(layer(guarded(x, at_end)), plain)
+"""
+
+
+@needs_kernel
+def test_it_reads_nothing_beyond_its_tensors() -> None:
+    """In a process of its own, as another page would be its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", _GUARDED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
