@@ -14,7 +14,7 @@ kernels = Extension(
             *("paged_attention", "attention_bfloat16", "attention_float"),
             *("thin_linear", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
-            "decoder_layer",
+            "decoder_layers",
         )
     ],
     depends=[

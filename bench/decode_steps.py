@@ -70,7 +70,12 @@ def decode_steps(
         failures.append(f"a request took longer than {PATIENCE_SECONDS:.0f} s")
     if failures:
         raise RuntimeError(failures[0])
-    return [each.seconds for each in seen if not each.prompt_requests and each.requests == requests]
+    steps = [each.seconds for each in seen if not each.prompt_requests and each.requests == requests]
+    if not steps:
+        raise RuntimeError(
+            f"{requests} requests never generated together; give more --tokens or shorter prompts"
+        )
+    return steps
 
 
 def measure(

@@ -13,8 +13,9 @@ from torch import nn
 from transformers import Gemma2Config, LlamaConfig
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
 from wavepp_worker.model.last_layer import can_be_trimmed
-from wavepp_worker.model.native_layer import _Run
+from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.torch_stage import TorchStage
@@ -69,7 +70,7 @@ def test_it_computes_for_no_more_tokens_than_are_wanted(
     dtype: torch.dtype, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Few tokens of the layer before would be computed in one call.
-    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
     stage = load_stage(tiny_llama, range(3, 6), dtype, "cpu")
     assert isinstance(stage, TorchStage)
     seen: dict[str, list[int]] = {}
@@ -102,9 +103,10 @@ def test_only_a_layer_that_is_known_and_used_once_can_be_trimmed() -> None:
         """``normed``: what a model whose last layer that is puts through its norm."""
         norm = nn.Identity()
         layer.self_attn.forward = lambda hidden_states, **_: (hidden_states, None)
-        with can_be_trimmed(layer, norm) as found_so:
+        layers = nn.ModuleList([layer])
+        with layers_noted(layers, norm) as calls:
             norm(normed(partial(layer, position_embeddings=None), torch.zeros(1, 2, 16)))
-            return found_so()
+        return can_be_trimmed(layers, calls)
 
     llama = LlamaDecoderLayer(LlamaConfig(**sizes, num_hidden_layers=1), 0)
     assert found(llama, lambda layer, x: layer(x))

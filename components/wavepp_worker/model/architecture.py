@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.checkpoint import read_json
-from wavepp_worker.model.last_layer import knows_how_to_trim
+from wavepp_worker.model.known_code import is_llama_layer
 from wavepp_worker.model.layer_cache import LayerCache, layer_caches
 from wavepp_worker.model.quantisation import scheme_of
 from wavepp_worker.model.recurrent_mixer import MIXERS
@@ -181,7 +181,7 @@ def outline(config: Any) -> Outline:
         norm=norms[0],
         windows=_windows(config),
         parameters=tuple(sum(p.numel() for p in layer.parameters()) for layer in layers),
-        spared=_met_by_one_token(layers[-1], config, "mlp.") if knows_how_to_trim(layers[-1]) else 0.0,
+        spared=_met_by_one_token(layers[-1], config, "mlp.") if is_llama_layer(layers[-1]) else 0.0,
     )
 
 

@@ -17,6 +17,14 @@ def computes_as(module: nn.Module, known: type[nn.Module]) -> bool:
     return same_code(type(module).forward, known.forward)
 
 
+def is_llama_layer(layer: nn.Module) -> bool:
+    """Whether a decoder layer adds attention and then ``mlp``, a feed-forward part, each behind a norm."""
+    # Imported late, as it takes seconds, and to read a configuration needs no model's code.
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    return computes_as(layer, LlamaDecoderLayer)
+
+
 def same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
     """Whether two functions have one code, whatever they say of it, and are wrapped in the same."""
     return [*_essences(function)] == [*_essences(known)]

@@ -6,47 +6,24 @@ next to nothing to compute but keys and values.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from wavepp_worker.model.known_code import computes_as
+from wavepp_worker.model.known_code import is_llama_layer
+from wavepp_worker.model.layer_calls import LayerCalls
 from wavepp_worker.model.wave_layout import current_wave
 
 
-def knows_how_to_trim(layer: nn.Module) -> bool:
-    """Whether a layer adds attention and then ``mlp``, a feed-forward part, each behind a norm."""
-    # Imported late, as it takes seconds, and to read a configuration needs no model's code.
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-
-    return computes_as(layer, LlamaDecoderLayer)
-
-
-@contextlib.contextmanager
-def can_be_trimmed(layer: nn.Module, norm: nn.Module) -> Iterator[Callable[[], bool]]:
-    """While a model computes, look whether its last layer is one that ``trim`` knows, and used as it has to be.
+def can_be_trimmed(layers: nn.ModuleList, calls: LayerCalls) -> bool:
+    """Whether the last of a model's layers is one that ``trim`` knows, and used as it has to be.
 
     Args:
-        norm: what is to take the layer's answer, as it is.
-
-    Yields:
-        What tells, after one forward: the layer must have been called once.
+        calls: of a forward of the model.
     """
-    answers: list[Any] = []
-    taken: list[Any] = []
-    hooks = (
-        layer.register_forward_hook(lambda _, __, answer: answers.append(answer)),
-        norm.register_forward_pre_hook(lambda _, given: taken.append(given[0])),
-    )
-    try:
-        yield lambda: knows_how_to_trim(layer) and len(answers) == len(taken) == 1 and answers[0] is taken[0]
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return is_llama_layer(layers[-1]) and calls.is_normed(len(layers) - 1)
 
 
 def trim(layer: nn.Module) -> None:

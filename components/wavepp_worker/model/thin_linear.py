@@ -13,13 +13,13 @@ from wavepp_worker.model.native_library import computes_on, kernel, multiplies_b
 
 MOST_TOKENS = 64
 """From more tokens on torch's matrix products are faster."""
-MOST_TOKENS_BESIDE_TILES, NARROW = 16, 640
-"""The same of bfloat16 where torch multiplies tiles (AMX) and a token has more inputs than the latter; not measured."""
-MOST_TOKENS_FLOAT32_ALONE = 16
-"""The same of float32 in one thread, as torch's gain little from several for few tokens; and in any number of threads
-where torch's vectors are wider than ours."""
-_OUTPUTS, _SIDE_BY_SIDE = 4, 16
-_MOST_ONE_BY_ONE = 8
+FEWER_TOKENS, FEW_INPUTS = 16, 640
+"""The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
+and where its vectors are wider than ours; of bfloat16 with more inputs than the latter, where it multiplies tiles
+(AMX), which was not measured."""
+_OUTPUTS, _SIDE_BY_SIDE, _MOST_ONE_BY_ONE = 4, 16, 8
+"""Of ``thin_linear_bfloat16.cpp``: outputs are a multiple of the first; unless of the second, and inputs even, each
+token is multiplied by itself, which pays for so many."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _ARGUMENTS = (*(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, _NUMBER, _NUMBER)
 
@@ -62,13 +62,13 @@ def most_tokens(layer: nn.Linear) -> int:
     if not isinstance(layer, ThinLinear):
         return 0
     if layer.weight.dtype is torch.float32:
-        alone = multiplies_bfloat16() or torch.get_num_threads() == 1
-        return MOST_TOKENS_FLOAT32_ALONE if alone else MOST_TOKENS
+        torch_is_better = multiplies_bfloat16() or torch.get_num_threads() == 1
+        return FEWER_TOKENS if torch_is_better else MOST_TOKENS
     if not multiplies_bfloat16():
         return MOST_TOKENS
     if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
         return _MOST_ONE_BY_ONE
-    return MOST_TOKENS_BESIDE_TILES if layer.in_features > NARROW and multiplies_tiles() else MOST_TOKENS
+    return FEWER_TOKENS if layer.in_features > FEW_INPUTS and multiplies_tiles() else MOST_TOKENS
 
 
 def make_thin(model: nn.Module) -> None:

@@ -18,15 +18,16 @@ from wavepp_worker.model.architecture import Outline, model_caches, model_class,
 from wavepp_worker.model.attention import ATTENTION
 from wavepp_worker.model.checkpoint import read_json, require_model_dir
 from wavepp_worker.model.flashinfer_attention import FlashInfer, find_flashinfer
-from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
+from wavepp_worker.model.fused_decoder_layers import fuse_decoder_layers
+from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.last_layer import can_be_trimmed, trim
 from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
+from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
-from wavepp_worker.model.native_layer import layers_noted, take_few_tokens_at_once
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
@@ -110,14 +111,10 @@ def load_torch_stage(
             setattr(layer, mixer, RecurrentMixer(getattr(layer, mixer)))
     branches = attach_adapters(model, layers, adapters)
     last = decoder.layers[-1]
-    with (
-        all_called(model, branches),
-        can_be_trimmed(last, getattr(decoder, parts.norm)) as found_so,
-        layers_noted(decoder.layers) as calls,
-    ):
+    with all_called(model, branches), layers_noted(decoder.layers, getattr(decoder, parts.norm)) as calls:
         flashinfer = None if kv_dtype == "fp8" else find_flashinfer(model.device, model.dtype)
         in_place = _check_layers(model, layers, parts, caches, flashinfer)
-        trimmed = found_so()
+    trimmed = can_be_trimmed(decoder.layers, calls)
     if flashinfer is not None and not flashinfer.taken:
         flashinfer = None
     fuse_elementwise(model)
@@ -127,18 +124,14 @@ def load_torch_stage(
         # No kernel reads such rows in place.
         return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
     if flashinfer is None:
-        fused = [
-            i
-            for i in sorted(in_place)
-            if _fuse_attention(decoder.layers[i], parts.windows[i], trimmed and decoder.layers[i] is last)
-        ]
-        take_few_tokens_at_once(decoder.layers, {i: parts.windows[i] for i in fused}, calls, trims=trimmed)
+        fused: dict[int, int | None] = {}
+        for i in sorted(in_place):
+            attention, window = getattr(decoder.layers[i], "self_attn", None), parts.windows[i]
+            trims = trimmed and decoder.layers[i] is last
+            if attention is not None and fuse_attention(attention, window, trimmed=trims):
+                fused[i] = window
+        fuse_decoder_layers(decoder.layers, fused, calls, trims=trimmed)
     return TorchStage(model, layers, caches, in_place, flashinfer, trims=trimmed)
-
-
-def _fuse_attention(layer: Any, window: int | None, trims: bool) -> bool:
-    attention = getattr(layer, "self_attn", None)
-    return attention is not None and fuse_attention(attention, window, trimmed=trims)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:

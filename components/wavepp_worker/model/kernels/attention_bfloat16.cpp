@@ -236,6 +236,7 @@ void run(const Layer &layer, const Task &task, Scratch &scratch) {
     };
     int64_t row = 0;
     for (; row + ROWS <= count; row += ROWS) over_tile(rows_over_tile<ROWS>, row);
+    static_assert(ROWS == 6, "there is a case for every rest");
     switch (count - row) {
       case 5: over_tile(rows_over_tile<5>, row); break;
       case 4: over_tile(rows_over_tile<4>, row); break;

@@ -22,7 +22,7 @@ namespace {
 constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 2 sums, 2 keys and 1 query are 15 of 16 registers
 constexpr int COLUMNS = 2;            // vectors of a register tile
 constexpr int64_t KEYS = 128;         // of a tile: packed, they stay in the second-level cache
-constexpr int64_t AHEAD = 16;         // keys that are fetched ahead of their use
+constexpr int64_t AHEAD = 16;         // keys and values that are fetched ahead of their use, into the second-level cache
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 // A request's rows are scattered over the pool, which the CPU cannot foresee.
@@ -227,6 +227,7 @@ void run(const AttentionLayer<T> &layer, const AttentionTask &task, Scratch &scr
     };
     int64_t row = 0;
     for (; row + ROWS <= count; row += ROWS) over_tile(rows_over_tile<T, ROWS>, row);
+    static_assert(ROWS == 6, "there is a case for every rest");
     switch (count - row) {
       case 5: over_tile(rows_over_tile<T, 5>, row); break;
       case 4: over_tile(rows_over_tile<T, 4>, row); break;

@@ -1,4 +1,4 @@
-// The kernels as Python calls them, for one that is made of the others.
+// The kernels that Python calls, declared for decoder_layers.cpp, which is made of the others.
 //
 // `narrow`: all numbers are bfloat16, else floats. All tensors are without gaps.
 

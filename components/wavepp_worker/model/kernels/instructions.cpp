@@ -14,7 +14,9 @@ bool has_avx2() {
 }
 
 static bool has_tiles() {
+  // Older ones, and Clang, which calls itself GCC 4, do not know the name.
 #if __GNUC__ >= 11
+  __builtin_cpu_init();
   return __builtin_cpu_supports("amx-bf16");
 #else
   return false;
@@ -35,5 +37,5 @@ extern "C" int wavepp_kernels_run_here() {
   return has_avx2() ? 1 : 0;
 }
 
-// As of native_library.py, which takes no library with another number.
+// Must be the number in native_library.py, which takes no library with another.
 extern "C" void wavepp_kernels_version_1() {}

@@ -1,7 +1,8 @@
 // A linear layer for few tokens (thin_linear.h) where the CPU has AVX512-BF16.
 //
-// Of up to 6 tokens each is multiplied with four weight rows by itself; of more, 16 weight rows lie side by side in a
-// vector, and each pair of a token's numbers is multiplied with all of them.
+// Of up to 6 tokens each is multiplied with four weight rows by itself; of 7 to 64, 16 weight rows lie side by side in a
+// vector, and each pair of a token's numbers is multiplied with all of them, where inputs and outputs are so many pairs
+// and sixteens.
 
 #include "thin_linear.h"
 
@@ -95,7 +96,7 @@ void outputs(const Layer &layer, int64_t tokens, int64_t output) {
 
 constexpr int64_t SIDE = 16;    // outputs of a vector, and tokens at a time
 constexpr int64_t PAIRS = 128;  // of a tile of weights, which stays in the first-level cache
-constexpr int64_t TOKENS = 64;  // that share a tile
+constexpr int64_t TOKENS = 64;  // at most, which share a tile
 
 // x [tokens, in] as [tokens / 16][in / 2 pairs][16 tokens]; what lacks of the last 16 tokens are zeros.
 std::vector<uint32_t> side_by_side(const uint16_t *x, int64_t tokens, int64_t in) {
@@ -139,8 +140,8 @@ void add_products(const uint32_t *x, const uint32_t *tile, int64_t count, float 
   for (int m = 0; m < M; ++m) _mm512_store_ps(sums + m * SIDE, sum[m]);
 }
 
-// 16 outputs from `output` on, of up to 64 tokens from `token` on, a multiple of 16.
-void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t token, int64_t tokens, int64_t output) {
+// 16 outputs from `output` on.
+void outputs_side_by_side(const Layer &layer, const uint32_t *packed, int64_t tokens, int64_t output) {
   const int64_t pairs = layer.in / 2;
   alignas(64) float sums[TOKENS * SIDE] = {};
   alignas(64) uint32_t tile[PAIRS * SIDE];
@@ -148,7 +149,7 @@ void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t token, int
     const int64_t count = std::min(PAIRS, pairs - first);
     turn(layer.weight + output * layer.in + 2 * first, layer.in, count, tile);
     for (int64_t at = 0; at < tokens; at += SIDE) {
-      const uint32_t *x = packed + (token + at) * pairs + first * SIDE;
+      const uint32_t *x = packed + at * pairs + first * SIDE;
       if (tokens - at > SIDE / 2)
         add_products<SIDE>(x, tile, count, sums + at * SIDE);
       else
@@ -162,7 +163,7 @@ void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t token, int
   }
   for (int64_t i = 0; i < tokens; ++i) {
     const __m256bh halves = _mm512_cvtneps_pbh(_mm512_add_ps(_mm512_load_ps(sums + i * SIDE), bias));
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(layer.y + (token + i) * layer.out + output),
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(layer.y + i * layer.out + output),
                         reinterpret_cast<__m256i>(halves));
   }
 }
@@ -170,14 +171,11 @@ void wide_outputs(const Layer &layer, const uint32_t *packed, int64_t token, int
 }  // namespace
 
 void thin_linear_bfloat16(const Layer &layer, int64_t tokens, int threads) {
-  if (tokens > 6 && layer.in % 2 == 0 && layer.out % SIDE == 0) {
+  if (tokens > 6 && tokens <= TOKENS && layer.in % 2 == 0 && layer.out % SIDE == 0) {
     const auto packed = side_by_side(layer.x, tokens, layer.in);
-    for (int64_t token = 0; token < tokens; token += TOKENS) {
-      const int64_t some = std::min(TOKENS, tokens - token);
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-      for (int64_t output = 0; output < layer.out; output += SIDE)
-        wide_outputs(layer, packed.data(), token, some, output);
-    }
+    for (int64_t output = 0; output < layer.out; output += SIDE)
+      outputs_side_by_side(layer, packed.data(), tokens, output);
     return;
   }
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)

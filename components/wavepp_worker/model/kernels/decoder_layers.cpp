@@ -1,13 +1,14 @@
-// Decoder layers like Llama's, of few tokens, in one call: between their kernels Python takes as long as they do.
+// Decoder layers like Llama's, of few tokens, in one call, so that Python takes no time between their kernels.
 
 #include "calls.h"
 
 #if defined(__x86_64__)
 
 #include <cstddef>
+#include <cstdlib>
 #include <vector>
 
-// As of native_layer.py, which has the same fields.
+// Must have the fields of fused_decoder_layers.py.
 struct Linear {
   const void *weight, *bias;  // no bias: null
   int64_t in, out;
@@ -17,9 +18,11 @@ struct DecoderLayer {
   const void *attention_norm, *mlp_norm;
   const void *query_norm, *key_norm;  // of each head; null where there are none
   Linear query, key, value, output, gate, up, down;
-  int64_t dim, window;
+  int64_t head_dim, window;  // no window: 0
   double norm_eps, head_norm_eps, scale;
 };
+
+static_assert(sizeof(DecoderLayer) == 37 * 8, "as of fused_decoder_layers.py");
 
 namespace {
 
@@ -30,10 +33,12 @@ class Scratch {
     const auto needed = static_cast<size_t>(number_bytes * numbers);
     if (buffer().size() < needed) buffer().resize(needed);
     next_ = buffer().data();
+    end_ = next_ + needed;
   }
   void *take(int64_t numbers) {
     void *part = next_;
     next_ += bytes_ * numbers;
+    if (next_ > end_) std::abort();
     return part;
   }
 
@@ -43,7 +48,7 @@ class Scratch {
     return kept;
   }
   int64_t bytes_;
-  char *next_;
+  char *next_, *end_;
 };
 
 // What they all compute for: cos and sin [tokens, dim], and as of the attention kernel where requests are in the pools.
@@ -57,14 +62,15 @@ struct Wave {
 // hidden and out [tokens, query.in], which may be one.
 void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *values, const void *hidden, void *out) {
   const auto [tokens, cos, sin, slots, tables, table_at, starts, lengths, chunks, block, threads, narrow] = wave;
-  const int64_t width = layer->query.in, dim = layer->dim, inner = layer->gate.out;
+  const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + 2 * keyed + 3 * inner));
+  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + 2 * inner + layer->up.out));
   void *normed = scratch.take(tokens * width), *between = scratch.take(tokens * width);
   void *query = scratch.take(tokens * queries), *attended = scratch.take(tokens * queries);
-  void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * keyed);
-  void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * inner), *active = scratch.take(tokens * inner);
+  void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * layer->value.out);
+  void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * layer->up.out);
+  void *active = scratch.take(tokens * inner);
   const auto project = [&](const Linear &linear, const void *x, void *y) {
     wavepp_thin_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
   };

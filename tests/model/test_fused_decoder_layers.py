@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers, _DecoderLayer
 from wavepp_worker.model.lora import read_adapters
-from wavepp_worker.model.native_layer import _Run, layers_noted
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
@@ -24,7 +27,6 @@ pytestmark = pytest.mark.skipif(
     reason="no compiler at installation, or a CPU without AVX2",
 )
 BLOCK = 4
-"""Each wave's chunks as (request, first token, end, whether its logits are wanted)."""
 WAVES = (
     ((0, 0, 3, False),),
     ((0, 3, 4, True), (1, 0, 2, False)),
@@ -33,6 +35,7 @@ WAVES = (
     ((0, 5, 6, True), (1, 3, 4, True), (2, 70, 71, True)),
     ((2, 71, 74, True), (1, 4, 5, False)),
 )
+"""Each wave's chunks as (request, first token, end, whether its logits are wanted)."""
 
 
 def load(directory: Path, layers: range, dtype: torch.dtype) -> TorchStage:
@@ -43,7 +46,22 @@ def load(directory: Path, layers: range, dtype: torch.dtype) -> TorchStage:
 
 def is_native(layer: nn.Module) -> bool:
     """Whether few tokens of it are computed with others."""
-    return isinstance(getattr(getattr(vars(layer).get("forward"), "func", None), "__self__", None), _Run)
+    return isinstance(
+        getattr(getattr(vars(layer).get("forward"), "func", None), "__self__", None), FusedDecoderLayers
+    )
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many layers each call from now on computes."""
+    counts: list[int] = []
+    compute = FusedDecoderLayers._compute
+
+    def counting(self: FusedDecoderLayers, count: int, *given: Any) -> torch.Tensor:
+        counts.append(count)
+        return compute(self, count, *given)
+
+    monkeypatch.setattr(FusedDecoderLayers, "_compute", counting)
+    return counts
 
 
 def answers(stage: TorchStage) -> list[torch.Tensor]:
@@ -78,7 +96,7 @@ def test_it_answers_what_its_modules_answer(
     stage = load(tiny_model(family), layers, dtype)
     assert all(is_native(stage._model.base_model.layers[i]) for i in layers)
     at_once = answers(stage)
-    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
     one_by_one = answers(stage)
     assert len(at_once) == len(one_by_one)
     for own, other in zip(at_once, one_by_one, strict=True):
@@ -92,11 +110,7 @@ def test_layers_of_different_windows_compute_apart(
     directory = make_model(
         tmp_path / "mixed", "tied", use_sliding_window=True, sliding_window=6, max_window_layers=2
     )
-    stage, computed = load(directory, range(6), torch.float32), []
-    compute = _Run._compute
-    monkeypatch.setattr(
-        _Run, "_compute", lambda self, count, *given: computed.append(count) or compute(self, count, *given)
-    )
+    stage, computed = load(directory, range(6), torch.float32), counted(monkeypatch)
     kv = stage.make_kv(40, BLOCK)
     assert kv.spans == (0, 6)
     table = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
@@ -104,29 +118,10 @@ def test_layers_of_different_windows_compute_apart(
     for a, b in ((0, 4), (4, 8), (8, 9)):
         own = stage.forward(tokens[a:b], [Chunk(a, b - a, table, True)], kv).logits
     assert computed == [2, 3, 2, 3, 2, 4], "the last layer computes for the wanted alone"
-    monkeypatch.setattr(_Run, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
     other = stage.forward(tokens, [Chunk(0, 9, table, True)], stage.make_kv(40, BLOCK)).logits
     assert own is not None
     torch.testing.assert_close(own, other)
-
-
-class _Adds(nn.Module):
-    def forward(self, hidden: torch.Tensor, position_embeddings: object) -> torch.Tensor:
-        del position_embeddings
-        return hidden + 1
-
-
-def test_layers_follow_each_other_only_if_nothing_happens_between_them() -> None:
-    layers = nn.ModuleList(_Adds() for _ in range(4))
-    positions, others = object(), object()
-    with layers_noted(layers) as calls:
-        hidden = layers[0](torch.zeros(1), position_embeddings=positions)
-        hidden = layers[1](hidden, position_embeddings=positions)
-        hidden = layers[2](2 * hidden, position_embeddings=positions)
-        layers[3](hidden, position_embeddings=others)
-    assert [number for number in range(4) if calls.follows(number)] == [1]
-    layers[1](hidden, position_embeddings=others)
-    assert calls.follows(1), "nothing is noted any more"
 
 
 def test_few_tokens_do_not_go_through_its_parts(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +154,28 @@ def test_the_last_layer_still_leaves_out_what_nobody_wants(
     layers: range, wanted: bool, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = load(tiny_llama, layers, torch.bfloat16)
-    computed = []
-    compute = _Run._compute
-    monkeypatch.setattr(
-        _Run, "_compute", lambda self, count, *given: computed.append(count) or compute(self, count, *given)
-    )
+    computed = counted(monkeypatch)
     data = {"hidden": torch.zeros(16, 64, dtype=torch.bfloat16)}
     stage.forward(data, [Chunk(0, 16, torch.arange(20), wanted)], stage.make_kv(40, BLOCK))
     assert computed == ([1] if len(layers) == 2 else [])
     data = {"hidden": torch.zeros(1, 64, dtype=torch.bfloat16)}
     stage.forward(data, [Chunk(0, 1, torch.arange(20), True)], stage.make_kv(40, BLOCK))
     assert computed[-1] == len(layers)
+
+
+def test_the_kernel_has_the_same_fields() -> None:
+    """``decoder_layers.cpp`` asserts the same number."""
+    assert ctypes.sizeof(_DecoderLayer) == 37 * 8
+
+
+def test_layers_whose_norms_differ_stay(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has one epsilon for both."""
+    norm = LlamaDecoderLayer.__init__
+
+    def other(self: LlamaDecoderLayer, *given: Any, **named: Any) -> None:
+        norm(self, *given, **named)
+        self.input_layernorm.variance_epsilon *= 2
+
+    monkeypatch.setattr(LlamaDecoderLayer, "__init__", other)
+    stage = load(tiny_llama, range(2), torch.float32)
+    assert not any(map(is_native, stage._model.base_model.layers[:2]))

@@ -13,7 +13,7 @@ from transformers.models.olmo.configuration_olmo import OlmoConfig
 from transformers.models.olmo.modeling_olmo import OlmoAttention
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
-from wavepp_worker.model.fused_layers import fuse_attention, fuse_elementwise
+from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.thin_linear import make_thin
 

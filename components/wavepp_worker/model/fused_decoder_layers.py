@@ -1,15 +1,13 @@
-"""Decoder layers like Llama's take few tokens in one call: the kernel of ``decoder_layer.cpp``.
+"""Decoder layers like Llama's take few tokens in one call: the kernel of ``decoder_layers.cpp``.
 
 A layer is a dozen operations. Of few tokens each takes some microseconds, and Python as long again to go on to the
-next: in a decode step, or of a short prompt, half of the time.
+next.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +15,9 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from wavepp_worker.model.fused_layers import is_gated_silu
-from wavepp_worker.model.known_code import computes_as
-from wavepp_worker.model.last_layer import knows_how_to_trim
+from wavepp_worker.model.fused_modules import is_gated_silu
+from wavepp_worker.model.known_code import computes_as, is_llama_layer
+from wavepp_worker.model.layer_calls import LayerCall, LayerCalls
 from wavepp_worker.model.native_library import kernel
 from wavepp_worker.model.paged_kv import PagedCache
 from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
@@ -39,7 +37,7 @@ _ARGUMENTS = (
 
 
 class _Linear(ctypes.Structure):
-    _fields_ = (("weight", _ADDRESS), ("bias", _ADDRESS), ("inputs", _NUMBER), ("outputs", _NUMBER))
+    _fields_ = (("weight", _ADDRESS), ("bias", _ADDRESS), ("in", _NUMBER), ("out", _NUMBER))
 
     @classmethod
     def of(cls, layer: nn.Linear) -> _Linear:
@@ -48,12 +46,12 @@ class _Linear(ctypes.Structure):
 
 
 class _DecoderLayer(ctypes.Structure):
-    """As of ``decoder_layer.cpp``, which has the same fields."""
+    """Must have the fields of ``DecoderLayer`` in ``decoder_layers.cpp``."""
 
     _fields_ = (
         *((name, _ADDRESS) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
         *((name, _Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        *((name, _NUMBER) for name in ("dim", "window")),
+        *((name, _NUMBER) for name in ("head_dim", "window")),
         *((name, ctypes.c_double) for name in ("norm_eps", "head_norm_eps", "scale")),
     )
 
@@ -73,52 +71,12 @@ class _DecoderLayer(ctypes.Structure):
         )
 
 
-@dataclass
-class LayerCalls:
-    """What decoder layers were called with in one forward, and answered.
-
-    Attributes:
-        given: by the layer's number, its hidden states and the cosines and sines of their positions.
-        answered: by its number.
-    """
-
-    given: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    answered: dict[int, Any] = field(default_factory=dict)
-
-    def follows(self, number: int) -> bool:
-        """Whether a layer got what the one before answered, as it was, and the same positions."""
-        if number not in self.given or number - 1 not in self.given:
-            return False
-        (hidden, positions), (_, before) = self.given[number], self.given[number - 1]
-        return hidden is self.answered[number - 1] and positions is before
-
-
-@contextlib.contextmanager
-def layers_noted(layers: nn.ModuleList) -> Iterator[LayerCalls]:
-    """Note, while a model computes, what its decoder layers are called with."""
-    calls = LayerCalls()
-
-    def note(number: int, _: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        calls.given[number] = (given[0] if given else None), named.get("position_embeddings")
-
-    def note_answer(number: int, _: nn.Module, __: tuple[Any, ...], answer: Any) -> None:
-        calls.answered[number] = answer
-
-    hooks = []
-    for number, layer in enumerate(layers):
-        hooks.append(layer.register_forward_pre_hook(partial(note, number), with_kwargs=True))
-        hooks.append(layer.register_forward_hook(partial(note_answer, number)))
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def take_few_tokens_at_once(
+def fuse_decoder_layers(
     layers: nn.ModuleList, windows: Mapping[int, int | None], calls: LayerCalls, *, trims: bool
 ) -> None:
     """Have decoder layers that the kernel knows, and that follow each other, compute few tokens in one call.
+
+    Their weights, norms included, have to stay where they are in memory from now on.
 
     Args:
         layers: of the whole model.
@@ -128,24 +86,28 @@ def take_few_tokens_at_once(
         trims: its last layer answers for wanted tokens only (``last_layer``), which it does by itself.
     """
     run: list[int] = []
-    for number in (number for number in windows if _is_known(layers[number])):
+    for number in (number for number in windows if _is_known(layers[number], calls.only(number))):
         if run and not (
             number == run[-1] + 1 and calls.follows(number) and windows[number] == windows[run[-1]]
         ):
-            _Run(layers, run, windows[run[0]], trims=trims)
+            FusedDecoderLayers(layers, run, windows[run[0]], trims=trims).install()
             run = []
         run.append(number)
     if run:
-        _Run(layers, run, windows[run[0]], trims=trims)
+        FusedDecoderLayers(layers, run, windows[run[0]], trims=trims).install()
 
 
-def _is_known(layer: Any) -> bool:
-    if not knows_how_to_trim(layer) or not is_gated_silu(layer.mlp):
+def _is_known(layer: Any, call: LayerCall | None) -> bool:
+    if call is None or not {"position_embeddings", "past_key_values"} <= call.named.keys():
+        return False
+    if not is_llama_layer(layer) or not is_gated_silu(layer.mlp):
         return False
     norms, linears = _norms(layer), _linears(layer)
     dtype = norms[0].weight.dtype
     return (
         all(computes_as(norm, LlamaRMSNorm) for norm in norms)
+        # The kernel has one epsilon for both norms of the layer, and one for both of the heads.
+        and [norm.variance_epsilon for norm in norms[::2]] == [norm.variance_epsilon for norm in norms[1::2]]
         # Adapters are hooks.
         and all(type(each) is ThinLinear and not each._forward_hooks for each in linears)
         and all(each.weight.dtype is dtype for each in (*linears, *norms))
@@ -153,13 +115,14 @@ def _is_known(layer: Any) -> bool:
 
 
 def _norms(layer: Any) -> list[Any]:
-    """In the order of the kernel; those of heads last, if there are such."""
-    of_heads = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
-    return [
-        layer.input_layernorm,
-        layer.post_attention_layernorm,
-        *(each for each in of_heads if each is not None),
-    ]
+    """In the order of the kernel; those of queries' and keys' heads last, if there are such."""
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    # As ``fuse_attention`` knows no attention that has one of them alone.
+    return (
+        [*norms, layer.self_attn.q_norm, layer.self_attn.k_norm]
+        if hasattr(layer.self_attn, "q_norm")
+        else norms
+    )
 
 
 def _linears(layer: Any) -> list[Any]:
@@ -169,13 +132,13 @@ def _linears(layer: Any) -> list[Any]:
     return [*of_attention, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
 
 
-class _Run:
+class FusedDecoderLayers:
     """Layers that follow each other: the first computes for all of them, and the others hand its answer on."""
 
     def __init__(
         self, layers: nn.ModuleList, numbers: Sequence[int], window: int | None, *, trims: bool
     ) -> None:
-        """Takes the place of the layers' ``forward``."""
+        """Takes the addresses of the layers' weights. Arguments as of ``fuse_decoder_layers``."""
         self._kernel = kernel("wavepp_decoder_layers", ctypes.POINTER(_DecoderLayer), *_ARGUMENTS)
         self._numbers = range(numbers[0], numbers[-1] + 1)
         self._trims = trims and numbers[-1] == len(layers) - 1
@@ -184,8 +147,13 @@ class _Run:
         self._layers = (_DecoderLayer * len(numbers))(
             *(_DecoderLayer.of(layers[number], window) for number in numbers)
         )
-        for number in numbers:
-            layer = layers[number]
+        first = self._linears[0]
+        self._dtype, self._hidden_size = first.weight.dtype, first.in_features
+        self._modules = [layers[number] for number in numbers]
+
+    def install(self) -> None:
+        """Take the place of the layers' ``forward``."""
+        for number, layer in zip(self._numbers, self._modules, strict=True):
             layer.forward = partial(self.forward, number, layer.forward)
 
     def forward(
@@ -199,9 +167,14 @@ class _Run:
         **kwargs: Any,
     ) -> torch.Tensor:
         """As a module's own, for the current wave; what else transformers hands in has no meaning here."""
-        threads = torch.get_num_threads()
         trimmed = self._trims and current_wave().trimmed
-        if hidden_states.shape[1] > self._most_tokens(threads) or (trimmed and number == self._numbers[-1]):
+        fits = hidden_states.dtype is position_embeddings[0].dtype is self._dtype
+        fits = fits and hidden_states.shape[2] == self._hidden_size
+        if (
+            not fits
+            or hidden_states.shape[1] > self._most_tokens(torch.get_num_threads())
+            or (trimmed and number == self._numbers[-1])
+        ):
             return otherwise(
                 hidden_states,
                 position_embeddings=position_embeddings,
@@ -210,7 +183,7 @@ class _Run:
             )
         if number == self._numbers[0]:
             count = len(self._numbers) - trimmed
-            return self._compute(count, hidden_states, position_embeddings, past_key_values, threads)
+            return self._compute(count, hidden_states, position_embeddings, past_key_values)
         return hidden_states
 
     def _compute(
@@ -219,8 +192,8 @@ class _Run:
         hidden: torch.Tensor,
         positions: tuple[torch.Tensor, torch.Tensor],
         cache: PagedCache,
-        threads: int,
     ) -> torch.Tensor:
+        """Hidden states ``[1, tokens, hidden]`` after the first ``count`` layers."""
         wave = current_wave()
         keys, values = cache.addresses(self._numbers)
         at_hand = cache.place(self._numbers[0], wave)[2]
@@ -245,12 +218,13 @@ class _Run:
             len(spans.starts),
             wave.block_size,
             out.data_ptr(),
-            threads,
-            hidden.dtype is torch.bfloat16,
+            torch.get_num_threads(),
+            self._dtype is torch.bfloat16,
         )
         return out
 
     def _most_tokens(self, threads: int) -> int:
+        """The most that all linear layers take with so many of torch's threads."""
         if threads not in self._most:
             self._most[threads] = min(map(most_tokens, self._linears))
         return self._most[threads]
