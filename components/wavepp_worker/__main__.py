@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
+from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
 from wavepp_worker.errors import ConfigError
@@ -31,6 +33,8 @@ def main() -> None:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error
+    # Before torch is loaded, whose threads read it once.
+    os.environ.update(with_short_spins(os.environ))
     importlib.import_module(f"wavepp_worker.dynamo.{role}").main()
 
 
