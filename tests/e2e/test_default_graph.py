@@ -292,7 +292,7 @@ def test_a_killed_rank_costs_one_replica_for_a_while(graph: ServedGraph) -> None
     def client(number: int) -> None:
         draw = random.Random(number)
         while not killed.is_set():
-            prompt = [draw.randrange(256) for _ in range(3000)]
+            prompt = [draw.randrange(256) for _ in range(7000)]
             answer = graph.post("/v1/completions", prompt=prompt, max_tokens=2)
             outcomes.append((answer.status_code, answer.text))
 
