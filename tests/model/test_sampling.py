@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import TopPLogitsWarper
 from wavepp_worker.errors import WaveppError
-from wavepp_worker.model.sampling import LEAST_LOGPROB, sample
+from wavepp_worker.model.sampling import LEAST_LOGPROB, _likeliest, sample
 from wavepp_worker.model.sampling_params import (
     MAX_REPETITION_PENALTY,
     MAX_TOP_K,
@@ -70,6 +71,29 @@ def test_frequencies_follow_the_distribution() -> None:
 def test_filters_keep_what_they_say(params: dict[str, Any], allowed: set[int]) -> None:
     scores = torch.log(torch.tensor([0.5, 0.25, 0.0, 0.15, 0.1]))
     assert set(draws(scores, 300, **params)) == allowed
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([1, 5, 127, 128, 129, 3000]),
+    spread=st.sampled_from([0.0, 0.1, 1.0, 5.0, 40.0]),
+    top_p=st.floats(0.01, 0.999),
+    forbidden=st.integers(0, 3),
+)
+def test_the_likeliest_are_those_that_transformers_keeps(
+    seed: int, size: int, spread: float, top_p: float, forbidden: int
+) -> None:
+    scores = spread * logits(seed, size)
+    scores[1 : 1 + forbidden] = -math.inf
+    own = _likeliest(scores, top_p)
+    other = TopPLogitsWarper(top_p)(None, scores[None])[0]
+    assert torch.equal(own[own > -math.inf], scores[own > -math.inf])
+    # Of equal ones any, and one more or less where the sum of float32 is not sure.
+    assert abs(int((own > -math.inf).sum()) - int((other > -math.inf).sum())) <= (1 if spread else 2)
+    both = scores.softmax(-1).double()
+    assert float(both[own > -math.inf].sum()) >= top_p - 1e-5
+    assert float(both[own > -math.inf].sum() - both[own > -math.inf].min()) <= top_p + 1e-5
 
 
 def test_penalties() -> None:
