@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 import typer
@@ -31,8 +31,8 @@ from bench.common.percentile import p95
 from bench.common.policies import require_known
 from bench.common.small_model import tiny_llama
 from bench.common.tables import plain_table, print_table
+from bench.vllm.sides import DTYPES, Dtype
 
-DTYPES = ("bfloat16", "float32")
 SEED = 7
 PATIENCE_SECONDS = 300.0
 CASES = ("1:200", "1:2000", "4:200", "8:200", "8:2000", "16:200")
@@ -79,12 +79,12 @@ def decode_steps(
 
 
 def measure(
-    model: Path, cases: Sequence[tuple[int, int]], dtype: str, threads: int, tokens: int
+    model: Path, cases: Sequence[tuple[int, int]], dtype: Dtype, threads: int, tokens: int
 ) -> list[list[float]]:
     """``decode_steps`` of each case; call it in a process of its own, as a worker is one."""
     config = DecodeConfig(
         model=model,
-        dtype=dtype,  # type: ignore[arg-type]
+        dtype=dtype,
         threads=threads,
         max_model_len=max(prompt + tokens for _, prompt in cases),
         kv_tokens=max(requests * (prompt + tokens + 16) for requests, prompt in cases),
@@ -130,7 +130,9 @@ def main(
     ):
         path = tiny_llama(Path(made), dtype) if model is None else model
         for (requests, prompt), seconds in zip(
-            cases, worker.submit(measure, path, cases, dtype, threads, tokens).result(), strict=True
+            cases,
+            worker.submit(measure, path, cases, cast(Dtype, dtype), threads, tokens).result(),
+            strict=True,
         ):
             figures = (1e3 * median(seconds), 1e3 * p95(seconds), requests / median(seconds))
             table.add_row(str(requests), str(prompt), *(f"{each:,.1f}" for each in figures))

@@ -52,7 +52,7 @@ class LayerCalls:
         return own.given[0] is before.answer and positions is others is not None
 
     def is_normed(self, number: int) -> bool:
-        """Whether what a layer answered went to the norm, as it was, and nowhere else did as much."""
+        """Whether what a layer answered, as it was, is all that the norm was given, once."""
         own = self.only(number)
         return own is not None and len(self.normed) == 1 and own.answer is self.normed[0]
 
