@@ -96,6 +96,16 @@ def test_the_likeliest_are_those_that_transformers_keeps(
     assert float(both[own > -math.inf].sum() - both[own > -math.inf].min()) <= top_p + 1e-5
 
 
+@pytest.mark.parametrize(("height", "temperature"), [(20.0, 1e-5), (1e9, 1.0), (3e38, 1.0), (-1e9, 1.0)])
+def test_top_p_keeps_as_many_of_large_scores_as_of_small(height: float, temperature: float) -> None:
+    scores = torch.full((1000,), height)
+    scores[10:] -= abs(height) / 2
+    params = SamplingParams(temperature=temperature, top_p=0.75, seed=1)
+    kept = {sample(scores, params, step, NOTHING, []).token for step in range(200)}
+    assert len(kept) == 8
+    assert kept < set(range(10))
+
+
 def test_penalties() -> None:
     scores = torch.tensor([2.0, 1.9, -1.0])
 
