@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from wavepp_worker.compute_threads import SPINS
 from wavepp_worker.liveness.deaths import Death
 from wavepp_worker.serve import health_watch
 from wavepp_worker.serve import keeper as module
 from wavepp_worker.serve.discovery_entries import remove_entries
+from wavepp_worker.serve.environment import base_environment
 from wavepp_worker.serve.health_watch import KeepLimits
 from wavepp_worker.serve.keeper import Keeper, StartFailed
 from wavepp_worker.serve.ports import HeldPorts
@@ -70,6 +73,7 @@ async def keep(
     *flags: str,
     until: Callable[[Keeper, Lines], Any],
     forget: Callable[[str], object] | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
     **limits: Any,
 ) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
@@ -80,13 +84,20 @@ async def keep(
         replica=0,
         kind="worker",
         argv=(sys.executable, str(PROGRAM), *flags),
-        env={"DYN_SYSTEM_PORT": str(port)},
+        env={"DYN_SYSTEM_PORT": str(port), **env},
         port=port,
         url=f"http://127.0.0.1:{port}",
     )
     log: Any = lines
     keeper = Keeper(
-        process, os.environ, tmp_path / "scratch", log, KeepLimits(**limits), lambda: None, log, forget
+        process,
+        base_environment(),
+        tmp_path / "scratch",
+        log,
+        KeepLimits(**limits),
+        lambda: None,
+        log,
+        forget,
     )
     running = asyncio.create_task(keeper.run())
     deadline = time.monotonic() + 60
@@ -101,6 +112,26 @@ async def keep(
         await asyncio.wait_for(running, 10)
         held.close()
     return lines
+
+
+def test_a_service_that_says_how_its_threads_wait_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    given: list[Mapping[str, str]] = []
+    start = module.Child.start
+
+    async def noted(argv: Any, environment: Mapping[str, str], on_line: Any) -> module.Child:
+        given.append(environment)
+        return await start(argv, environment, on_line)
+
+    monkeypatch.setattr(module.Child, "start", noted)
+    for own in ({}, {"OMP_WAIT_POLICY": "PASSIVE"}):
+        asyncio.run(keep(tmp_path, env=own, until=lambda keeper, _: keeper.ready))
+    assert given[0]["GOMP_SPINCOUNT"] == SPINS
+    assert given[1]["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert "GOMP_SPINCOUNT" not in given[1], "it would count more"
 
 
 def test_who_refuses_its_configuration_again_and_again_is_let_be(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wavepp_worker import etcd_variables, nats_variables
-from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.settings import ServiceSettings
 
@@ -65,7 +64,7 @@ rooms. Who names one of these after it gets its lines all the same."""
 
 def base_environment() -> dict[str, str]:
     """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
-    inherited = with_short_spins({**LOOPBACK, **CANARY, **QUIET, **os.environ})
+    inherited = {**LOOPBACK, **CANARY, **QUIET, **os.environ}
     if "DYN_LOG" in os.environ:
         inherited["DYN_LOG"] = f"{PROBES},{os.environ['DYN_LOG']}"
     # One port for all would let only the first worker start.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from wavepp_worker.compute_threads import with_short_spins
 from wavepp_worker.liveness.deaths import Death, DeathNotes
 from wavepp_worker.liveness.pause_lines import PAUSED, RESUMED
 from wavepp_worker.liveness.process_state import exit_reason, oom_kills
@@ -78,7 +79,8 @@ class Keeper:
         self.ready = False
         self.paused = False
         self.restarts = 0
-        self._environment = {**environment, "TMPDIR": str(scratch), **process.env}
+        # With its own variables, as it may say itself how its threads wait.
+        self._environment = with_short_spins({**environment, "TMPDIR": str(scratch), **process.env})
         self._scratch = scratch
         self._log = log
         self._changed = changed

@@ -33,7 +33,7 @@ from wavepp_worker.serve.supervisor import Supervisor
 def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
     """The plan for people: the merged configuration, and each process as a command line of a shell."""
     config = yaml.safe_dump(_plain(plan.config), sort_keys=False)
-    inherited = base_environment()
+    inherited = with_short_spins(base_environment())
     shared = {
         key: value
         for key, value in with_short_spins({**LOOPBACK, **CANARY, **QUIET}).items()
