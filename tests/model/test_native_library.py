@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +28,22 @@ def test_where_nothing_was_compiled_torch_computes_and_somebody_is_told_once(
         assert [record.message.split(";")[1] for record in caplog.records] == [
             " install g++, then wavepp-worker again"
         ]
+    finally:
+        native_library.library.cache_clear()
+
+
+def test_kernels_that_cannot_be_loaded_are_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """As of an installation that was cut short, or compiled where libraries are newer."""
+    (tmp_path / "kernels.so").touch()
+    native_library.library.cache_clear()
+    found = SimpleNamespace(origin=str(tmp_path / "kernels.so"))
+    monkeypatch.setattr(native_library, "find_spec", lambda name: found)
+    try:
+        assert not computes_on(torch.bfloat16, CPU)
+        assert "the kernels cannot be loaded" in caplog.text
+        assert "kernels.so: file too short" in caplog.text
     finally:
         native_library.library.cache_clear()
 

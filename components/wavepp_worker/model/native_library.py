@@ -52,7 +52,15 @@ def library() -> ctypes.CDLL | None:
         )
         return None
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
-    loaded = ctypes.CDLL(built.origin)
+    try:
+        loaded = ctypes.CDLL(built.origin)
+    except OSError as error:
+        logger.warning(
+            "models take several times as long as they could: the kernels cannot be loaded (%s); install wavepp-worker "
+            "again, with g++ at hand",
+            error,
+        )
+        return None
     if getattr(loaded, f"wavepp_kernels_version_{_VERSION}", None) is None:
         logger.warning(
             "models take several times as long as they could: the kernels were compiled for another version of "
