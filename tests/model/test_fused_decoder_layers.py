@@ -133,6 +133,20 @@ def test_few_tokens_do_not_go_through_its_parts(tiny_llama: Path, monkeypatch: p
     assert set(called) == {70}, "but more do"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_numbers_too_small_for_full_precision_stay(
+    dtype: torch.dtype, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = load(tiny_llama, range(2, 4), dtype)
+    given = {"hidden": torch.full((5, 64), 1e-40, dtype=dtype)}
+    chunk = Chunk(0, 5, torch.arange(2), False)
+    at_once = stage.forward(given, [chunk], stage.make_kv(2, BLOCK)).activations["hidden"]
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
+    one_by_one = stage.forward(given, [chunk], stage.make_kv(2, BLOCK)).activations["hidden"]
+    assert one_by_one.abs().max() > 0
+    assert torch.equal(at_once, one_by_one)
+
+
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "gemma3_text", "granite"])
 def test_layers_that_compute_something_else_stay(family: str, tiny_model: Callable[[str], Path]) -> None:
     stage = load(tiny_model(family), range(3), torch.bfloat16)
