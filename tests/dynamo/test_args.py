@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.versions import versions
 
 
@@ -306,6 +308,19 @@ def test_what_an_engine_would_refuse_is_refused_by_the_flag_that_was_given(
             args.parse_or_exit(["--model", str(tiny_llama), *flags.split()])
         assert left.value.code == 2
         assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_a_worker_whose_health_could_not_be_asked_does_not_start(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (port,) = HeldPorts().choose(1)
+    with socket.create_server(("127.0.0.1", port)):
+        monkeypatch.setenv("DYN_SYSTEM_PORT", str(port))
+        monkeypatch.setenv("DYN_SYSTEM_HOST", "127.0.0.1")
+        with pytest.raises(SystemExit) as left:
+            PrefillArgs.parse_or_exit(["--model", str(tiny_llama)])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: DYN_SYSTEM_PORT: port {port} of 127.0.0.1 is in use")
 
 
 def test_parsing_loads_no_tensor_library() -> None:

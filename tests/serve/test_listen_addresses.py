@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import typer.testing
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve import listen_addresses
 from wavepp_worker.serve.cli import app
-from wavepp_worker.serve.environment import LOOPBACK
-from wavepp_worker.serve.listen_addresses import SYSTEM_PORT_VARIABLE, check_listen_addresses
+from wavepp_worker.serve.environment import LOOPBACK, SYSTEM_HOST_VARIABLE
+from wavepp_worker.serve.listen_addresses import (
+    SYSTEM_PORT_VARIABLE,
+    check_listen_addresses,
+    check_system_port,
+)
 
 from tests.support.graph_process import REPOSITORY
 
@@ -72,6 +78,23 @@ def test_another_is_refused_before_dynamo_ends_with_a_traceback(text: str) -> No
     )
     with pytest.raises(ConfigError, match=sentence):
         check_listen_addresses({SYSTEM_PORT_VARIABLE: text})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "", None])
+def test_a_port_at_which_somebody_listens_is_refused(host: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        env = {SYSTEM_PORT_VARIABLE: port} | ({} if host is None else {SYSTEM_HOST_VARIABLE: host})
+        with pytest.raises(
+            ConfigError, match=rf"^DYN_SYSTEM_PORT: port {port} of {host or '0.0.0.0'} is in use"
+        ):
+            check_system_port(env)
+    check_system_port(env)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0"])
+def test_no_port_and_any_that_is_free_are_taken(text: str) -> None:
+    check_system_port({SYSTEM_PORT_VARIABLE: text})
 
 
 @pytest.mark.parametrize("name", LOOPBACK)

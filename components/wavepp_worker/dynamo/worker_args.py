@@ -24,7 +24,7 @@ from wavepp_worker.intake.remote_config import RemotePrefillConfig
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
 from wavepp_worker.runtime.client.disk_room import DiskUse
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
-from wavepp_worker.serve.listen_addresses import check_listen_addresses
+from wavepp_worker.serve.listen_addresses import check_listen_addresses, check_system_port
 from wavepp_worker.server_reach import without_password
 from wavepp_worker.setting_names import flag_of, keys_as_flags
 
@@ -148,6 +148,7 @@ class WorkerArgs:
         try:
             args = cls.parse(argv)
             check_listen_addresses(os.environ)
+            check_system_port(os.environ)
             with as_flags(args.spell):
                 directory = cls.fetch(args.model)
                 args = args if directory == args.model else args.changed(model=directory)

@@ -13,12 +13,14 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.host_check import check_host
 from wavepp_worker.serve.config_sources import LAUNCHER
 from wavepp_worker.serve.environment import ANSWERS_VARIABLE, REQUESTS_VARIABLE, SYSTEM_HOST_VARIABLE
-from wavepp_worker.serve.ports import LAST_OF_DYNAMO
+from wavepp_worker.serve.ports import LAST_OF_DYNAMO, is_free
 from wavepp_worker.serve.worker_ports import VARIABLE as SYSTEM_PORT_VARIABLE
 
 _BRACKETED = re.compile(r"\[(?P<address>[^\]]*)\]")
 _NO_SYSTEM_PORT = re.compile(r"-\d+|")
 """Dynamo takes a negative number for none."""
+_ALL_INTERFACES = "0.0.0.0"
+"""Where Dynamo has a worker answer unless a variable says otherwise."""
 _FIRST_WITH_ADDRESSES = (1, 5)
 """Before this version, Dynamo takes answers at an interface that is named, and at no address."""
 
@@ -47,6 +49,25 @@ def check_listen_addresses(
     if system := env.get(SYSTEM_HOST_VARIABLE):
         check_host(system, written(SYSTEM_HOST_VARIABLE))
     _check_system_port(env.get(SYSTEM_PORT_VARIABLE, ""))
+
+
+def check_system_port(env: Mapping[str, str]) -> None:
+    """Refuse a worker whose ``/health`` could not be asked: Dynamo would go on without.
+
+    Args:
+        env: the worker's environment, which ``check_listen_addresses`` took.
+
+    Raises:
+        ConfigError: somebody listens on the port; names the variable.
+    """
+    host, text = env.get(SYSTEM_HOST_VARIABLE) or _ALL_INTERFACES, env.get(SYSTEM_PORT_VARIABLE, "")
+    if not text.isdecimal() or int(text) == 0:
+        return
+    if not is_free(host, int(text), host_key=SYSTEM_HOST_VARIABLE, port_key=SYSTEM_PORT_VARIABLE):
+        raise ConfigError(
+            f"{SYSTEM_PORT_VARIABLE}: port {text} of {host} is in use; stop who listens there "
+            f"(ss -ltnp 'sport = :{text}'), choose another, or give 0 for any that is free"
+        )
 
 
 def _check_requests(text: str, key: str) -> None:
