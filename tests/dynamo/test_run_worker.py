@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -165,6 +166,38 @@ def test_a_worker_that_is_told_to_stop_before_dynamo_listens_leaves(
 
     run_worker_as(monkeypatch, text_model, life)
     assert exit_codes[0] == 0
+
+
+@pytest.mark.parametrize("close_hangs", [False, True])
+def test_a_worker_that_is_told_to_stop_while_its_engine_starts_does_not_wait_for_that(
+    close_hangs: bool, text_model: Path, monkeypatch: pytest.MonkeyPatch, exit_codes: list[int]
+) -> None:
+    closed, let_go = threading.Event(), threading.Event()
+
+    def opening(_: PrefillWorker) -> NoReturn:
+        closed.wait(20)
+        raise EngineDead("the engine was closed while it started; make a new one")
+
+    def closing(_: PrefillWorker) -> None:
+        if close_hangs:
+            let_go.wait(20)
+        closed.set()
+
+    monkeypatch.setattr(worker_module, "CLEANUP_SECONDS", 0.5)
+    monkeypatch.setattr(PrefillWorker, "open", opening)
+    monkeypatch.setattr(PrefillWorker, "close", closing)
+
+    async def life(worker: PrefillWorker) -> None:
+        starting = asyncio.create_task(worker.start(1))
+        await until(lambda: worker._loop)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: exit_codes)
+        let_go.set()
+        await asyncio.gather(starting, return_exceptions=True)
+
+    run_worker_as(monkeypatch, text_model, life)
+    assert set(exit_codes) == {0}
 
 
 def test_a_worker_without_etcd_waits_hears_an_order_to_stop_and_gives_up_with_a_sentence(

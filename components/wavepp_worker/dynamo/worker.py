@@ -75,6 +75,7 @@ class WaveppWorker(LLMEngine):
         self._dying = threading.Event()
         self._stop_order = StopOrder()
         self._closed = False
+        self._left: asyncio.Task[None] | None = None
         self._live = LiveRequests()
         self._pause = Pause()
         self._controls = WorkerControls(self)
@@ -128,6 +129,9 @@ class WaveppWorker(LLMEngine):
         try:
             registration = await asyncio.to_thread(self.open)
         except WaveppError as error:
+            if self._left is not None:
+                # It was closed while it started, and what ends the process is under way.
+                await self._left
             self.start_error = error
             raise
         self._snapshot_thread.start()
@@ -197,6 +201,18 @@ class WaveppWorker(LLMEngine):
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
+        elif self._registration is None and self._left is None:
+            # Dynamo would wait until the engine has started; nobody knows this worker yet.
+            self._left = self._loop.create_task(self._leave_start())
+
+    async def _leave_start(self) -> None:
+        """Close the engine while it starts, and end the process; a model that is being loaded is not waited for."""
+        forced = threading.Timer(CLEANUP_SECONDS, leave_process, (0,))
+        forced.daemon = True
+        forced.start()
+        await asyncio.to_thread(self.close)
+        forced.cancel()
+        leave_process(0)
 
     def forget_in_discovery(self) -> None:
         """Leave nothing in etcd; may block for seconds.
