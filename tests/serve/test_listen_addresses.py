@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 import typer.testing
@@ -34,6 +35,7 @@ def refused(env: dict[str, str], own: dict[str, str] | None = None) -> str:
         LOOPBACK,
         {REQUESTS: "0.0.0.0", SYSTEM: "localhost"},
         {REQUESTS: "127.0.0.9", SYSTEM: ""},
+        {ANSWERS: ""},
     ],
 )
 def test_addresses_of_this_machine_are_taken(env: dict[str, str]) -> None:
@@ -64,6 +66,28 @@ def test_answers_are_taken_at_an_interface_and_with_a_later_dynamo_at_an_address
     check_listen_addresses({ANSWERS: "127.0.0.1"}, "Worker", {})
     assert refused({ANSWERS: "203.0.113.7"}).startswith(f"{ANSWERS}: 203.0.113.7 is not an address of this")
     assert "neither an address nor a network interface" in refused({ANSWERS: "eth99"})
+
+
+def test_an_interface_whose_last_address_nobody_can_listen_at_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "if_inet6"
+    file.write_text(
+        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
+    )
+    monkeypatch.setattr(listen_addresses, "_IPV6_ADDRESSES", file)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
+    said = refused({ANSWERS: "eth0"})
+    assert said.startswith(
+        f"{ANSWERS}: Dynamo before 1.5 listens at the last address of eth0, fe80::fc:ff:fe00:1, "
+    )
+    assert f"set it to nothing ({ANSWERS}=)" in said
+    for name in ("lo", "eth1"):
+        check_listen_addresses({ANSWERS: name})
+    monkeypatch.setattr(listen_addresses, "version", lambda _: "1.6.1")
+    check_listen_addresses({ANSWERS: "eth0"})
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0", "9100", "32767"])

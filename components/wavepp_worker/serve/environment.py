@@ -91,7 +91,7 @@ def loopback_note(planes: Mapping[str, Any]) -> str | None:
     return (
         f"workers of other hosts find these by discovery_backend={planes['discovery_backend']}, but cannot reach them, "
         f"as requests and KV are taken at {requests_at}: for several hosts set {REQUESTS_VARIABLE} to this machine's "
-        f"address, and {ANSWERS_VARIABLE} to its interface"
+        f"address, and {ANSWERS_VARIABLE} to nothing"
     )
 
 

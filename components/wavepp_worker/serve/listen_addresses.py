@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 
 from wavepp_worker.errors import ConfigError
@@ -21,6 +22,8 @@ _NO_SYSTEM_PORT = re.compile(r"-\d+|")
 """Dynamo takes a negative number for none."""
 _ALL_INTERFACES = "0.0.0.0"
 """Where Dynamo has a worker answer unless a variable says otherwise."""
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+_LINK_SCOPE = 0x20
 _FIRST_WITH_ADDRESSES = (1, 5)
 """Before this version, Dynamo takes answers at an interface that is named, and at no address."""
 
@@ -44,7 +47,8 @@ def check_listen_addresses(
 
     if (requests := env.get(REQUESTS_VARIABLE)) is not None:
         _check_requests(requests, written(REQUESTS_VARIABLE))
-    if (answers := env.get(ANSWERS_VARIABLE)) is not None:
+    # Nothing in it is as if it were not set to Dynamo, which takes the machine's routable address then.
+    if answers := env.get(ANSWERS_VARIABLE):
         _check_answers(answers, written(ANSWERS_VARIABLE))
     if system := env.get(SYSTEM_HOST_VARIABLE):
         check_host(system, written(SYSTEM_HOST_VARIABLE))
@@ -88,6 +92,12 @@ def _check_requests(text: str, key: str) -> None:
 def _check_answers(text: str, key: str) -> None:
     names = [name for _, name in socket.if_nameindex()]
     if text in names:
+        if not _takes_addresses() and (link := _link_local(text)) is not None:
+            raise ConfigError(
+                f"{key}: Dynamo before 1.5 listens at the last address of {text}, {link}, which cannot be listened at; "
+                f"set it to nothing ({ANSWERS_VARIABLE}=) for this machine's routable address, name another interface, "
+                f"or switch IPv6 off at this one (sysctl net.ipv6.conf.{text}.disable_ipv6=1)"
+            )
         return
     there = ", ".join(names)
     if not _takes_addresses():
@@ -99,6 +109,19 @@ def _check_answers(text: str, key: str) -> None:
             f"{key}: {text!r} is neither an address nor a network interface of this machine, which has {there}"
         ) from error
     check_host(text, key)
+
+
+def _link_local(interface: str) -> str | None:
+    """An address of an interface that is one only together with the interface's name; None if it has none."""
+    try:
+        lines = _IPV6_ADDRESSES.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        number, _, _, scope, _, name = line.split()
+        if name == interface and int(scope, 16) == _LINK_SCOPE:
+            return str(ipaddress.IPv6Address(int(number, 16)))
+    return None
 
 
 def _check_system_port(text: str) -> None:
