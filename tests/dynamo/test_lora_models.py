@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,14 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
     async def check() -> None:
         worker, endpoint = await with_adapters(kind, text_model, adapter, "poet", "coder"), FakeEndpoint()
         registration = await worker.start(1)
+        # A frontend that hears of an adapter before its base model drops it.
+        endpoint.entered = False
         await worker.on_endpoint_ready(endpoint)
+        while endpoint.looks < 3:
+            await asyncio.sleep(0.01)
+        assert told == []
+        endpoint.entered = True
+        await worker._publishing
         assert [(what, at, fields["lora_name"]) for what, at, fields in told] == [
             ("registered", endpoint, "poet"),
             ("registered", endpoint, "coder"),

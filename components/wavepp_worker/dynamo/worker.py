@@ -49,6 +49,8 @@ UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
 """After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
+PUBLISH_POLL_SECONDS = 0.05
+"""How often a worker looks whether it is in discovery, after which its adapters are entered there."""
 
 
 class WaveppWorker(LLMEngine):
@@ -76,6 +78,7 @@ class WaveppWorker(LLMEngine):
         self._stop_order = StopOrder()
         self._closed = False
         self._left: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Task[None] | None = None
         self._live = LiveRequests()
         self._pause = Pause()
         self._controls = WorkerControls(self)
@@ -145,6 +148,9 @@ class WaveppWorker(LLMEngine):
         self._closed = True
         if self._presence is not None:
             self._presence.cancel()
+        if self._publishing is not None:
+            self._publishing.cancel()
+            await asyncio.gather(self._publishing, return_exceptions=True)
         if self._endpoint is not None:
             await withdraw_adapters(self._endpoint, self._adapters)
         # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
@@ -184,14 +190,23 @@ class WaveppWorker(LLMEngine):
         self.passes.open(endpoint)
         if self._perf_metrics is not None:
             await self._perf_metrics.open()
-        if self._adapters:
-            assert self._registration is not None, "an endpoint is made of a worker that has started"
-            options = self._runtime.options
-            await publish_adapters(endpoint, self._adapters, self.mode, self._registration, options)
         if self.tracer is not None:
             self.tracer.replica = f"{endpoint.connection_id():x}"
         self._client = await endpoint.client()
         self._watch_presence()
+        if self._adapters and not self._stop_order.given:
+            self._publishing = asyncio.create_task(self._publish_adapters())
+
+    async def _publish_adapters(self) -> None:
+        """Offer the adapters, once frontends have the base model: they forget one that comes before that, for good."""
+        assert self._registration is not None, "an endpoint is made of a worker that has started"
+        while self._endpoint.connection_id() not in self._client.instance_ids():
+            await asyncio.sleep(PUBLISH_POLL_SECONDS)
+        options = self._runtime.options
+        try:
+            await publish_adapters(self._endpoint, self._adapters, self.mode, self._registration, options)
+        except Exception as error:
+            self.leave(f"its adapters cannot be entered in discovery: {error}")
 
     def told_to_stop(self) -> None:
         """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""
