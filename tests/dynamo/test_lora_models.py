@@ -10,6 +10,7 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from wavepp_worker.dynamo import lora_models
+from wavepp_worker.dynamo import worker as worker_module
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -44,6 +45,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]
 
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
+    monkeypatch.setattr(worker_module, "BASE_MODEL_SECONDS", 0.1)
     return calls
 
 

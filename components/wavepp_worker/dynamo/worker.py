@@ -51,6 +51,8 @@ LAST_ANSWERS_SECONDS = 0.5
 CLEANUP_SECONDS = 3.0
 PUBLISH_POLL_SECONDS = 0.05
 """How often a worker looks whether it is in discovery, after which its adapters are entered there."""
+BASE_MODEL_SECONDS = 3.0
+"""That a frontend may take to add a base model of which it has heard."""
 
 
 class WaveppWorker(LLMEngine):
@@ -202,6 +204,7 @@ class WaveppWorker(LLMEngine):
         assert self._registration is not None, "an endpoint is made of a worker that has started"
         while self._endpoint.connection_id() not in self._client.instance_ids():
             await asyncio.sleep(PUBLISH_POLL_SECONDS)
+        await asyncio.sleep(BASE_MODEL_SECONDS)
         options = self._runtime.options
         try:
             await publish_adapters(self._endpoint, self._adapters, self.mode, self._registration, options)
