@@ -10,7 +10,6 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from wavepp_worker.dynamo import lora_models
-from wavepp_worker.dynamo import worker as worker_module
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -45,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]
 
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
-    monkeypatch.setattr(worker_module, "BASE_MODEL_SECONDS", 0.1)
+    monkeypatch.setattr(lora_models, "BASE_MODEL_SECONDS", 0.1)
     return calls
 
 
@@ -62,7 +61,7 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
             await asyncio.sleep(0.01)
         assert told == []
         endpoint.entered = True
-        await worker._publishing
+        await worker._adapters._entering
         assert [(what, at, fields["lora_name"]) for what, at, fields in told] == [
             ("registered", endpoint, "poet"),
             ("registered", endpoint, "coder"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -35,22 +36,74 @@ _ROLES = {
 """What a worker is, and whom it needs beside it."""
 
 
-async def publish_adapters(
+POLL_SECONDS = 0.05
+"""How often a worker looks whether it is in discovery, after which its adapters are entered there."""
+BASE_MODEL_SECONDS = 3.0
+"""That a frontend may take to add a base model of which it has heard."""
+
+
+class AdapterModels:
+    """A worker's adapters in discovery: entered once frontends have their base model, taken out when it leaves."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._endpoint: Any = None
+        self._entering: asyncio.Task[None] | None = None
+
+    def enter(
+        self,
+        endpoint: Any,
+        client: Any,
+        mode: DisaggregationMode,
+        registration: Registration,
+        options: argparse.Namespace,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Have frontends list every adapter as a model soon, and send requests for it here.
+
+        Args:
+            endpoint: of the worker.
+            client: of the endpoint: whether discovery has the worker.
+            mode: its role.
+            registration: of the base model.
+            options: Dynamo's own of the worker.
+            failed: called if discovery does not take them.
+        """
+
+        async def enter() -> None:
+            # A frontend forgets an adapter that comes before its base model, for good.
+            while endpoint.connection_id() not in client.instance_ids():
+                await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(BASE_MODEL_SECONDS)
+            try:
+                await _register(endpoint, self._names, mode, registration, options)
+            except Exception as error:
+                failed(error)
+
+        if self._names:
+            self._endpoint = endpoint
+            self._entering = asyncio.create_task(enter())
+
+    async def withdraw(self) -> None:
+        """Have frontends forget them; what discovery forgot already is no error."""
+        if self._entering is None:
+            return
+        self._entering.cancel()
+        await asyncio.gather(self._entering, return_exceptions=True)
+        for name in self._names:
+            try:
+                await unregister_model(self._endpoint, name)
+            except Exception as error:
+                logger.debug("the adapter %s was not in discovery any more: %s", name, error)
+
+
+async def _register(
     endpoint: Any,
     names: Iterable[str],
     mode: DisaggregationMode,
     registration: Registration,
     options: argparse.Namespace,
 ) -> None:
-    """Have frontends list every adapter as a model, and send requests for it here.
-
-    Args:
-        endpoint: of the worker.
-        names: of its adapters.
-        mode: its role.
-        registration: of the base model.
-        options: Dynamo's own of the worker.
-    """
     worker_type, needs = _ROLES[mode]
     for name in names:
         await register_model(
@@ -67,15 +120,6 @@ async def publish_adapters(
             worker_type=worker_type,
             needs=needs,
         )
-
-
-async def withdraw_adapters(endpoint: Any, names: Iterable[str]) -> None:
-    """Have frontends forget them; what discovery forgot already is no error."""
-    for name in names:
-        try:
-            await unregister_model(endpoint, name)
-        except Exception as error:
-            logger.debug("the adapter %s was not in discovery any more: %s", name, error)
 
 
 def _model_type(mode: DisaggregationMode, options: argparse.Namespace, model: str) -> ModelType:

@@ -28,7 +28,7 @@ from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.forward_passes import ForwardPasses
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
-from wavepp_worker.dynamo.lora_models import publish_adapters, withdraw_adapters
+from wavepp_worker.dynamo.lora_models import AdapterModels
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.pause import Pause
 from wavepp_worker.dynamo.perf_metrics import PerfMetrics
@@ -49,10 +49,6 @@ UNREGISTER_SECONDS = 1.0
 LAST_ANSWERS_SECONDS = 0.5
 """After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
-PUBLISH_POLL_SECONDS = 0.05
-"""How often a worker looks whether it is in discovery, after which its adapters are entered there."""
-BASE_MODEL_SECONDS = 3.0
-"""That a frontend may take to add a base model of which it has heard."""
 
 
 class WaveppWorker(LLMEngine):
@@ -68,7 +64,7 @@ class WaveppWorker(LLMEngine):
     def __init__(self, runtime: RuntimeArgs, adapters: Iterable[str] = ()) -> None:
         """``adapters``: names of the LoRA adapters that requests may choose."""
         self._runtime = runtime
-        self._adapters = tuple(adapters)
+        self._adapters = AdapterModels(adapters)
         self._registration: Registration | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoint: Any = None
@@ -80,7 +76,6 @@ class WaveppWorker(LLMEngine):
         self._stop_order = StopOrder()
         self._closed = False
         self._left: asyncio.Task[None] | None = None
-        self._publishing: asyncio.Task[None] | None = None
         self._live = LiveRequests()
         self._pause = Pause()
         self._controls = WorkerControls(self)
@@ -150,11 +145,7 @@ class WaveppWorker(LLMEngine):
         self._closed = True
         if self._presence is not None:
             self._presence.cancel()
-        if self._publishing is not None:
-            self._publishing.cancel()
-            await asyncio.gather(self._publishing, return_exceptions=True)
-        if self._endpoint is not None:
-            await withdraw_adapters(self._endpoint, self._adapters)
+        await self._adapters.withdraw()
         # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
         await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
@@ -196,20 +187,15 @@ class WaveppWorker(LLMEngine):
             self.tracer.replica = f"{endpoint.connection_id():x}"
         self._client = await endpoint.client()
         self._watch_presence()
-        if self._adapters and not self._stop_order.given:
-            self._publishing = asyncio.create_task(self._publish_adapters())
+        if not self._stop_order.given:
+            assert self._registration is not None, "an endpoint is made of a worker that has started"
+            options = self._runtime.options
+            self._adapters.enter(
+                endpoint, self._client, self.mode, self._registration, options, self._adapters_failed
+            )
 
-    async def _publish_adapters(self) -> None:
-        """Offer the adapters, once frontends have the base model: they forget one that comes before that, for good."""
-        assert self._registration is not None, "an endpoint is made of a worker that has started"
-        while self._endpoint.connection_id() not in self._client.instance_ids():
-            await asyncio.sleep(PUBLISH_POLL_SECONDS)
-        await asyncio.sleep(BASE_MODEL_SECONDS)
-        options = self._runtime.options
-        try:
-            await publish_adapters(self._endpoint, self._adapters, self.mode, self._registration, options)
-        except Exception as error:
-            self.leave(f"its adapters cannot be entered in discovery: {error}")
+    def _adapters_failed(self, error: Exception) -> None:
+        self.leave(f"its adapters cannot be entered in discovery: {error}")
 
     def told_to_stop(self) -> None:
         """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""
