@@ -12,7 +12,7 @@ kernels = Extension(
         for name in (
             "instructions",
             *("paged_attention", "attention_bfloat16", "attention_float"),
-            *("thin_linear", "thin_linear_bfloat16", "thin_linear_float"),
+            *("linear", "gemm_bfloat16", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )
@@ -23,10 +23,12 @@ kernels = Extension(
             "attention_tasks",
             "calls",
             "elementwise",
+            "gemm",
             "instructions",
             "power",
             "thin_linear",
             "transpose",
+            "vectors_bfloat16",
             "wide",
         )
     ],

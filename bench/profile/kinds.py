@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from wavepp_worker.model import native_library
+from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.native_linear import MOST_FEW
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 
 RUNS = 15
 KINDS = {
-    "matmul": ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mkldnn", "_grouped_mm", "thin_linear"),
+    "matmul": ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mkldnn", "_grouped_mm"),
     "attention": ("attention", "flash"),
     "layers of few tokens, whole": ("decoder_layer",),
     "gather, KV write": ("index_copy", "index_select", "index", "gather", "embedding", "scatter", "store"),
@@ -57,6 +59,17 @@ def _kernels_recorded() -> Iterator[None]:
             module.kernel = plain  # type: ignore[attr-defined]
 
 
+@contextmanager
+def _layers_apart() -> Iterator[None]:
+    """Inside, layers go through their modules, for their parts to be seen."""
+    joined = FusedDecoderLayers._most_tokens
+    FusedDecoderLayers._most_tokens = lambda *_: 0  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FusedDecoderLayers._most_tokens = joined  # type: ignore[method-assign]
+
+
 def kinds(
     model: Path, layers: range, spans: Sequence[tuple[int, int, bool]], dtype: str, block: int, threads: int
 ) -> dict[str, float]:
@@ -90,7 +103,9 @@ def kinds(
             begun = time.perf_counter()
             stage.forward(inputs, chunks, kv)
             seconds.append(time.perf_counter() - begun)
-        with profile(activities=[ProfilerActivity.CPU]) as measured:
+        # Of few tokens, what lies between the parts takes longer than they.
+        shown = _layers_apart() if tokens > MOST_FEW else nullcontext()
+        with shown, profile(activities=[ProfilerActivity.CPU]) as measured:
             for _ in range(RUNS):
                 stage.forward(inputs, chunks, kv)
     found = dict.fromkeys((*KINDS, ELEMENTWISE), 0.0)

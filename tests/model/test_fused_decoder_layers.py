@@ -1,4 +1,4 @@
-"""Layers that take few tokens in one call: bit for bit what their modules answer, where all parts are known."""
+"""Layers that compute in one call: bit for bit what their modules answer, where all parts are known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers, _DecoderLayer
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.model.native_linear import NativeLinear, most_tokens
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
-from wavepp_worker.model.thin_linear import ThinLinear
 from wavepp_worker.model.torch_stage import TorchStage
 
 from tests.support.lora_adapters import make_adapter
@@ -45,7 +45,7 @@ def load(directory: Path, layers: range, dtype: torch.dtype) -> TorchStage:
 
 
 def is_native(layer: nn.Module) -> bool:
-    """Whether few tokens of it are computed with others."""
+    """Whether it is computed in one call with others."""
     return isinstance(
         getattr(getattr(vars(layer).get("forward"), "func", None), "__self__", None), FusedDecoderLayers
     )
@@ -124,13 +124,19 @@ def test_layers_of_different_windows_compute_apart(
     torch.testing.assert_close(own, other)
 
 
-def test_few_tokens_do_not_go_through_its_parts(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = load(tiny_llama, range(2), torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_the_kernels_take_does_not_go_through_its_parts(
+    dtype: torch.dtype, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = load(tiny_llama, range(2), dtype)
     called: list[int] = []
-    forward = ThinLinear.forward
-    monkeypatch.setattr(ThinLinear, "forward", lambda self, x: called.append(x.shape[-2]) or forward(self, x))
+    forward = NativeLinear.forward
+    monkeypatch.setattr(
+        NativeLinear, "forward", lambda self, x: called.append(x.shape[-2]) or forward(self, x)
+    )
     answers(stage)
-    assert set(called) == {70}, "but more do"
+    most = most_tokens(stage._model.base_model.layers[0].mlp.gate_proj)
+    assert set(called) == {tokens for tokens in (3, 6, 70, 3, 4) if tokens > most}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

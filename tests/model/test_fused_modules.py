@@ -15,7 +15,7 @@ from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
 from wavepp_worker.model.native_library import computes_on
-from wavepp_worker.model.thin_linear import make_thin
+from wavepp_worker.model.native_linear import make_native
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -52,7 +52,7 @@ def test_a_gated_layer_is_as_near_to_float32_as_torchs_own(tokens: int, hooked: 
     with torch.inference_mode():
         own, truth = layer(x).float(), LlamaMLP.forward(layer.float(), x.float())
         layer.bfloat16()
-        make_thin(layer)
+        make_native(layer)
         fuse_elementwise(layer)
         called.clear()
         error = (layer(x).float() - truth).abs()

@@ -1,7 +1,7 @@
-"""Decoder layers like Llama's take few tokens in one call: the kernel of ``decoder_layers.cpp``.
+"""Decoder layers like Llama's compute in one call: the kernel of ``decoder_layers.cpp``.
 
 A layer is a dozen operations. Of few tokens each takes some microseconds, and Python as long again to go on to the
-next.
+next. A wave of more tokens than the layers' matrix products take (``most_tokens``) goes through their modules.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from wavepp_worker.model.fused_modules import is_gated_silu
 from wavepp_worker.model.known_code import computes_as, is_llama_layer
 from wavepp_worker.model.layer_calls import LayerCall, LayerCalls
 from wavepp_worker.model.native_library import kernel
+from wavepp_worker.model.native_linear import NativeLinear, most_tokens
 from wavepp_worker.model.paged_kv import PagedCache
-from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
 from wavepp_worker.model.wave_layout import current_wave
 
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
@@ -74,7 +74,7 @@ class _DecoderLayer(ctypes.Structure):
 def fuse_decoder_layers(
     layers: nn.ModuleList, windows: Mapping[int, int | None], calls: LayerCalls, *, trims: bool
 ) -> None:
-    """Have decoder layers that the kernel knows, and that follow each other, compute few tokens in one call.
+    """Have decoder layers that the kernel knows, and that follow each other, compute in one call.
 
     Their weights, norms included, have to stay where they are in memory from now on.
 
@@ -109,7 +109,7 @@ def _is_known(layer: Any, call: LayerCall | None) -> bool:
         # The kernel has one epsilon for both norms of the layer, and one for both of the heads.
         and [norm.variance_epsilon for norm in norms[::2]] == [norm.variance_epsilon for norm in norms[1::2]]
         # Adapters are hooks.
-        and all(type(each) is ThinLinear and not each._forward_hooks for each in linears)
+        and all(type(each) is NativeLinear and not each._forward_hooks for each in linears)
         and all(each.weight.dtype is dtype for each in (*linears, *norms))
     )
 

@@ -22,8 +22,14 @@ from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, 
 from wavepp_worker.model.known_code import computes_as, same_code
 from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
+from wavepp_worker.model.native_linear import (
+    MOST_ONE_BY_ONE,
+    NativeLinear,
+    gated_pair,
+    most_tokens,
+    takes_many,
+)
 from wavepp_worker.model.paged_kv import PagedCache
-from wavepp_worker.model.thin_linear import ThinLinear, most_tokens
 from wavepp_worker.model.wave_layout import current_wave
 
 ATTENTIONS = (llama.LlamaAttention, MistralAttention, Qwen2Attention, Qwen3Attention)
@@ -39,14 +45,8 @@ def fuse_elementwise(model: nn.Module) -> None:
         elif is_gated_silu(module):
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
-                # The activation and the product with it end torch's matrix products: no pass of their own.
-                chained = (
-                    weight.dtype is torch.bfloat16
-                    and multiplies_bfloat16()
-                    and torch.backends.mkldnn.is_available()
-                    and all(_plain(linear) for linear in (module.gate_proj, module.up_proj))
-                )
-                module.forward = partial(_gated, module, chained)
+                plain = all(_plain(linear) for linear in (module.gate_proj, module.up_proj))
+                module.forward = partial(_gated, module, plain)
 
 
 def is_gated_silu(module: Any) -> bool:
@@ -80,9 +80,14 @@ def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return rms_norm(hidden_states, module.weight, module.variance_epsilon)
 
 
-def _gated(module: Any, chained: bool, x: torch.Tensor) -> torch.Tensor:
+def _gated(module: Any, plain: bool, x: torch.Tensor) -> torch.Tensor:
+    """``plain``: nothing happens in its gate and what that is multiplied with but their products."""
     gate, up = module.gate_proj, module.up_proj
-    if chained and x.numel() // x.shape[-1] > most_tokens(gate):
+    tokens = x.numel() // x.shape[-1]
+    # The activation and the product with it end the matrix products: no pass of their own.
+    if plain and tokens > MOST_ONE_BY_ONE and _takes(gate, x) and _takes(up, x):
+        out = gated_pair(gate, up, x)
+    elif plain and tokens > most_tokens(gate) and _torch_chains(gate):
         active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
         out = torch.ops.mkldnn._linear_pointwise.binary(x, active, up.weight, up.bias, "mul")
     else:
@@ -91,9 +96,19 @@ def _gated(module: Any, chained: bool, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
+def _takes(linear: Any, x: torch.Tensor) -> bool:
+    alike = x.is_cpu and x.dtype is linear.weight.dtype and x.shape[-1] == linear.in_features
+    return alike and takes_many(linear)
+
+
+def _torch_chains(linear: Any) -> bool:
+    narrow = linear.weight.dtype is torch.bfloat16 and multiplies_bfloat16()
+    return narrow and torch.backends.mkldnn.is_available()
+
+
 def _plain(linear: Any) -> bool:
     """Whether nothing happens in a linear layer but its product: adapters are hooks."""
-    return type(linear) in (nn.Linear, ThinLinear) and not linear._forward_hooks
+    return type(linear) in (nn.Linear, NativeLinear) and not linear._forward_hooks
 
 
 def _attend(

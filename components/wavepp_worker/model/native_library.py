@@ -1,4 +1,4 @@
-"""The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``thin_linear.cpp``, ``elementwise.cpp``,
+"""The library of this engine's own CPU kernels: ``paged_attention.cpp``, ``linear.cpp``, ``elementwise.cpp``,
 and ``decoder_layers.cpp``, which is made of these.
 
 It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX2, torch's
@@ -18,7 +18,7 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
 _WITH_BFLOAT16, _BESIDE_TILES = 2, 3
 """What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""

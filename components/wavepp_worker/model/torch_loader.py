@@ -28,11 +28,11 @@ from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
 from wavepp_worker.model.native_attention import reads_in_place
+from wavepp_worker.model.native_linear import make_native
 from wavepp_worker.model.paged_kv import ShapeRecorder
 from wavepp_worker.model.quantisation import Scheme, scheme_of
 from wavepp_worker.model.recurrent_mixer import RecurrentMixer, mixer_name
 from wavepp_worker.model.stored_tensors import expanded_tensors
-from wavepp_worker.model.thin_linear import make_thin
 from wavepp_worker.model.torch_stage import ElsewhereLayer, TorchStage, run_layers
 from wavepp_worker.model.wave_layout import WaveLayout, running
 
@@ -100,7 +100,7 @@ def load_torch_stage(
     if scheme is not None:
         _say_cost(scheme, layers, dtype, sum(tensor.bytes_read for tensor in tensors.values()), model)
     model = _to_device(model.eval().requires_grad_(False), device)
-    make_thin(model)
+    make_native(model)
     caches, decoder = model_caches(config), model.base_model
     for i in layers:
         if caches[i].kind == INDEXED:

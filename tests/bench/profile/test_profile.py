@@ -15,7 +15,7 @@ from bench.vllm.cells import Traffic
     ("name", "kind"),
     [
         ("aten::mm", "matmul"),
-        ("wavepp_thin_linear", "matmul"),
+        ("wavepp_linear", "matmul"),
         ("wavepp_paged_attention", "attention"),
         ("aten::index_copy_", "gather, KV write"),
         ("aten::silu", ELEMENTWISE),

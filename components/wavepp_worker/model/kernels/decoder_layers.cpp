@@ -1,6 +1,7 @@
-// Decoder layers like Llama's, of few tokens, in one call, so that Python takes no time between their kernels.
+// Decoder layers like Llama's in one call, so that Python takes no time between their kernels.
 
 #include "calls.h"
+#include "gemm.h"
 
 #if defined(__x86_64__)
 
@@ -31,7 +32,10 @@ class Scratch {
  public:
   Scratch(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
     const auto needed = static_cast<size_t>(number_bytes * numbers);
-    if (buffer().size() < needed) buffer().resize(needed);
+    if (buffer().size() < needed) {
+      std::vector<char>().swap(buffer());
+      buffer().resize(needed);
+    }
     next_ = buffer().data();
     end_ = next_ + needed;
   }
@@ -65,14 +69,15 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + 2 * inner + layer->up.out));
+  const bool paired = narrow && gemm_takes(tokens, width, inner);
+  const int64_t apart = paired ? 0 : inner + layer->up.out;
+  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + inner + apart));
   void *normed = scratch.take(tokens * width), *between = scratch.take(tokens * width);
   void *query = scratch.take(tokens * queries), *attended = scratch.take(tokens * queries);
   void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * layer->value.out);
-  void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * layer->up.out);
   void *active = scratch.take(tokens * inner);
   const auto project = [&](const Linear &linear, const void *x, void *y) {
-    wavepp_thin_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
+    wavepp_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
   };
   wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
   project(layer->query, normed, query);
@@ -88,13 +93,19 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   wavepp_paged_attention(query, queries, dim, keys, values, tables, table_at, starts, lengths, chunks, block, heads,
                          groups, dim, dim, layer->scale, layer->window, attended, threads, narrow);
   project(layer->output, attended, normed);
-  wavepp_add(hidden, normed, tokens * width, between, narrow);
+  wavepp_add(hidden, normed, tokens, width, between, threads, narrow);
   wavepp_rms_norm(between, layer->mlp_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
-  project(layer->gate, normed, gate);
-  project(layer->up, normed, up);
-  wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);
+  if (paired) {
+    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, tokens, width,
+                        inner, active, threads);
+  } else {
+    void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * layer->up.out);
+    project(layer->gate, normed, gate);
+    project(layer->up, normed, up);
+    wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);
+  }
   project(layer->down, active, normed);
-  wavepp_add(between, normed, tokens * width, out, narrow);
+  wavepp_add(between, normed, tokens, width, out, threads, narrow);
 }
 
 }  // namespace

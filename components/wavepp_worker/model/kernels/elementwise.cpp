@@ -70,11 +70,15 @@ extern "C" void wavepp_silu_times(const void *gate, const void *up, int64_t rows
   });
 }
 
-// sum [count] = x + y.
-extern "C" void wavepp_add(const void *x, const void *y, int64_t count, void *sum, int64_t narrow) {
+// sum [rows, width] = x + y.
+extern "C" void wavepp_add(const void *x, const void *y, int64_t rows, int64_t width, void *sum, int64_t threads,
+                           int64_t narrow) {
   for_numbers(narrow, [&](const auto &passes) {
     using T = typename std::decay_t<decltype(passes)>::Number;
-    passes.add_numbers(numbers<T>(x), numbers<T>(y), count, static_cast<T *>(sum));
+    for_rows(rows, width, threads, [&](int64_t first, int64_t last) {
+      const int64_t at = first * width, count = (last - first) * width;
+      passes.add_numbers(numbers<T>(x) + at, numbers<T>(y) + at, count, static_cast<T *>(sum) + at);
+    });
   });
 }
 

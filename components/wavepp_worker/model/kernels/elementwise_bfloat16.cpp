@@ -9,40 +9,12 @@
 #include <cmath>
 #include <cstring>
 
-#include "power.h"
+#include "vectors_bfloat16.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
 namespace {
-
-constexpr int64_t LANES = 16;
-
-inline __mmask16 some_of(int64_t count) {
-  return count >= LANES ? __mmask16(0xffff) : static_cast<__mmask16>((1u << count) - 1);
-}
-
-inline __m512 load(__mmask16 some, const uint16_t *from) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16));
-}
-
-inline void store(__mmask16 some, uint16_t *to, __m512 value) {
-  _mm256_mask_storeu_epi16(to, some, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
-}
-
-inline __m512 rounded(__m512 value) {
-  const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-// e^x, relative error below 3e-6, saturating.
-inline __m512 exp(__m512 x) {
-  const __m512 power = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
-  const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  // An infinite power leaves no number here, which this takes for 0.5.
-  const __m512 rest = _mm512_range_ps(_mm512_sub_ps(power, whole), _mm512_set1_ps(0.5f), 0b0010);
-  return power_of_two(whole, rest);
-}
 
 void norm_row(const uint16_t *x, const uint16_t *weight, int64_t width, float eps, uint16_t *y) {
   __m512 sums = _mm512_setzero_ps();
@@ -59,12 +31,9 @@ void norm_row(const uint16_t *x, const uint16_t *weight, int64_t width, float ep
 }
 
 void silu_numbers(const uint16_t *gate, const uint16_t *up, int64_t count, uint16_t *y) {
-  const __m512 one = _mm512_set1_ps(1.0f);
   for (int64_t i = 0; i < count; i += LANES) {
     const __mmask16 some = some_of(count - i);
-    const __m512 value = load(some, gate + i);
-    const __m512 under = _mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), value)));
-    store(some, y + i, _mm512_mul_ps(rounded(_mm512_div_ps(value, under)), load(some, up + i)));
+    store(some, y + i, _mm512_mul_ps(rounded(silu(load(some, gate + i))), load(some, up + i)));
   }
 }
 

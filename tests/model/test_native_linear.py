@@ -1,7 +1,9 @@
-"""Linear layers for few tokens, against sums of more digits."""
+"""Linear layers, against sums of more digits."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,17 +11,20 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from wavepp_worker.model import thin_linear
+from wavepp_worker.model import native_linear
+from wavepp_worker.model.elementwise import silu_times
 from wavepp_worker.model.native_library import computes_on
-from wavepp_worker.model.thin_linear import (
+from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
-    MOST_TOKENS,
-    ThinLinear,
-    make_thin,
+    MOST_FEW,
+    NativeLinear,
+    gated_pair,
+    make_native,
     most_tokens,
+    takes_many,
 )
 
 
@@ -44,11 +49,11 @@ needs_kernel = pytest.mark.skipif(
 @settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    tokens=st.integers(1, MOST_TOKENS + 1) | st.just(300),
-    inputs=st.sampled_from([1, 2, 7, 31, 32, 33, 34, 64, 100, 256, 258, 576, 1536]),
-    outputs=st.sampled_from([4, 8, 12, 16, 64, 1000]),
+    tokens=st.integers(1, MOST_FEW + 1) | st.integers(MOST_FEW + 1, 400),
+    inputs=st.sampled_from([1, 2, 7, 31, 32, 33, 34, 64, 100, 256, 258, 576, 1030, 1536, 2048]),
+    outputs=st.sampled_from([4, 8, 12, 16, 32, 48, 64, 80, 1000]),
     bias=st.booleans(),
-    threads=st.sampled_from([1, 2, 3]),
+    threads=st.sampled_from([1, 2, 3, 7]),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
 )
 def test_the_product_is_that_of_a_longer_sum(
@@ -60,8 +65,8 @@ def test_the_product_is_that_of_a_longer_sum(
     wanted = nn.functional.linear(
         x.double(), layer.weight.double(), layer.bias.double() if layer.bias is not None else None
     )
-    make_thin(layer)
-    assert type(layer) is ThinLinear
+    make_native(layer)
+    assert type(layer) is NativeLinear
     with torch.inference_mode(), in_threads(threads):
         got = layer(x)
     assert got.shape == wanted.shape
@@ -71,21 +76,50 @@ def test_the_product_is_that_of_a_longer_sum(
 
 
 @needs_kernel
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    tokens=st.integers(1, 300),
+    inputs=st.sampled_from([2, 34, 64, 576, 1030, 2048]),
+    outputs=st.sampled_from([16, 48, 80, 1040]),
+    biases=st.tuples(st.booleans(), st.booleans()),
+    threads=st.sampled_from([1, 2, 7]),
+)
+def test_a_gated_pair_is_bit_for_bit_what_its_parts_are_with_many_tokens(
+    seed: int, tokens: int, inputs: int, outputs: int, biases: tuple[bool, bool], threads: int
+) -> None:
+    torch.manual_seed(seed)
+    gate, up = (nn.Linear(inputs, outputs, bias).bfloat16() for bias in biases)
+    make_native(nn.ModuleList([gate, up]))
+    assume(takes_many(gate))
+    assert isinstance(gate, NativeLinear)
+    assert isinstance(up, NativeLinear)
+    x = 3 * torch.randn(1, MOST_FEW + tokens, inputs).bfloat16()
+    with torch.inference_mode(), in_threads(threads):
+        parts = silu_times(gate(x), up(x))
+        assert torch.equal(gated_pair(gate, up, x), parts)
+        assert torch.equal(gated_pair(gate, up, x[:, :tokens]), parts[:, :tokens])
+
+
+@needs_kernel
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("inputs", [96, 1100, 2048])
 @pytest.mark.parametrize(("outputs", "fewest"), [(8, 1), (48, 7)])
 def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them(
-    outputs: int, fewest: int, dtype: torch.dtype
+    outputs: int, fewest: int, inputs: int, dtype: torch.dtype
 ) -> None:
     """``fewest``: so many tokens are computed in the order in which more are; with outputs side by side, from 7 on."""
     torch.manual_seed(0)
-    layer = nn.Linear(96, outputs).to(dtype)
-    make_thin(layer)
-    most = most_tokens(layer)
-    x = torch.randn(most, 2, 96).to(dtype)[:, 0]
+    layer = nn.Linear(inputs, outputs).to(dtype)
+    make_native(layer)
+    most = min(most_tokens(layer), 300)
+    x = torch.randn(most, 2, inputs).to(dtype)[:, 0]
     with torch.inference_mode():
         together = layer(x)
-        for i in range(most - fewest + 1):
-            assert torch.equal(layer(x[i : i + fewest]), together[i : i + fewest])
+        for threads, count in itertools.product((1, 3), {fewest, min(most, 71)}):
+            with in_threads(threads):
+                for i in range(0, most - count + 1, 5):
+                    assert torch.equal(layer(x[i : i + count]), together[i : i + count])
         assert layer(x[:0]).shape == (0, outputs)
 
 
@@ -98,7 +132,7 @@ def test_tokens_of_another_dtype_are_never_read_as_if_they_had_this_one(
 ) -> None:
     layer = nn.Linear(32, 8).to(of_weights)
     x = torch.randn(2, 32).to(of_tokens)
-    make_thin(layer)
+    make_native(layer)
     # Refused, as torch refuses it, or right.
     with torch.inference_mode(), suppress(RuntimeError):
         got = layer(x)
@@ -110,7 +144,7 @@ def test_tokens_of_another_dtype_are_never_read_as_if_they_had_this_one(
 @pytest.mark.parametrize("shape", [(1, 64), (4, 16), ()])
 def test_rows_of_another_width_are_refused_as_torch_refuses_them(shape: tuple[int, ...]) -> None:
     layer = nn.Linear(32, 8)
-    make_thin(layer)
+    make_native(layer)
     with torch.inference_mode(), pytest.raises((RuntimeError, IndexError)):
         layer(torch.zeros(shape))
 
@@ -118,7 +152,7 @@ def test_rows_of_another_width_are_refused_as_torch_refuses_them(shape: tuple[in
 @needs_kernel
 def test_tokens_that_are_not_in_memory_are_left_to_torch() -> None:
     layer = nn.Linear(32, 8)
-    make_thin(layer)
+    make_native(layer)
     with torch.inference_mode(), suppress(RuntimeError):
         assert layer(torch.zeros(1, 32, device="meta")).device.type == "meta"
 
@@ -127,7 +161,7 @@ def test_tokens_that_are_not_in_memory_are_left_to_torch() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_what_is_no_number_stays_none_and_spoils_no_other_row(dtype: torch.dtype) -> None:
     layer = nn.Linear(40, 8).to(dtype)
-    make_thin(layer)
+    make_native(layer)
     x = torch.randn(7, 40).to(dtype)
     with torch.inference_mode():
         sound = layer(x)
@@ -142,9 +176,9 @@ def test_what_is_no_number_stays_none_and_spoils_no_other_row(dtype: torch.dtype
 def test_the_kernel_takes_the_threads_that_torch_takes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product is the same with any number: only its time tells."""
     given: list[int] = []
-    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: given.append(arguments[-2]))
+    monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: given.append(arguments[-2]))
     layer = nn.Linear(32, 8).bfloat16()
-    make_thin(layer)
+    make_native(layer)
     with torch.inference_mode(), in_threads(threads):
         layer(torch.zeros(1, 32, dtype=torch.bfloat16))
     assert given == [threads]
@@ -155,7 +189,7 @@ def test_other_layers_stay_as_they_are() -> None:
         pass
 
     model = nn.Sequential(nn.Linear(4, 4).half(), nn.Linear(4, 3).bfloat16(), Own(4, 4).bfloat16())
-    make_thin(model)
+    make_native(model)
     assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, Own]
 
 
@@ -164,33 +198,35 @@ def test_other_layers_stay_as_they_are() -> None:
     ("dtype", "cpu", "threads", "inputs", "most"),
     [
         (torch.float32, "AVX2", 1, 32, FEWER_TOKENS),
-        (torch.float32, "AVX2", 2, 32, MOST_TOKENS),
+        (torch.float32, "AVX2", 2, 32, MOST_FEW),
         (torch.float32, "bfloat16", 2, 32, FEWER_TOKENS),
-        (torch.bfloat16, "AVX2", 1, 2048, MOST_TOKENS),
-        (torch.bfloat16, "bfloat16", 1, 2048, MOST_TOKENS),
-        (torch.bfloat16, "tiles", 1, 32, MOST_TOKENS),
+        (torch.bfloat16, "AVX2", 1, 2048, MOST_FEW),
+        (torch.bfloat16, "bfloat16", 1, 2047, 8),
+        (torch.bfloat16, "bfloat16", 1, 2048, 5000),
+        (torch.bfloat16, "tiles", 1, 32, MOST_FEW),
         (torch.bfloat16, "tiles", 1, 2048, FEWER_TOKENS),
     ],
 )
 def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
     dtype: torch.dtype, cpu: str, threads: int, inputs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thin_linear, "multiplies_bfloat16", lambda: cpu != "AVX2")
-    monkeypatch.setattr(thin_linear, "multiplies_tiles", lambda: cpu == "tiles")
+    monkeypatch.setattr(native_linear, "multiplies_bfloat16", lambda: cpu != "AVX2")
+    monkeypatch.setattr(native_linear, "multiplies_tiles", lambda: cpu == "tiles")
     layer, taken = nn.Linear(inputs, 16).to(dtype), []
-    make_thin(layer)
-    monkeypatch.setattr(thin_linear, "_kernel", lambda: lambda *arguments: taken.append(arguments[3]))
+    make_native(layer)
+    monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: taken.append(arguments[3]))
     with torch.inference_mode(), in_threads(threads):
         for tokens in (1, most, most + 1):
             layer(torch.zeros(tokens, inputs, dtype=dtype))
-    assert taken == [1, most]
+    assert taken == ([1, most, most + 1] if takes_many(layer) else [1, most])
+    assert takes_many(layer) == (most == 5000)
 
 
 _GUARDED = """
 import ctypes, mmap
 import torch
 from torch import nn
-from wavepp_worker.model.thin_linear import ThinLinear, make_thin
+from wavepp_worker.model.native_linear import NativeLinear, make_native
 
 def guarded(tensor, at_end):
     size = tensor.numel() * tensor.element_size()
@@ -205,12 +241,12 @@ def guarded(tensor, at_end):
 
 torch.set_num_threads(2)
 for dtype in (torch.bfloat16, torch.float32):
-    for inputs, outputs in ((7, 4), (32, 16), (34, 20), (258, 48), (600, 1024)):
-        for tokens in (1, 2, 5, 6, 7, 9, 16, 17, 33, 64):
+    for inputs, outputs in ((7, 4), (32, 16), (34, 20), (258, 48), (600, 1024), (1026, 16), (2048, 32)):
+        for tokens in (1, 2, 5, 6, 7, 9, 16, 17, 33, 64, 65, 80, 150):
             for at_end in (False, True):
                 layer = nn.Linear(inputs, outputs).to(dtype).requires_grad_(False)
-                make_thin(layer)
-                assert type(layer) is ThinLinear
+                make_native(layer)
+                assert type(layer) is NativeLinear
                 x = torch.randn(tokens, inputs).to(dtype)
                 plain = layer(x)
                 layer.weight.data, layer.bias.data = (guarded(each, at_end) for each in (layer.weight, layer.bias))
@@ -223,5 +259,35 @@ def test_it_reads_nothing_beyond_its_tensors() -> None:
     """In a process of its own, as another page would be its end."""
     done = subprocess.run(
         [sys.executable, "-c", _GUARDED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
+
+
+_SMALL_STACKS = """
+import threading
+import torch
+from torch import nn
+from wavepp_worker.model.native_linear import make_native
+
+torch.set_num_threads(2)
+layer = nn.Linear(1024, 64).bfloat16().requires_grad_(False)
+make_native(layer)
+threading.stack_size(128 * 1024)
+thread = threading.Thread(target=layer, args=(torch.zeros(200, 1024).bfloat16(),))
+thread.start()
+thread.join()
+"""
+
+
+@needs_kernel
+def test_threads_with_small_stacks_multiply_many_tokens() -> None:
+    """In a process of its own, as a stack that is too small would be its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SMALL_STACKS],
+        env={**os.environ, "OMP_STACKSIZE": "64k"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"

@@ -1,0 +1,51 @@
+// Vectors of sixteen floats (AVX-512), of numbers that lie in memory as bfloat16.
+
+#pragma once
+
+#include <cstdint>
+
+#include "power.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+
+namespace {
+
+constexpr int64_t LANES = 16;
+constexpr __mmask16 ALL = 0xffff;
+
+inline __mmask16 some_of(int64_t count) {
+  return count >= LANES ? ALL : static_cast<__mmask16>((1u << count) - 1);
+}
+
+inline __m512 load(__mmask16 some, const uint16_t *from) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16));
+}
+
+inline void store(__mmask16 some, uint16_t *to, __m512 value) {
+  _mm256_mask_storeu_epi16(to, some, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
+}
+
+inline __m512 rounded(__m512 value) {
+  const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// e^x, relative error below 3e-6, saturating.
+inline __m512 exp(__m512 x) {
+  const __m512 power = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  // An infinite power leaves no number here, which this takes for 0.5.
+  const __m512 rest = _mm512_range_ps(_mm512_sub_ps(power, whole), _mm512_set1_ps(0.5f), 0b0010);
+  return power_of_two(whole, rest);
+}
+
+// x / (1 + e^-x)
+inline __m512 silu(__m512 x) {
+  const __m512 under = _mm512_add_ps(_mm512_set1_ps(1.0f), exp(_mm512_sub_ps(_mm512_setzero_ps(), x)));
+  return _mm512_div_ps(x, under);
+}
+
+}  // namespace
+
+#pragma GCC pop_options

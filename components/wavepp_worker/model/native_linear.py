@@ -1,0 +1,127 @@
+"""Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16, multiplies_tiles
+
+MOST_FEW = 64
+"""More tokens are for torch, but where the CPU multiplies bfloat16 and has no tiles."""
+FEWER_TOKENS, FEW_INPUTS = 16, 640
+"""The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
+and where its vectors are wider than ours; of bfloat16 with more inputs than the latter, where it multiplies tiles
+(AMX), which was not measured."""
+_OUTPUTS, _SIDE_BY_SIDE, _MOST_OF_ODD = 4, 16, 8
+"""Outputs are a multiple of the first; unless of the second, and inputs even, ``gemm_bfloat16.cpp`` cannot take them,
+and the kernel for few tokens pays for so many."""
+MOST_ONE_BY_ONE = 6
+"""Tokens of bfloat16 up to which the kernel for few is faster than ``gemm_bfloat16.cpp``."""
+_ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+
+
+class NativeLinear(nn.Linear):
+    """A linear layer on the CPU that goes through the kernels as far as they are faster, else through torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.numel() // self.in_features
+        fits = x.dtype is self.weight.dtype and x.is_cpu and x.shape[-1] == self.in_features
+        if not fits or not 0 < tokens <= most_tokens(self):
+            # Also what cannot be multiplied, as torch says why.
+            return _by_torch(x, self.weight, self.bias)
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], self.out_features)
+        _linear()(
+            x.data_ptr(),
+            *_addresses(self),
+            tokens,
+            self.in_features,
+            self.out_features,
+            out.data_ptr(),
+            torch.get_num_threads(),
+            x.dtype is torch.bfloat16,
+        )
+        return out
+
+
+def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.Tensor:
+    """``silu(gate(x)) * up(x)`` of layers of the same sizes, where ``takes_many()`` of both.
+
+    Args:
+        x: ``[..., inputs]``, of their dtype.
+    """
+    x = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], gate.out_features)
+    _gated()(
+        x.data_ptr(),
+        *_addresses(gate),
+        *_addresses(up),
+        x.numel() // gate.in_features,
+        gate.in_features,
+        gate.out_features,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def most_tokens(layer: nn.Linear) -> int:
+    """The most that the kernels take of a layer; 0 of one that never goes there."""
+    if not isinstance(layer, NativeLinear):
+        return 0
+    if layer.weight.dtype is torch.float32:
+        torch_is_better = multiplies_bfloat16() or torch.get_num_threads() == 1
+        return FEWER_TOKENS if torch_is_better else MOST_FEW
+    if not multiplies_bfloat16():
+        return MOST_FEW
+    if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
+        return _MOST_OF_ODD
+    if multiplies_tiles():
+        return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
+    return sys.maxsize
+
+
+def takes_many(layer: nn.Linear) -> bool:
+    """Whether the kernels take any number of tokens of a layer."""
+    return most_tokens(layer) == sys.maxsize
+
+
+def make_native(model: nn.Module) -> None:
+    """Have the model's linear layers go through the kernels, where there are such for them."""
+    for layer in model.modules():
+        if type(layer) is not nn.Linear or layer.out_features % _OUTPUTS:
+            continue
+        parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+        alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
+        if alike and computes_on(layer.weight.dtype, layer.weight.device):
+            layer.__class__ = NativeLinear
+
+
+def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if weight.dtype is torch.float32 or multiplies_bfloat16():
+        return F.linear(x, weight, bias)
+    # Without instructions for it torch's product of bfloat16 takes five times as long as this one.
+    product = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    return product.to(x.dtype)
+
+
+def _addresses(layer: nn.Linear) -> tuple[Any, Any]:
+    """Of its weights, and of its bias if it has one."""
+    return layer.weight.data_ptr(), None if layer.bias is None else layer.bias.data_ptr()
+
+
+@cache
+def _linear() -> ctypes._FuncPointer:
+    return kernel("wavepp_linear", *(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, *(_NUMBER,) * 2)
+
+
+@cache
+def _gated() -> ctypes._FuncPointer:
+    return kernel("wavepp_gated_linear", *(_ADDRESS,) * 5, *(_NUMBER,) * 3, _ADDRESS, _NUMBER)
