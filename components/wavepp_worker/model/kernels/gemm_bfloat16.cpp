@@ -27,7 +27,7 @@
 
 namespace {
 
-constexpr int64_t SIDE = 16;  // weight rows, which are outputs, of a vector
+constexpr int64_t SIDE = 16;               // weight rows, which are outputs, of a vector
 constexpr int64_t VECTORS = 2;            // of a panel
 constexpr int64_t PANEL = VECTORS * SIDE;  // sums of a token
 constexpr int64_t MOST_ROWS = 14;          // tokens at a time
@@ -39,8 +39,8 @@ constexpr int64_t FEWEST_OF_SLICE = 64;    // of a slice: each turns the weights
 // so few numbers by one thread, as a team is slow to meet on a busy machine.
 constexpr int64_t PAGE = 4096, FEWEST_OUTPUTS = 256, MOST_COPIED_ALONE = 512 * 1024;
 
-// `count` pairs of 16 weight rows as [pair][16 rows], `step` words from one pair to the next. Each row is read a cache line at a time: rows of a power of two
-// would push each other out of the cache.
+// `count` pairs of 16 weight rows as [pair][16 rows], `step` words from one pair to the next. Each row is read a cache
+// line at a time: rows of a power of two would push each other out of the cache.
 void turn(const uint16_t *weight, int64_t in, int64_t count, uint32_t *tile, int64_t step) {
   for (int64_t at = 0; at < count; at += SIDE) {
     const int64_t rest = std::min(SIDE, count - at);
