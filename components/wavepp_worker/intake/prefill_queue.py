@@ -15,6 +15,7 @@ import msgspec
 from typing_extensions import Self
 
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed, RequestTimeout
+from wavepp_worker.intake.loop_end import close_loop
 from wavepp_worker.intake.messages import Answer, Job, JobResult
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.queue_client import QueueClient
@@ -118,7 +119,7 @@ class PrefillQueue:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
         if not self._thread.is_alive():
-            self._loop.close()
+            close_loop(self._loop)
 
     def prefill(self, prompt: Job | Sequence[int] | str, *, again: bool = False, **options: Any) -> JobResult:
         """Send one job and wait for its answer; whoever interrupts that cancels it.
