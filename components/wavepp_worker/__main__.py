@@ -35,7 +35,12 @@ def main() -> None:
         raise SystemExit(2) from error
     # Before torch is loaded, whose threads read it once.
     os.environ.update(with_short_spins(os.environ))
-    importlib.import_module(f"wavepp_worker.dynamo.{role}").main()
+    try:
+        worker = importlib.import_module(f"wavepp_worker.dynamo.{role}")
+    except KeyboardInterrupt:
+        # Told to stop, as it is later; nothing is there yet that would have to end.
+        raise SystemExit(0) from None
+    worker.main()
 
 
 if __name__ == "__main__":

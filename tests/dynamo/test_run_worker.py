@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -270,3 +272,19 @@ def test_the_limit_of_requests_is_where_dynamos_runtime_looks_for_it(
     assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
     run(KINDS[kind].from_args([*arguments, "--engine-request-limit", "3"]))
     assert os.environ["DYN_ENGINE_REQUEST_LIMIT"] == "3"
+
+
+def test_a_worker_that_is_interrupted_while_its_modules_are_loaded_leaves_without_a_traceback() -> None:
+    script = (
+        "import sys\n"
+        "import wavepp_worker.__main__ as worker\n"
+        "def load(name):\n"
+        "    raise KeyboardInterrupt\n"
+        "worker.importlib.import_module = load\n"
+        "sys.argv = ['worker', '--disaggregation-mode', 'decode']\n"
+        "worker.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
