@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from wavepp_worker.intake import loop_end
-from wavepp_worker.intake.loop_end import close_loop
+from wavepp_worker.intake.loop_end import end_loop
 
 
 def test_what_still_waits_ends_before_its_loop() -> None:
@@ -26,18 +26,17 @@ def test_what_still_waits_ends_before_its_loop() -> None:
     for name in ("one", "two"):
         asyncio.run_coroutine_threadsafe(wait(name), loop)
     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(5)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(5)
-    close_loop(loop)
+    end_loop(loop, thread)
+    assert not thread.is_alive()
     assert loop.is_closed()
     assert set(ended) == {"one", "two"}
 
 
 def test_a_loop_in_which_nothing_waits_is_closed() -> None:
     loop = asyncio.new_event_loop()
-    close_loop(loop)
+    end_loop(loop, threading.Thread())
     assert loop.is_closed()
-    close_loop(loop)
+    end_loop(loop, threading.Thread())
 
 
 def test_nothing_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +54,7 @@ def test_nothing_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> N
         return task
 
     task = loop.run_until_complete(begin())
-    closing = threading.Thread(target=close_loop, args=(loop,))
+    closing = threading.Thread(target=end_loop, args=(loop, threading.Thread()))
     closing.start()
     closing.join(5)
     assert not closing.is_alive()

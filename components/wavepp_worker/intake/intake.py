@@ -17,7 +17,7 @@ from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_consumers import ConsumerLoad, JobConsumers
 from wavepp_worker.intake.job_runner import JobRunner
-from wavepp_worker.intake.loop_end import close_loop
+from wavepp_worker.intake.loop_end import end_loop
 from wavepp_worker.intake.membership import Membership
 from wavepp_worker.intake.names import QueueName, replica_of, token_of
 from wavepp_worker.intake.opening import open_soon
@@ -116,10 +116,7 @@ class Intake:
         if self._thread.is_alive():
             with suppress(Exception):
                 self._call(self._end()).result(HAND_BACK_SECONDS + 2.0)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5.0)
-        if not self._thread.is_alive():
-            close_loop(self._loop)
+        end_loop(self._loop, self._thread)
 
     def _call(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -15,7 +15,7 @@ import msgspec
 from typing_extensions import Self
 
 from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestFailed, RequestTimeout
-from wavepp_worker.intake.loop_end import close_loop
+from wavepp_worker.intake.loop_end import end_loop
 from wavepp_worker.intake.messages import Answer, Job, JobResult
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.queue_client import QueueClient
@@ -116,10 +116,7 @@ class PrefillQueue:
         if self._thread.is_alive():
             with suppress(Exception):
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10.0)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5.0)
-        if not self._thread.is_alive():
-            close_loop(self._loop)
+        end_loop(self._loop, self._thread)
 
     def prefill(self, prompt: Job | Sequence[int] | str, *, again: bool = False, **options: Any) -> JobResult:
         """Send one job and wait for its answer; whoever interrupts that cancels it.
