@@ -75,7 +75,7 @@ class WaveppWorker(LLMEngine):
         self._dying = threading.Event()
         self._stop_order = StopOrder()
         self._closed = False
-        self._left: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._live = LiveRequests()
         self._pause = Pause()
         self._controls = WorkerControls(self)
@@ -129,9 +129,9 @@ class WaveppWorker(LLMEngine):
         try:
             registration = await asyncio.to_thread(self.open)
         except WaveppError as error:
-            if self._left is not None:
+            if self._leaving is not None:
                 # It was closed while it started, and what ends the process is under way.
-                await self._left
+                await self._leaving
             self.start_error = error
             raise
         self._snapshot_thread.start()
@@ -205,15 +205,13 @@ class WaveppWorker(LLMEngine):
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
-        elif self._registration is None and self._left is None:
+        elif self._registration is None and self._leaving is None:
             # Dynamo would wait until the engine has started; nobody knows this worker yet.
-            self._left = self._loop.create_task(self._leave_start())
+            self._leaving = self._loop.create_task(self._leave_start())
 
     async def _leave_start(self) -> None:
         """Close the engine while it starts, and end the process; a model that is being loaded is not waited for."""
-        forced = threading.Timer(CLEANUP_SECONDS, leave_process, (0,))
-        forced.daemon = True
-        forced.start()
+        forced = _leave_at_latest(CLEANUP_SECONDS, 0)
         await asyncio.to_thread(self.close)
         forced.cancel()
         leave_process(0)
@@ -344,9 +342,7 @@ class WaveppWorker(LLMEngine):
         sys.stderr.flush()
         # Should the loop be stuck, the process must still end.
         limit = UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS
-        forced = threading.Timer(limit, leave_process, (EXIT_ENGINE_DIED,))
-        forced.daemon = True
-        forced.start()
+        forced = _leave_at_latest(limit, EXIT_ENGINE_DIED)
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._die(forced), self._loop)
 
@@ -365,6 +361,14 @@ class WaveppWorker(LLMEngine):
         self.passes.repeat(busy=bool(self._live))
         if self._snapshot_publisher is not None:
             self._snapshot_publisher.publish(0, self.snapshot())
+
+
+def _leave_at_latest(seconds: float, code: int) -> threading.Timer:
+    """End this process with an exit code by then, whatever hangs, unless the timer is cancelled before."""
+    forced = threading.Timer(seconds, leave_process, (code,))
+    forced.daemon = True
+    forced.start()
+    return forced
 
 
 def leave_process(code: int) -> None:
