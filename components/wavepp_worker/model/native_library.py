@@ -46,25 +46,19 @@ def library() -> ctypes.CDLL | None:
     """The library, if it is there and this CPU has the instructions. Says once if it was not built."""
     built = find_spec("wavepp_worker.model._kernels")
     if built is None or built.origin is None:
-        logger.warning(
-            "models take several times as long as they could: there was no C++ compiler when wavepp-worker was "
-            "installed; install g++, then wavepp-worker again"
+        _left_out(
+            "there was no C++ compiler when wavepp-worker was installed; install g++, then wavepp-worker again"
         )
         return None
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
     try:
         loaded = ctypes.CDLL(built.origin)
     except OSError as error:
-        logger.warning(
-            "models take several times as long as they could: the kernels cannot be loaded (%s); install wavepp-worker "
-            "again, with g++ at hand",
-            error,
-        )
+        _left_out(f"the kernels cannot be loaded ({error}); install wavepp-worker again, with g++ at hand")
         return None
     if getattr(loaded, f"wavepp_kernels_version_{_VERSION}", None) is None:
-        logger.warning(
-            "models take several times as long as they could: the kernels were compiled for another version of "
-            "wavepp-worker; install it again, with g++ at hand"
+        _left_out(
+            "the kernels were compiled for another version of wavepp-worker; install it again, with g++ at hand"
         )
         return None
     return loaded if loaded.wavepp_kernels_run_here() else None
@@ -78,6 +72,10 @@ def kernel(
     found.restype = None
     found.argtypes = list(arguments)
     return found
+
+
+def _left_out(why: str) -> None:
+    logger.warning("models take several times as long as they could: %s", why)
 
 
 def _loaded() -> ctypes.CDLL:
