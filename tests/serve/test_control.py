@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 from wavepp_worker.serve import control as module
+from wavepp_worker.serve import runs
 
 ANSWERS = {
     "pause": (200, {"status": "ok", "quiet": True}),
@@ -133,3 +134,20 @@ def test_wrong_words_are_told_as_such(run_dir: Path, words: tuple[str, ...], sen
     code, answers, said = control(run_dir, *words)
     assert (code, answers) == (2, [])
     assert sentence in " ".join(said.replace("│", " ").split())
+
+
+def test_of_several_graphs_nobody_is_asked_unless_one_is_named(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was meant for one would pause, or empty, the other."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "state.json").write_text((run_dir / "state.json").read_text())
+    monkeypatch.setattr(runs, "run_dirs", lambda: [run_dir, other])
+    result = CliRunner().invoke(app, ["control", "pause"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert "2 graphs of this user run; say which with --run-dir" in said
+    assert control(other, "pause", "--worker", "PrefillWorker")[0] == 0
+    monkeypatch.setattr(runs, "run_dirs", lambda: [run_dir])
+    assert CliRunner().invoke(app, ["control", "pause", "--worker", "PrefillWorker"]).exit_code == 0

@@ -1,4 +1,4 @@
-"""``wavepp control``: one control of every worker of the graphs that run, and what each answers."""
+"""``wavepp control``: one control of every worker of a graph, and what each answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from wavepp_worker.serve import health
-from wavepp_worker.serve.runs import found_runs
+from wavepp_worker.serve.runs import the_run
 from wavepp_worker.setting_names import did_you_mean
 from wavepp_worker.standard_output import printing
 
@@ -89,7 +89,9 @@ def control(
     ] = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Directory of a run; by default all runs of this user.", show_default=False),
+        typer.Option(
+            help="Directory of the run; needed if several graphs of this user run.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Have workers do what one of their controls says, and print each answer as a line of JSON, as it comes.
@@ -102,7 +104,7 @@ def control(
         raise typer.BadParameter(f"{body!r} is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise typer.BadParameter(f"{body!r} is no JSON object")
-    workers = [each for _, state in found_runs(run_dir) for each in chosen_workers(state, worker)]
+    workers = chosen_workers(the_run(run_dir), worker)
     if not workers:
         raise typer.BadParameter(f"no worker is called {worker}; wavepp status lists them")
     failed = False

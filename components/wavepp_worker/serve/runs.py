@@ -23,3 +23,17 @@ def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
         typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
         raise typer.Exit(1)
     return found
+
+
+def the_run(run_dir: Path | None) -> dict[str, Any]:
+    """What the launcher of a directory's run says, or of the only run of this user.
+
+    Raises:
+        typer.Exit: none runs; that was said.
+        typer.BadParameter: several do, and none is named.
+    """
+    (_, state), *others = runs = found_runs(run_dir)
+    if others:
+        told = ", ".join(f"{directory} ({each.get('graph')})" for directory, each in runs)
+        raise typer.BadParameter(f"{len(runs)} graphs of this user run; say which with --run-dir: {told}")
+    return state
