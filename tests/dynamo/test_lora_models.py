@@ -54,7 +54,7 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
     async def check() -> None:
         worker, endpoint = await with_adapters(kind, text_model, adapter, "poet", "coder"), FakeEndpoint()
         registration = await worker.start(1)
-        # A frontend that hears of an adapter before its base model drops it.
+        # A frontend that hears of an adapter before its base model does without it for half a minute.
         endpoint.entered = False
         await worker.on_endpoint_ready(endpoint)
         while endpoint.looks < 3:

@@ -165,3 +165,24 @@ def test_a_router_knows_which_replica_has_a_prefix_of_which_adapter(
             assert (by(said), cached(said)) == (home, 400), name
             assert said["nvext"]["timing"]["kv_hit_rate"] > 0.9
         graph.audit()
+
+
+def test_a_frontend_that_is_restarted_has_adapters_again_within_a_minute(
+    ascii_model: Path, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tmp_path / "poet", ascii_model)
+    merged = Reference(merge(tmp_path / "merged", ascii_model, adapter))
+    [prompt] = prompts(37, [100])
+    with serving(ascii_model, f"--Common.lora_modules=poet={adapter}") as graph:
+
+        def answers() -> bool:
+            asked = graph.post("/v1/completions", prompt=prompt, max_tokens=ANSWER, model="poet")
+            return asked.status_code == 200 and text(asked.json()) == merged.text(prompt, ANSWER)
+
+        graph.running.wait_for(answers, 60)
+        [frontend] = graph.running.processes("Frontend")
+        os.kill(frontend["pid"], signal.SIGKILL)
+        graph.running.wait_for(lambda: graph.running.processes("Frontend")[0]["pid"] != frontend["pid"], 60)
+        graph.running.wait_for(lambda: graph.running.processes("Frontend")[0]["ready"], 60)
+        graph.running.wait_for(answers, 60)
+        graph.audit()

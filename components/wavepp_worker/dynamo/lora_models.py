@@ -71,7 +71,7 @@ class AdapterModels:
         """
 
         async def enter() -> None:
-            # A frontend forgets an adapter that comes before its base model, for good.
+            # An adapter that comes before its base model is tried again after half a minute only.
             while endpoint.connection_id() not in client.instance_ids():
                 await asyncio.sleep(POLL_SECONDS)
             await asyncio.sleep(BASE_MODEL_SECONDS)
