@@ -12,7 +12,7 @@ kernels = Extension(
         for name in (
             "instructions",
             *("paged_attention", "attention_bfloat16", "attention_float"),
-            *("linear", "gemm_bfloat16", "thin_linear_bfloat16", "thin_linear_float"),
+            *("linear", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )
@@ -24,6 +24,7 @@ kernels = Extension(
             "calls",
             "elementwise",
             "gemm",
+            "gemm_blocks",
             "instructions",
             "power",
             "thin_linear",

@@ -21,9 +21,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, silu_times
 from wavepp_worker.model.known_code import computes_as, same_code
 from wavepp_worker.model.native_attention import attend_in_place
-from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
+from wavepp_worker.model.native_library import computes_on, fewest_of_many, multiplies_bfloat16
 from wavepp_worker.model.native_linear import (
-    MOST_ONE_BY_ONE,
     NativeLinear,
     gated_pair,
     most_tokens,
@@ -85,7 +84,7 @@ def _gated(module: Any, plain: bool, x: torch.Tensor) -> torch.Tensor:
     gate, up = module.gate_proj, module.up_proj
     tokens = x.numel() // x.shape[-1]
     # The activation and the product with it end the matrix products: no pass of their own.
-    if plain and tokens > MOST_ONE_BY_ONE and _takes(gate, x) and _takes(up, x):
+    if plain and _takes(gate, x) and _takes(up, x) and tokens >= fewest_of_many(x.dtype):
         out = gated_pair(gate, up, x)
     elif plain and tokens > most_tokens(gate) and _torch_chains(gate):
         active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")

@@ -11,19 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from wavepp_worker.model.native_library import computes_on, kernel, multiplies_bfloat16, multiplies_tiles
+from wavepp_worker.model.native_library import (
+    computes_on,
+    fewest_of_many,
+    kernel,
+    multiplies_bfloat16,
+    multiplies_tiles,
+)
 
 MOST_FEW = 64
-"""More tokens are for torch, but where the CPU multiplies bfloat16 and has no tiles."""
+"""More tokens are for torch, where there is no kernel for many (``fewest_of_many``)."""
 FEWER_TOKENS, FEW_INPUTS = 16, 640
 """The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
 and where its vectors are wider than ours; of bfloat16 with more inputs than the latter, where it multiplies tiles
 (AMX), which was not measured."""
 _OUTPUTS, _SIDE_BY_SIDE, _MOST_OF_ODD = 4, 16, 8
-"""Outputs are a multiple of the first; unless of the second, and inputs even, ``gemm_bfloat16.cpp`` cannot take them,
-and the kernel for few tokens pays for so many."""
-MOST_ONE_BY_ONE = 6
-"""Tokens of bfloat16 up to which the kernel for few is faster than ``gemm_bfloat16.cpp``."""
+"""Outputs are a multiple of the first; unless of the second, and inputs even, the kernels for many cannot take them,
+and that for few pays for so many of bfloat16."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -68,6 +72,7 @@ def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.T
         gate.out_features,
         out.data_ptr(),
         torch.get_num_threads(),
+        x.dtype is torch.bfloat16,
     )
     return out
 
@@ -76,16 +81,19 @@ def most_tokens(layer: nn.Linear) -> int:
     """The most that the kernels take of a layer; 0 of one that never goes there."""
     if not isinstance(layer, NativeLinear):
         return 0
-    if layer.weight.dtype is torch.float32:
+    dtype = layer.weight.dtype
+    odd = layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE
+    tiles = dtype is torch.bfloat16 and multiplies_tiles()
+    if fewest_of_many(dtype) and not odd and not tiles:
+        return sys.maxsize
+    if dtype is torch.float32:
         torch_is_better = multiplies_bfloat16() or torch.get_num_threads() == 1
         return FEWER_TOKENS if torch_is_better else MOST_FEW
     if not multiplies_bfloat16():
         return MOST_FEW
-    if layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE:
+    if odd:
         return _MOST_OF_ODD
-    if multiplies_tiles():
-        return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
-    return sys.maxsize
+    return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
 
 
 def takes_many(layer: nn.Linear) -> bool:
@@ -124,4 +132,4 @@ def _linear() -> ctypes._FuncPointer:
 
 @cache
 def _gated() -> ctypes._FuncPointer:
-    return kernel("wavepp_gated_linear", *(_ADDRESS,) * 5, *(_NUMBER,) * 3, _ADDRESS, _NUMBER)
+    return kernel("wavepp_gated_linear", *(_ADDRESS,) * 5, *(_NUMBER,) * 3, _ADDRESS, *(_NUMBER,) * 2)

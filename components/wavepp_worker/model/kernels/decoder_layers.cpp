@@ -69,7 +69,7 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  const bool paired = narrow && gemm_takes(tokens, width, inner);
+  const bool paired = gemm_takes(tokens, width, inner, narrow);
   const int64_t apart = paired ? 0 : inner + layer->up.out;
   Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + inner + apart));
   void *normed = scratch.take(tokens * width), *between = scratch.take(tokens * width);
@@ -97,7 +97,7 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   wavepp_rms_norm(between, layer->mlp_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
   if (paired) {
     wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, tokens, width,
-                        inner, active, threads);
+                        inner, active, threads, narrow);
   } else {
     void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * layer->up.out);
     project(layer->gate, normed, gate);

@@ -47,11 +47,9 @@ void norm_row(const T *x, const T *weight, int64_t width, float eps, T *y) {
 
 template <typename T>
 void silu_numbers(const T *gate, const T *up, int64_t count, T *y) {
-  const __m256 one = _mm256_set1_ps(1.0f), log2e = _mm256_set1_ps(-1.44269504f);
   for (int64_t i = 0; i < count; i += WIDE) {
-    const __m256 value = load(gate + i, count - i);
-    const __m256 under = _mm256_add_ps(one, power_of_two(_mm256_mul_ps(value, log2e)));
-    store(y + i, count - i, _mm256_mul_ps(rounded<T>(_mm256_div_ps(value, under)), load(up + i, count - i)));
+    const __m256 active = rounded<T>(silu(load(gate + i, count - i)));
+    store(y + i, count - i, _mm256_mul_ps(active, load(up + i, count - i)));
   }
 }
 

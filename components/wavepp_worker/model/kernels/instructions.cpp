@@ -13,6 +13,11 @@ bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
+bool has_avx512() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f");
+}
+
 static bool has_tiles() {
   // Older ones, and Clang, which calls itself GCC 4, do not know the name.
 #if __GNUC__ >= 11
@@ -27,6 +32,7 @@ static bool has_tiles() {
 
 bool has_bfloat16() { return false; }
 bool has_avx2() { return false; }
+bool has_avx512() { return false; }
 static bool has_tiles() { return false; }
 
 #endif
@@ -38,4 +44,4 @@ extern "C" int wavepp_kernels_run_here() {
 }
 
 // Must be the number in native_library.py, which takes no library with another.
-extern "C" void wavepp_kernels_version_2() {}
+extern "C" void wavepp_kernels_version_3() {}

@@ -77,6 +77,12 @@ inline __m256 power_of_two(__m256 x) {
   return _mm256_and_ps(power, there);
 }
 
+// x / (1 + e^-x)
+inline __m256 silu(__m256 x) {
+  const __m256 power = power_of_two(_mm256_mul_ps(x, _mm256_set1_ps(-1.44269504f)));
+  return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0f), power));
+}
+
 }  // namespace
 
 #pragma GCC pop_options
