@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 
 from wavepp_worker.block_keys import BlockKeys
@@ -97,14 +97,17 @@ class Sharing:
         blocks = branches(entry.keys, endpoint // size, others, entry.reusable, seen // size)
         return tuple(end * self._block_size for end in blocks)
 
-    def asked_by_another(self, admit: Admit, prepare: Sequence[Admit]) -> bool:
+    def asked_by_another(self, admit: Admit, asked: Container[tuple[str, int]]) -> bool:
         """Whether it turns out in this round if a request can resume there.
 
         If it cannot, and all who want to were prepared at once, all would go down and compute the same.
+
+        Args:
+            asked: the writers and endpoints of those that are prepared in this round.
         """
         if not admit.writer or self.making.sure(admit.writer, admit.endpoint // self._block_size):
             return False
-        return any((other.writer, other.endpoint) == (admit.writer, admit.endpoint) for other in prepare)
+        return (admit.writer, admit.endpoint) in asked
 
     def reads(self, admit: Admit) -> None:
         """A request is being prepared, behind a writer if it names one."""
