@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +161,24 @@ def test_layers_that_compute_something_else_stay(family: str, tiny_model: Callab
         assert not is_native(layer)
 
 
-def test_a_layer_with_adapters_stays(tiny_llama: Path, tmp_path: Path) -> None:
+def test_a_wave_with_an_adapter_goes_through_the_modules_alone(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapter = make_adapter(tmp_path / "one", tiny_llama)
     adapters = list(read_adapters([f"one={adapter}"]).values())
     stage = load_stage(tiny_llama, range(2), torch.float32, "cpu", adapters, "auto")
     assert isinstance(stage, TorchStage)
-    assert not any(map(is_native, stage._model.base_model.layers[:2]))
+    computed = counted(monkeypatch)
+    for own, other in zip(answers(stage), answers(load(tiny_llama, range(2), torch.float32)), strict=True):
+        assert torch.equal(own, other)
+    assert computed == [2] * 2 * len(WAVES)
+    tokens, chunk = torch.arange(30), Chunk(0, 30, torch.arange(8), False)
+    plain = stage.forward(tokens, [chunk], stage.make_kv(8, BLOCK)).activations["hidden"]
+    del computed[:]
+    named = replace(chunk, adapter="one")
+    adapted = stage.forward(tokens, [named], stage.make_kv(8, BLOCK)).activations["hidden"]
+    assert not computed
+    assert (adapted - plain).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("wanted", [False, True])

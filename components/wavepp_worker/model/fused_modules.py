@@ -20,6 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, silu_times
 from wavepp_worker.model.known_code import computes_as, same_code
+from wavepp_worker.model.lora_branches import only_branches
 from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.native_library import computes_on, fewest_of_many, multiplies_bfloat16
 from wavepp_worker.model.native_linear import (
@@ -44,8 +45,10 @@ def fuse_elementwise(model: nn.Module) -> None:
         elif is_gated_silu(module):
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
-                plain = all(_plain(linear) for linear in (module.gate_proj, module.up_proj))
-                module.forward = partial(_gated, module, plain)
+                pair: list[Any] = [module.gate_proj, module.up_proj]
+                known = all(type(each) in (nn.Linear, NativeLinear) and only_branches(each) for each in pair)
+                branched = any(each._forward_hooks for each in pair)
+                module.forward = partial(_gated, module, known, branched)
 
 
 def is_gated_silu(module: Any) -> bool:
@@ -79,10 +82,11 @@ def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return rms_norm(hidden_states, module.weight, module.variance_epsilon)
 
 
-def _gated(module: Any, plain: bool, x: torch.Tensor) -> torch.Tensor:
-    """``plain``: nothing happens in its gate and what that is multiplied with but their products."""
+def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.Tensor:
+    """``known``: in its gate and what that is multiplied with are products and, where ``branched``, adapters alone."""
     gate, up = module.gate_proj, module.up_proj
     tokens = x.numel() // x.shape[-1]
+    plain = known and not (branched and current_wave().adapted)
     # The activation and the product with it end the matrix products: no pass of their own.
     if plain and _takes(gate, x) and _takes(up, x) and tokens >= fewest_of_many(x.dtype):
         out = gated_pair(gate, up, x)
@@ -103,11 +107,6 @@ def _takes(linear: Any, x: torch.Tensor) -> bool:
 def _torch_chains(linear: Any) -> bool:
     narrow = linear.weight.dtype is torch.bfloat16 and multiplies_bfloat16()
     return narrow and torch.backends.mkldnn.is_available()
-
-
-def _plain(linear: Any) -> bool:
-    """Whether nothing happens in a linear layer but its product: adapters are hooks."""
-    return type(linear) in (nn.Linear, NativeLinear) and not linear._forward_hooks
 
 
 def _attend(

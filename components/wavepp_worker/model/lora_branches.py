@@ -66,6 +66,11 @@ class LoraBranch:
         return out.view(output.shape)
 
 
+def only_branches(linear: nn.Module) -> bool:
+    """Whether a linear layer does nothing but its product in a wave without adapters."""
+    return all(isinstance(hook, LoraBranch) for hook in linear._forward_hooks.values())
+
+
 def attach_adapters(
     model: nn.Module, layers: range, adapters: Sequence[LoraAdapter]
 ) -> dict[str, LoraBranch]:

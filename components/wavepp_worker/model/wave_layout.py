@@ -102,12 +102,17 @@ class WaveLayout:
         return sum(self.lengths)
 
     @property
+    def adapted(self) -> bool:
+        """Whether some of the wave's tokens go through an adapter."""
+        return any(self.adapters)
+
+    @property
     def trimmed(self) -> bool:
         """Whether the last layer has less to compute for than all tokens.
 
         Where adapters are, it computes for all: they know their tokens by their places in the wave.
         """
-        return len(self.wanting) < self.tokens and not any(self.adapters)
+        return len(self.wanting) < self.tokens and not self.adapted
 
     def window(self, number: int, span: int) -> WindowLayout:
         """Where the tokens are in the pools of the layers that share a window.
