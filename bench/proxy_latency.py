@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import aiohttp
 import typer
+import uvloop
 from aiohttp import web
 from rich.console import Console
 from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
@@ -77,7 +78,8 @@ def _run(start: Callable[..., Awaitable[int]], told: Connection, *arguments: int
         told.send(await start(*arguments))
         await asyncio.Event().wait()
 
-    asyncio.run(main())
+    # As ``frontend.main()`` runs it.
+    uvloop.run(main())
 
 
 def _started(start: Callable[..., Awaitable[int]], *arguments: int) -> int:

@@ -20,6 +20,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.chat_template import MessageWriter
 
 from tests.support.certificates import loopback_certificates
+from tests.support.proxied_frontend import proxy_before
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
@@ -242,6 +243,25 @@ def test_requests_and_answers_pass_unchanged() -> None:
         assert upstream.requests[1][:2] == ("GET", "/v1/models")
 
     through_the_proxy(check)
+
+
+def test_no_header_is_added_to_a_request_and_no_cookie_of_anothers_answer() -> None:
+    heard: list[set[str]] = []
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        heard.append({name.lower() for name in request.headers})
+        return web.Response(text="yes", headers={"Set-Cookie": "who=first"})
+
+    async def check() -> None:
+        async with proxy_before(handle) as (proxy, _):
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+                writer.write(b"GET /v1/models HTTP/1.1\r\nHost: a\r\nX-Mark: m\r\nConnection: close\r\n\r\n")
+                assert b"who=first" in await reader.read()
+                writer.close()
+        assert heard == [{"host", "x-mark"}] * 2
+
+    asyncio.run(check())
 
 
 def test_s38_an_id_that_a_client_chooses_twice_is_refused_and_the_first_goes_on() -> None:

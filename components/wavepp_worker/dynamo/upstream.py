@@ -91,6 +91,9 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None),
             connector=aiohttp.TCPConnector(limit=0),
             auto_decompress=False,
+            # Requests are their clients': no header is added to one, and no cookie of another's answer.
+            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def close(self) -> None:
