@@ -64,7 +64,7 @@ struct PairsOfBfloat16 {
   using Number = uint16_t;
   using Factor = uint16_t;
   using Word = uint32_t;
-  static constexpr int64_t SIDE = OUTPUTS, MOST_ROWS = ROWS, STEP = 2, MOST_STEPS = 512, MOST_OF_SLICE = 1 << 30;
+  static constexpr int64_t SIDE = OUTPUTS, MOST_ROWS = ROWS, STEP = 2, MOST_STEPS = 512, MOST_OF_SLICE = ALL_TOKENS;
 
   // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
   static void turn(const uint16_t *weight, int64_t in, int64_t count, uint32_t *tile, int64_t step) {

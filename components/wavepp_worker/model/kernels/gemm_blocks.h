@@ -34,6 +34,7 @@ namespace {
 constexpr int64_t VECTORS = 2;             // of a panel
 constexpr int64_t TILE_WORDS = 32 * 1024;  // turned weights: 128 KiB of a second-level cache
 constexpr int64_t FEWEST_OF_SLICE = 64;    // tokens of a slice: each turns the weights anew
+constexpr int64_t ALL_TOKENS = 1 << 30;    // of a slice: no more than threads need
 // Rows so far apart push each other out of the first-level cache, and are copied apart where so many outputs outweigh it;
 // so few numbers by one thread, as a team is slow to meet on a busy machine.
 constexpr int64_t LINE = 64, PAGE = 4096, FEWEST_OUTPUTS = 256, MOST_COPIED_ALONE = 512 * 1024;
@@ -131,21 +132,21 @@ template <typename Kernel, typename Layers>
 void multiply_all(const Product<typename Kernel::Number> &product, const Layers &layers, int threads) {
   using Factor = typename Kernel::Factor;
   constexpr bool AS_THEY_ARE = std::is_same_v<typename Kernel::Number, Factor>;
+  constexpr bool BY_SLICE = Kernel::MOST_OF_SLICE < ALL_TOKENS;
+  static_assert(AS_THEY_ARE || BY_SLICE, "other factors than the numbers are made by the slice");
   static thread_local std::vector<Factor> copies;
   const bool far_apart = product.in * sizeof(Factor) % PAGE == 0;
   const bool copied = !AS_THEY_ARE || (far_apart && product.out >= FEWEST_OUTPUTS);
   const int64_t stride = product.in + (copied && far_apart ? LINE / sizeof(Factor) : 0);
   const Factor *x = nullptr;
-  if constexpr (AS_THEY_ARE) {
-    x = product.x;
-    if (copied) {
-      Factor *all = kept(copies, product.tokens * stride);
-      const bool alone = threads <= 1 || product.tokens * product.in <= MOST_COPIED_ALONE;
+  if constexpr (AS_THEY_ARE) x = product.x;
+  if (copied && !BY_SLICE) {
+    Factor *all = kept(copies, product.tokens * stride);
+    const bool alone = threads <= 1 || product.tokens * product.in <= MOST_COPIED_ALONE;
 #pragma omp parallel for schedule(static) num_threads(threads) if (!alone)
-      for (int64_t token = 0; token < product.tokens; ++token)
-        Kernel::factors(product.x + token * product.in, product.in, all + token * stride);
-      x = all;
-    }
+    for (int64_t token = 0; token < product.tokens; ++token)
+      Kernel::factors(product.x + token * product.in, product.in, all + token * stride);
+    x = all;
   }
   const int64_t panels = layers.panels(product.out);
   // Panels alone may not be enough for all threads, or not as many for each.
@@ -160,14 +161,14 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
       const int64_t slice = at / panels, panel = at % panels, last = std::min(panels, panel + end - at);
       const int64_t token = product.tokens * slice / slices, after = product.tokens * (slice + 1) / slices;
       const Factor *factors;
-      if constexpr (AS_THEY_ARE) {
-        factors = x + token * stride;
-      } else {
-        // Each thread makes its own, of no more than a slice, which stay in its cache.
+      if (copied && BY_SLICE) {
+        // Each thread makes its own, which stay in its cache.
         Factor *some = kept(copies, (after - token) * stride);
         for (int64_t i = token; i < after; ++i)
           Kernel::factors(product.x + i * product.in, product.in, some + (i - token) * stride);
         factors = some;
+      } else {
+        factors = x + token * stride;
       }
       multiply<Kernel>(product, layers, factors, stride, token, after, panel, last);
       at += last - panel;
