@@ -58,8 +58,8 @@ def test_who_has_no_room_and_who_is_behind_it_is_told(engine: PrefillEngine) -> 
     futures = [engine.submit(PrefillRequest.of("large", prompt(2, 25 * BLOCK)))]
     futures.append(engine.submit(PrefillRequest.of("behind", prompt(3, 8))))
     wait_until(lambda: [each.state for each in engine.why()] == ["holding", "no room", "queued"])
-    # Queued it is as soon as rank 0 has heard of it, which it then tells the others.
-    wait_until(lambda: "announced" not in engine.why()[2].sentence)
+    # Queued it is before rank 0 has heard of it, and before the others have.
+    wait_until(lambda: "behind 1 request" in engine.why()[2].sentence)
     held, large, behind = engine.why()
     assert isinstance(large.admission, Queued)
     assert (large.admission.needs, large.admission.ahead) == (25 * BLOCK, 0)
