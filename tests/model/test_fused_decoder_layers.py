@@ -171,7 +171,9 @@ def test_a_wave_with_an_adapter_goes_through_the_modules_alone(
     computed = counted(monkeypatch)
     for own, other in zip(answers(stage), answers(load(tiny_llama, range(2), torch.float32)), strict=True):
         assert torch.equal(own, other)
-    assert computed == [2] * 2 * len(WAVES)
+    most = most_tokens(stage._model.base_model.layers[0].mlp.gate_proj)
+    taken = [wave for wave in WAVES if sum(end - first for _, first, end, _ in wave) <= most]
+    assert computed == [2] * 2 * len(taken)
     tokens, chunk = torch.arange(30), Chunk(0, 30, torch.arange(8), False)
     plain = stage.forward(tokens, [chunk], stage.make_kv(8, BLOCK)).activations["hidden"]
     del computed[:]
