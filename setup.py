@@ -12,7 +12,7 @@ kernels = Extension(
         for name in (
             "instructions",
             *("paged_attention", "attention_bfloat16", "attention_float"),
-            *("linear", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
+            *("linear", "gemm", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )
@@ -26,11 +26,12 @@ kernels = Extension(
             "gemm",
             "gemm_blocks",
             "instructions",
-            "power",
+            "product",
+            "scratch",
             "thin_linear",
             "transpose",
             "vectors_bfloat16",
-            "wide",
+            "vectors_float",
         )
     ],
     extra_compile_args=["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-Wno-maybe-uninitialized"],

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import native_linear
 from wavepp_worker.model.elementwise import silu_times
-from wavepp_worker.model.native_library import computes_on, fewest_of_many
+from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
     MOST_FEW,
     NativeLinear,
     gated_pair,
+    gemm_min_tokens,
     make_native,
     most_tokens,
     takes_many,
@@ -117,7 +118,7 @@ def test_rows_may_lie_anywhere_and_do_not_change_with_those_beside_them(
 ) -> None:
     """But where there are fewer than the kernel for many takes, which adds in another order."""
     torch.manual_seed(0)
-    fewest = 1 if outputs % 16 else max(1, fewest_of_many(dtype))
+    fewest = max(1, gemm_min_tokens(inputs, outputs, dtype))
     layer = nn.Linear(inputs, outputs).to(dtype)
     make_native(layer)
     most = min(most_tokens(layer), 300)
@@ -224,7 +225,8 @@ def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
     dtype: torch.dtype, cpu: str, threads: int, inputs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = {"AVX2": 17, "AVX-512": 0}.get(cpu, 7 if dtype is torch.bfloat16 else 0)
-    monkeypatch.setattr(native_linear, "fewest_of_many", lambda _: many)
+    fits = inputs % 2 == 0
+    monkeypatch.setattr(native_linear, "gemm_min_tokens", lambda *_: many if fits else 0)
     monkeypatch.setattr(native_linear, "multiplies_bfloat16", lambda: cpu not in ("AVX2", "AVX-512"))
     monkeypatch.setattr(native_linear, "multiplies_tiles", lambda: cpu == "tiles")
     layer, taken = nn.Linear(inputs, 16).to(dtype), []
@@ -304,5 +306,36 @@ def test_threads_with_small_stacks_multiply_many_tokens() -> None:
         text=True,
         timeout=120,
         check=False,
+    )
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
+
+
+_TEAMS_IN_TURN = """
+import resource
+import torch
+from torch import nn
+from wavepp_worker.model.native_linear import make_native
+
+with torch.inference_mode():
+    for dtype in (torch.bfloat16, torch.float32):
+        layer = nn.Linear(4096, 1024).to(dtype)
+        make_native(layer)
+        x = torch.zeros(256, 4096, dtype=dtype)
+        for turn in range(40):
+            if turn == 10:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for threads in (5, 2):
+                torch.set_num_threads(threads)
+                layer(x)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown < 64 * 1024, f"{grown} KiB more with {dtype}"
+"""
+
+
+@needs_kernel
+def test_threads_leave_no_memory_behind_when_a_team_becomes_smaller() -> None:
+    """In a process of its own, whose memory is the kernels' alone. Each thread has 4 MiB of copies, or none."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TEAMS_IN_TURN], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"

@@ -22,10 +22,11 @@ from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, 
 from wavepp_worker.model.known_code import computes_as, same_code
 from wavepp_worker.model.lora_branches import only_branches
 from wavepp_worker.model.native_attention import attend_in_place
-from wavepp_worker.model.native_library import computes_on, fewest_of_many, multiplies_bfloat16
+from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
 from wavepp_worker.model.native_linear import (
     NativeLinear,
     gated_pair,
+    gemm_min_tokens,
     most_tokens,
     takes_many,
 )
@@ -88,7 +89,7 @@ def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.T
     tokens = x.numel() // x.shape[-1]
     plain = known and not (branched and current_wave().adapted)
     # The activation and the product with it end the matrix products: no pass of their own.
-    if plain and _takes(gate, x) and _takes(up, x) and tokens >= fewest_of_many(x.dtype):
+    if plain and _takes(gate, x) and _takes(up, x) and tokens >= _fewest(gate):
         out = gated_pair(gate, up, x)
     elif plain and tokens > most_tokens(gate) and _torch_chains(gate):
         active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
@@ -102,6 +103,10 @@ def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.T
 def _takes(linear: Any, x: torch.Tensor) -> bool:
     alike = x.is_cpu and x.dtype is linear.weight.dtype and x.shape[-1] == linear.in_features
     return alike and takes_many(linear)
+
+
+def _fewest(linear: Any) -> int:
+    return gemm_min_tokens(linear.in_features, linear.out_features, linear.weight.dtype)
 
 
 def _torch_chains(linear: Any) -> bool:

@@ -18,7 +18,7 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 3
+_VERSION = 4
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
 _WITH_BFLOAT16, _BESIDE_TILES = 2, 3
 """What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""
@@ -39,15 +39,6 @@ def multiplies_bfloat16() -> bool:
 def multiplies_tiles() -> bool:
     """Whether the CPU has products of tiles of bfloat16 (AMX), which torch uses; only where ``computes_on()`` holds."""
     return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_TILES)
-
-
-@cache
-def fewest_of_many(dtype: torch.dtype) -> int:
-    """Tokens from which the products of ``gemm.h`` are there and faster than those of few; 0 where they are not.
-
-    Only where ``computes_on()`` holds.
-    """
-    return int(_loaded().wavepp_fewest_of_many(int(dtype is torch.bfloat16)))
 
 
 @cache
@@ -74,11 +65,13 @@ def library() -> ctypes.CDLL | None:
 
 
 def kernel(
-    name: str, *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double | ctypes._Pointer[Any]]
+    name: str,
+    *arguments: type[ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double | ctypes._Pointer[Any]],
+    returns: type[ctypes.c_int64] | None = None,
 ) -> ctypes._FuncPointer:
-    """A function of the library that returns nothing; only where ``computes_on()`` holds."""
+    """A function of the library; only where ``computes_on()`` holds."""
     found: ctypes._FuncPointer = getattr(_loaded(), name)
-    found.restype = None
+    found.restype = returns
     found.argtypes = list(arguments)
     return found
 

@@ -13,21 +13,21 @@ from torch import nn
 
 from wavepp_worker.model.native_library import (
     computes_on,
-    fewest_of_many,
     kernel,
     multiplies_bfloat16,
     multiplies_tiles,
 )
 
 MOST_FEW = 64
-"""More tokens are for torch, where there is no kernel for many (``fewest_of_many``)."""
+"""More tokens are for torch, where there is no kernel for many (``gemm_min_tokens``)."""
 FEWER_TOKENS, FEW_INPUTS = 16, 640
 """The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
-and where its vectors are wider than ours; of bfloat16 with more inputs than the latter, where it multiplies tiles
-(AMX), which was not measured."""
-_OUTPUTS, _SIDE_BY_SIDE, _MOST_OF_ODD = 4, 16, 8
-"""Outputs are a multiple of the first; unless of the second, and inputs even, the kernels for many cannot take them,
-and that for few pays for so many of bfloat16."""
+and on CPUs that multiply bfloat16, whose vectors of floats are wider than ours; of bfloat16 beside tiles (AMX) with
+more inputs than the latter, which was not measured there."""
+_OUTPUTS = 4
+"""A multiple of this: so many weight rows are read at a time."""
+_MOST_UNFIT = 8
+"""The same of bfloat16, where the CPU multiplies it, for layers that the kernel for many cannot take."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -56,10 +56,10 @@ class NativeLinear(nn.Linear):
 
 
 def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.Tensor:
-    """``silu(gate(x)) * up(x)`` of layers of the same sizes, where ``takes_many()`` of both.
+    """``silu(gate(x)) * up(x)`` of layers of the same sizes, each of which ``takes_many()``.
 
     Args:
-        x: ``[..., inputs]``, of their dtype.
+        x: ``[..., inputs]``, of their dtype; any number of tokens.
     """
     x = x.contiguous()
     out = x.new_empty(*x.shape[:-1], gate.out_features)
@@ -82,18 +82,28 @@ def most_tokens(layer: nn.Linear) -> int:
     if not isinstance(layer, NativeLinear):
         return 0
     dtype = layer.weight.dtype
-    odd = layer.in_features % 2 or layer.out_features % _SIDE_BY_SIDE
+    fits = gemm_min_tokens(layer.in_features, layer.out_features, dtype)
     tiles = dtype is torch.bfloat16 and multiplies_tiles()
-    if fewest_of_many(dtype) and not odd and not tiles:
+    if fits and not tiles:
         return sys.maxsize
     if dtype is torch.float32:
         torch_is_better = multiplies_bfloat16() or torch.get_num_threads() == 1
         return FEWER_TOKENS if torch_is_better else MOST_FEW
     if not multiplies_bfloat16():
         return MOST_FEW
-    if odd:
-        return _MOST_OF_ODD
+    if not fits:
+        return _MOST_UNFIT
     return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
+
+
+@cache
+def gemm_min_tokens(inputs: int, outputs: int, dtype: torch.dtype) -> int:
+    """From how many tokens on the products of ``gemm.h`` take such layers, faster than those for few; 0: never, here.
+
+    Only where ``computes_on()`` holds.
+    """
+    asked = kernel("wavepp_gemm_min_tokens", *(_NUMBER,) * 3, returns=_NUMBER)
+    return int(asked(inputs, outputs, dtype is torch.bfloat16))
 
 
 def takes_many(layer: nn.Linear) -> bool:

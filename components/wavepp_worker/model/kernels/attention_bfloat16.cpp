@@ -15,15 +15,15 @@
 #include <limits>
 #include <vector>
 
-#include "power.h"
+#include "scratch.h"
 #include "transpose.h"
+#include "vectors_bfloat16.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
 namespace {
 
-constexpr int LANES = 16;
 constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
 constexpr int COLUMNS = 4;  // vectors of a register tile
 constexpr int64_t KEYS = 256;      // of a tile: packed, they stay in the second-level cache
@@ -183,8 +183,9 @@ inline float weigh(float *scores, int64_t vectors, int64_t low, int64_t high, fl
   return keep;
 }
 
-struct Scratch {
-  std::vector<float> query, keys, values, out, scores, weights, maxima, sums;
+struct Buffers {
+  std::vector<uint32_t> query, keys, values, weights;
+  std::vector<float> out, scores, maxima, sums;
 };
 
 template <int M>
@@ -208,15 +209,15 @@ void rows_over_tile(const Layer &layer, const Task &task, int64_t row, int64_t f
   all_values<M>(weights, values, (count + 1) / 2, layer.value_dim, keep, out + row * layer.value_dim);
 }
 
-void run(const Layer &layer, const Task &task, Scratch &scratch) {
+void run(const Layer &layer, const Task &task, Buffers &own) {
   const int64_t each = layer.heads / layer.groups, count = task.tokens * each;
   const int64_t dim = layer.dim, words = dim / 2, value_dim = layer.value_dim;
-  auto *query = reinterpret_cast<uint32_t *>(floats(scratch.query, count * words));
-  auto *keys = reinterpret_cast<uint32_t *>(floats(scratch.keys, KEYS * words));
-  auto *values = reinterpret_cast<uint32_t *>(floats(scratch.values, KEYS / 2 * value_dim));
-  auto *weights = reinterpret_cast<uint32_t *>(floats(scratch.weights, ROWS * KEYS / 2));
-  float *out = floats(scratch.out, count * value_dim), *scores = floats(scratch.scores, ROWS * KEYS);
-  float *maxima = floats(scratch.maxima, count), *sums = floats(scratch.sums, count);
+  uint32_t *query = scratch(own.query, count * words);
+  uint32_t *keys = scratch(own.keys, KEYS * words);
+  uint32_t *values = scratch(own.values, KEYS / 2 * value_dim);
+  uint32_t *weights = scratch(own.weights, ROWS * KEYS / 2);
+  float *out = scratch(own.out, count * value_dim), *scores = scratch(own.scores, ROWS * KEYS);
+  float *maxima = scratch(own.maxima, count), *sums = scratch(own.sums, count);
   std::fill_n(out, count * value_dim, 0.0f);
   std::fill_n(maxima, count, NONE);
   std::fill_n(sums, count, 0.0f);
@@ -259,8 +260,8 @@ void run(const Layer &layer, const Task &task, Scratch &scratch) {
 }  // namespace
 
 void attend(const Layer &layer, const Task &task) {
-  static thread_local Scratch scratch;
-  run(layer, task, scratch);
+  static thread_local Buffers own;
+  run(layer, task, own);
 }
 
 #pragma GCC pop_options

@@ -12,7 +12,8 @@
 #include <limits>
 #include <vector>
 
-#include "wide.h"
+#include "scratch.h"
+#include "vectors_float.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -32,25 +33,6 @@ inline void prefetch(const T *row, int64_t dim) {
     _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T1);
 }
 
-// Turns 8 rows of 8 floats into 8 columns.
-inline void turn(__m256 r[8]) {
-  __m256 t[8], u[8];
-  for (int i = 0; i < 4; ++i) {
-    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
-    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
-  }
-}
-
 template <typename T>
 void pack_keys(const AttentionRows<T> &rows, int64_t first, int64_t count, int64_t dim, float *packed) {
   for (int64_t at = 0; at < count; at += WIDE) {
@@ -62,7 +44,7 @@ void pack_keys(const AttentionRows<T> &rows, int64_t first, int64_t count, int64
     for (int64_t d = 0; d < dim; d += WIDE) {
       __m256 r[WIDE];
       for (int64_t i = 0; i < WIDE; ++i) r[i] = load(from[i] + d);
-      turn(r);
+      transpose(r);
       for (int64_t i = 0; i < WIDE; ++i) _mm256_store_ps(packed + at * dim + (d + i) * WIDE, r[i]);
     }
   }
@@ -175,7 +157,7 @@ inline float weigh(float *scores, int64_t vectors, int64_t low, int64_t high, fl
   return keep;
 }
 
-struct Scratch {
+struct Buffers {
   std::vector<float> query, keys, values, out, scores, maxima, sums;
 };
 
@@ -201,13 +183,13 @@ void rows_over_tile(const AttentionLayer<T> &layer, const AttentionTask &task, i
 }
 
 template <typename T>
-void run(const AttentionLayer<T> &layer, const AttentionTask &task, Scratch &scratch) {
+void run(const AttentionLayer<T> &layer, const AttentionTask &task, Buffers &own) {
   const int64_t each = layer.heads / layer.groups, count = task.tokens * each;
   const int64_t dim = layer.dim, value_dim = layer.value_dim;
-  float *query = floats(scratch.query, count * dim), *keys = floats(scratch.keys, KEYS * dim);
-  float *values = floats(scratch.values, KEYS * value_dim), *out = floats(scratch.out, count * value_dim);
-  float *scores = floats(scratch.scores, ROWS * KEYS);
-  float *maxima = floats(scratch.maxima, count), *sums = floats(scratch.sums, count);
+  float *query = scratch(own.query, count * dim), *keys = scratch(own.keys, KEYS * dim);
+  float *values = scratch(own.values, KEYS * value_dim), *out = scratch(own.out, count * value_dim);
+  float *scores = scratch(own.scores, ROWS * KEYS);
+  float *maxima = scratch(own.maxima, count), *sums = scratch(own.sums, count);
   std::fill_n(out, count * value_dim, 0.0f);
   std::fill_n(maxima, count, NONE);
   std::fill_n(sums, count, 0.0f);
@@ -249,8 +231,8 @@ void run(const AttentionLayer<T> &layer, const AttentionTask &task, Scratch &scr
 
 template <typename T>
 void attend_in_float(const AttentionLayer<T> &layer, const AttentionTask &task) {
-  static thread_local Scratch scratch;
-  run(layer, task, scratch);
+  static thread_local Buffers own;
+  run(layer, task, own);
 }
 
 template void attend_in_float(const AttentionLayer<uint16_t> &, const AttentionTask &);

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 constexpr int ATTENTION_ROWS = 6;        // of a register tile
 constexpr int64_t ATTENTION_TASK_ROWS = 252;  // most rows of a task, which share the packing
@@ -46,14 +45,6 @@ struct AttentionRows {
   const T *key(int64_t key) const { return layer.keys + (at(key) * layer.groups + group) * layer.dim; }
   const T *value(int64_t key) const { return layer.values + (at(key) * layer.groups + group) * layer.value_dim; }
 };
-
-// `count` floats on a cache line's boundary, of a buffer that is kept for the next task.
-inline float *floats(std::vector<float> &buffer, int64_t count) {
-  constexpr int64_t LINE = 64, SPARE = LINE / sizeof(float);
-  if (static_cast<int64_t>(buffer.size()) < count + SPARE) buffer.resize(count + SPARE);
-  auto address = reinterpret_cast<uintptr_t>(buffer.data());
-  return reinterpret_cast<float *>((address + LINE - 1) & ~static_cast<uintptr_t>(LINE - 1));
-}
 
 // Computes a task: attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either kind of numbers).
 void attend(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);

@@ -2,10 +2,10 @@
 
 #include "calls.h"
 #include "gemm.h"
+#include "scratch.h"
 
 #if defined(__x86_64__)
 
-#include <cstddef>
 #include <cstdlib>
 #include <vector>
 
@@ -27,17 +27,13 @@ static_assert(sizeof(DecoderLayer) == 37 * 8, "as of fused_decoder_layers.py");
 
 namespace {
 
-// Memory for what a layer computes in between, kept by each thread for the next.
-class Scratch {
+// Memory for what a layer computes in between, in parts.
+class Between {
  public:
-  Scratch(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
-    const auto needed = static_cast<size_t>(number_bytes * numbers);
-    if (buffer().size() < needed) {
-      std::vector<char>().swap(buffer());
-      buffer().resize(needed);
-    }
-    next_ = buffer().data();
-    end_ = next_ + needed;
+  Between(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
+    static thread_local std::vector<char> kept;
+    next_ = scratch(kept, number_bytes * numbers);
+    end_ = next_ + number_bytes * numbers;
   }
   void *take(int64_t numbers) {
     void *part = next_;
@@ -47,10 +43,6 @@ class Scratch {
   }
 
  private:
-  static std::vector<char> &buffer() {
-    static thread_local std::vector<char> kept;
-    return kept;
-  }
   int64_t bytes_;
   char *next_, *end_;
 };
@@ -69,13 +61,13 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  const bool paired = gemm_takes(tokens, width, inner, narrow);
-  const int64_t apart = paired ? 0 : inner + layer->up.out;
-  Scratch scratch(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + inner + apart));
-  void *normed = scratch.take(tokens * width), *between = scratch.take(tokens * width);
-  void *query = scratch.take(tokens * queries), *attended = scratch.take(tokens * queries);
-  void *key = scratch.take(tokens * keyed), *value = scratch.take(tokens * layer->value.out);
-  void *active = scratch.take(tokens * inner);
+  const bool as_pair = gemm_takes(tokens, width, inner, narrow);
+  const int64_t apart = as_pair ? 0 : inner + layer->up.out;
+  Between memory(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + inner + apart));
+  void *normed = memory.take(tokens * width), *between = memory.take(tokens * width);
+  void *query = memory.take(tokens * queries), *attended = memory.take(tokens * queries);
+  void *key = memory.take(tokens * keyed), *value = memory.take(tokens * layer->value.out);
+  void *active = memory.take(tokens * inner);
   const auto project = [&](const Linear &linear, const void *x, void *y) {
     wavepp_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
   };
@@ -95,11 +87,11 @@ void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *valu
   project(layer->output, attended, normed);
   wavepp_add(hidden, normed, tokens, width, between, threads, narrow);
   wavepp_rms_norm(between, layer->mlp_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
-  if (paired) {
+  if (as_pair) {
     wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, tokens, width,
                         inner, active, threads, narrow);
   } else {
-    void *gate = scratch.take(tokens * inner), *up = scratch.take(tokens * layer->up.out);
+    void *gate = memory.take(tokens * inner), *up = memory.take(tokens * layer->up.out);
     project(layer->gate, normed, gate);
     project(layer->up, normed, up);
     wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);

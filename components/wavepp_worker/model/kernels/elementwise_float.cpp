@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "wide.h"
+#include "vectors_float.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")

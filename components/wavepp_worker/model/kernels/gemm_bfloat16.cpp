@@ -8,8 +8,8 @@
 
 #include <immintrin.h>
 
-#include <array>
-#include <utility>
+#include <algorithm>
+#include <cstring>
 
 #include "gemm_blocks.h"
 #include "transpose.h"
@@ -20,21 +20,21 @@
 
 namespace {
 
-constexpr int64_t ROWS = 14, OUTPUTS = 16, WIDTH = VECTORS * OUTPUTS;
+constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
-// sums [M tokens, V vectors] += `count` pairs of x, whose rows are `stride` apart, times the weights [pair][V][16].
+// sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [pair][V][16].
 template <int M, int V>
-void add(const uint16_t *x, int64_t stride, const uint32_t *tile, int64_t count, float *sums) {
+void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t count, float *sums) {
   __m512 sum[M][V];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * WIDTH + v * OUTPUTS);
+    for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * SUMS + v * LANES);
   for (int64_t pair = 0; pair < count; ++pair) {
     __m512bh weights[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v)
-      weights[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(tile + (pair * V + v) * OUTPUTS));
+      weights[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(packed + (pair * V + v) * LANES));
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       int numbers;
@@ -47,68 +47,56 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *tile, int64_t count,
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * WIDTH + v * OUTPUTS, sum[m][v]);
+    for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
 }
-
-using Add = void (*)(const uint16_t *, int64_t, const uint32_t *, int64_t, float *);
-
-template <int V, int... M>
-constexpr std::array<Add, sizeof...(M)> by_rows(std::integer_sequence<int, M...>) {
-  return {add<M + 1, V>...};
-}
-
-constexpr auto OF_ONE = by_rows<1>(std::make_integer_sequence<int, ROWS>());
-constexpr auto OF_TWO = by_rows<2>(std::make_integer_sequence<int, ROWS>());
 
 struct PairsOfBfloat16 {
   using Number = uint16_t;
-  using Factor = uint16_t;
-  using Word = uint32_t;
-  static constexpr int64_t SIDE = OUTPUTS, MOST_ROWS = ROWS, STEP = 2, MOST_STEPS = 512, MOST_OF_SLICE = ALL_TOKENS;
+  using Input = uint16_t;
+  using Packed = uint32_t;
+  static constexpr int64_t OUTPUTS = LANES, BLOCK_TOKENS = 14, STEP = 2, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
+
+  template <int TOKENS, int VECTORS>
+  static constexpr Add<PairsOfBfloat16> add = ::add<TOKENS, VECTORS>;
 
   // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
-  static void turn(const uint16_t *weight, int64_t in, int64_t count, uint32_t *tile, int64_t step) {
-    for (int64_t at = 0; at < count; at += SIDE) {
-      const int64_t rest = std::min(SIDE, count - at);
+  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to, int64_t stride) {
+    for (int64_t at = 0; at < steps; at += LANES) {
+      const int64_t rest = std::min(LANES, steps - at);
       const auto some = static_cast<__mmask16>((1u << rest) - 1);
-      __m512i rows[SIDE];
-      for (int n = 0; n < SIDE; ++n) {
-        const uint16_t *row = weight + n * in + 2 * at;
+      __m512i square[LANES];
+      for (int n = 0; n < LANES; ++n) {
+        const uint16_t *row = rows + n * in + 2 * at;
         // Past the last row a prefetch does no harm.
-        _mm_prefetch(reinterpret_cast<const char *>(row + SIDE * in), _MM_HINT_T1);
-        rows[n] = _mm512_maskz_loadu_epi32(some, row);
+        _mm_prefetch(reinterpret_cast<const char *>(row + LANES * in), _MM_HINT_T1);
+        square[n] = _mm512_maskz_loadu_epi32(some, row);
       }
-      transpose(rows);
-      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(tile + (at + i) * step, rows[i]);
+      transpose(square);
+      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * stride, square[i]);
     }
   }
 
-  static void add_products(int64_t rows, int vectors, const uint16_t *x, int64_t stride, const uint32_t *tile,
-                           int64_t count, float *sums) {
-    (vectors == 2 ? OF_TWO : OF_ONE)[rows - 1](x, stride, tile, count, sums);
+  static void copy_inputs(const uint16_t *x, int64_t in, uint16_t *to) { std::memcpy(to, x, in * sizeof(uint16_t)); }
+
+  static void store(const float *sums, int64_t tokens, const uint16_t *bias, uint16_t *y, int64_t stride) {
+    const __m512 added = bias_or_zero(bias);
+    for (int64_t m = 0; m < tokens; ++m)
+      ::store(ALL, y + m * stride, _mm512_add_ps(_mm512_load_ps(sums + m * SUMS), added));
   }
 
-  static void factors(const uint16_t *x, int64_t in, uint16_t *to) { std::memcpy(to, x, in * sizeof(uint16_t)); }
-
-  static void store(const float *sums, int64_t rows, const uint16_t *bias, uint16_t *y, int64_t apart) {
-    const __m512 more = numbers(bias);
-    for (int64_t m = 0; m < rows; ++m)
-      ::store(ALL, y + m * apart, _mm512_add_ps(_mm512_load_ps(sums + m * WIDTH), more));
-  }
-
-  static void store_gated(const float *sums, int64_t rows, const uint16_t *gate_bias, const uint16_t *up_bias,
-                          uint16_t *y, int64_t apart) {
-    const __m512 of_gate = numbers(gate_bias), of_up = numbers(up_bias);
-    for (int64_t m = 0; m < rows; ++m) {
-      // Rounded where the layers by themselves would be, so that a token's numbers are the same in every wave.
-      const __m512 value = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * WIDTH), of_gate));
-      const __m512 times = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * WIDTH + SIDE), of_up));
-      ::store(ALL, y + m * apart, _mm512_mul_ps(rounded(silu(value)), times));
+  static void store_gated(const float *sums, int64_t tokens, const uint16_t *gate_bias, const uint16_t *up_bias,
+                          uint16_t *y, int64_t stride) {
+    const __m512 of_gate = bias_or_zero(gate_bias), of_up = bias_or_zero(up_bias);
+    for (int64_t m = 0; m < tokens; ++m) {
+      // Rounded where two separate layers would round, so that the pair gives the bits that they give.
+      const __m512 value = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * SUMS), of_gate));
+      const __m512 times = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * SUMS + LANES), of_up));
+      ::store(ALL, y + m * stride, _mm512_mul_ps(rounded(silu(value)), times));
     }
   }
 
  private:
-  static __m512 numbers(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
+  static __m512 bias_or_zero(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
 };
 
 }  // namespace

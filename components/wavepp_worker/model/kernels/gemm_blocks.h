@@ -1,60 +1,72 @@
 // How the products of gemm.h go through tokens, inputs and outputs, for kernels of any instructions.
 //
 // A panel is two vectors of outputs: of one layer, or one of a gate and one of what it is multiplied with. Weights lie in
-// memory as in the checkpoint; those of some panels are turned, for the second-level cache to keep them while all tokens
-// are multiplied with them, some tokens and a panel at a time.
+// memory as in the checkpoint; those of some panels are packed, for the second-level cache to keep them while all tokens
+// are multiplied with them, a block of tokens and a panel at a time.
 //
 // A Kernel says how, and has
 //
-//   Number, Factor, Word       what weights and answers are, tokens' numbers as they are multiplied, and turned weights
-//   SIDE, MOST_ROWS            outputs of a vector; tokens at a time
-//   MOST_OF_SLICE              tokens that go through all weights before more of them do
-//   STEP, MOST_STEPS           inputs that are multiplied together; so many of these at a time: beyond, sums wait in memory
-//   turn()                     weight rows as [step][SIDE rows]
-//   add_products()             sums [rows][panel] += products
-//   factors()                  a token's numbers as factors
-//   store(), store_gated()     a vector of answers for each of some tokens, of their sums
+//   Number, Input, Packed      types: of weights and answers, of tokens' numbers as they are multiplied, of packed weights
+//   OUTPUTS, BLOCK_TOKENS      outputs of a vector; most tokens of a block
+//   SLICE_TOKENS               most tokens that go through all weights before more of them do
+//   STEP, MOST_STEPS           inputs that are multiplied together; most of these at a time: beyond, sums wait in memory
+//   void pack_weights(const Number *rows, int64_t in, int64_t steps, Packed *to, int64_t stride)
+//                              OUTPUTS weight rows of `in` numbers as [step][OUTPUTS], steps `stride` apart
+//   void add<TOKENS, VECTORS>(const Input *x, int64_t stride, const Packed *weights, int64_t steps, float *sums)
+//                              sums [token][panel] += x, whose tokens are `stride` apart, times packed weights
+//   void copy_inputs(const Number *x, int64_t in, Input *to)
+//   void store(const float *sums, int64_t tokens, const Number *bias, Number *y, int64_t stride)
+//   void store_gated(const float *sums, int64_t tokens, const Number *gate_bias, const Number *up_bias, Number *y,
+//                    int64_t stride)
+//                              a vector of answers for each token of a block, of their sums; a bias may be null
 //
-// No vector goes from here to there or back: these templates are compiled for any CPU.
+// Only pointers and integers cross between this file and a Kernel. What is here is compiled without the Kernel's
+// instruction set, so that to hand over a vector would be another calling convention.
 
 #pragma once
 
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "gemm.h"
+#include "product.h"
+#include "scratch.h"
 
 namespace {
 
-constexpr int64_t VECTORS = 2;             // of a panel
-constexpr int64_t TILE_WORDS = 32 * 1024;  // turned weights: 128 KiB of a second-level cache
-constexpr int64_t FEWEST_OF_SLICE = 64;    // tokens of a slice: each turns the weights anew
-constexpr int64_t ALL_TOKENS = 1 << 30;    // of a slice: no more than threads need
-// Rows so far apart push each other out of the first-level cache, and are copied apart where so many outputs outweigh it;
-// so few numbers by one thread, as a team is slow to meet on a busy machine.
-constexpr int64_t LINE = 64, PAGE = 4096, FEWEST_OUTPUTS = 256, MOST_COPIED_ALONE = 512 * 1024;
+constexpr int64_t PANEL_VECTORS = 2;
+constexpr int64_t PACKED_WORDS = 32 * 1024;     // weights that are packed at a time: 128 KiB of a second-level cache
+constexpr int64_t FEWEST_OF_SLICE = 64;         // tokens of a slice: each packs the weights anew
+constexpr int64_t ALL_TOKENS = 1 << 30;         // SLICE_TOKENS of a kernel that needs no slices
+constexpr int64_t PAGE = 4096;                  // bytes: rows so far apart push each other out of the first-level cache,
+constexpr int64_t OUTPUTS_WORTH_A_COPY = 256;   // so that from so many outputs on it pays to copy them apart
+constexpr int64_t MOST_COPIED_ALONE = 1 << 19;  // numbers: a team of threads is slow to meet on a busy machine
+
+template <typename Kernel>
+constexpr int64_t PANEL = PANEL_VECTORS * Kernel::OUTPUTS;
 
 // One layer: the last panel may have one vector alone.
 template <typename Kernel>
 struct Plain {
   using T = typename Kernel::Number;
-  static constexpr int64_t SIDE = Kernel::SIDE, PANEL = VECTORS * SIDE;
+  static constexpr int64_t OUTPUTS = Kernel::OUTPUTS;
   Weights<T> weights;
 
-  static int64_t panels(int64_t out) { return (out + PANEL - 1) / PANEL; }
-  static int vectors(int64_t panel, int64_t out) { return out - panel * PANEL > SIDE ? 2 : 1; }
-  const T *rows(int64_t panel, int vector, int64_t in) const {
-    return weights.weight + (panel * PANEL + vector * SIDE) * in;
+  static int64_t panels(int64_t out) { return (out + PANEL<Kernel> - 1) / PANEL<Kernel>; }
+  static int vectors(int64_t panel, int64_t out) { return out - panel * PANEL<Kernel> > OUTPUTS ? 2 : 1; }
+  const T *weight_rows(int64_t panel, int vector, int64_t in) const {
+    return weights.weight + (panel * PANEL<Kernel> + vector * OUTPUTS) * in;
   }
-  void finish(const Product<T> &product, int64_t token, int64_t rows, int64_t panel, const float *sums) const {
+  void finish(const Product<T> &product, int64_t token, int64_t tokens, int64_t panel, const float *sums) const {
     for (int v = 0; v < vectors(panel, product.out); ++v) {
-      const int64_t output = panel * PANEL + v * SIDE;
-      Kernel::store(sums + v * SIDE, rows, weights.bias ? weights.bias + output : nullptr,
+      const int64_t output = panel * PANEL<Kernel> + v * OUTPUTS;
+      Kernel::store(sums + v * OUTPUTS, tokens, weights.bias ? weights.bias + output : nullptr,
                     product.y + token * product.out + output, product.out);
     }
   }
@@ -64,93 +76,100 @@ struct Plain {
 template <typename Kernel>
 struct Gated {
   using T = typename Kernel::Number;
-  static constexpr int64_t SIDE = Kernel::SIDE, PANEL = VECTORS * SIDE;
+  static constexpr int64_t OUTPUTS = Kernel::OUTPUTS;
   Weights<T> gate, up;
 
-  static int64_t panels(int64_t out) { return out / SIDE; }
+  static int64_t panels(int64_t out) { return out / OUTPUTS; }
   static int vectors(int64_t, int64_t) { return 2; }
-  const T *rows(int64_t panel, int vector, int64_t in) const {
-    return (vector ? up : gate).weight + panel * SIDE * in;
+  const T *weight_rows(int64_t panel, int vector, int64_t in) const {
+    return (vector ? up : gate).weight + panel * OUTPUTS * in;
   }
-  void finish(const Product<T> &product, int64_t token, int64_t rows, int64_t panel, const float *sums) const {
-    const int64_t output = panel * SIDE;
-    Kernel::store_gated(sums, rows, gate.bias ? gate.bias + output : nullptr, up.bias ? up.bias + output : nullptr,
+  void finish(const Product<T> &product, int64_t token, int64_t tokens, int64_t panel, const float *sums) const {
+    const int64_t output = panel * OUTPUTS;
+    Kernel::store_gated(sums, tokens, gate.bias ? gate.bias + output : nullptr, up.bias ? up.bias + output : nullptr,
                         product.y + token * product.out + output, product.out);
   }
 };
 
-// Memory that a thread keeps for the next product.
-template <typename T>
-T *kept(std::vector<T> &memory, int64_t count) {
-  constexpr int64_t OF_LINE = LINE / sizeof(T);
-  if (static_cast<int64_t>(memory.size()) < count + OF_LINE) {
-    std::vector<T>().swap(memory);
-    memory.resize(count + OF_LINE);
-  }
-  return memory.data() + (OF_LINE - reinterpret_cast<uintptr_t>(memory.data()) / sizeof(T) % OF_LINE) % OF_LINE;
+template <typename Kernel>
+using Add = void (*)(const typename Kernel::Input *, int64_t, const typename Kernel::Packed *, int64_t, float *);
+
+// Kernel::add() for a block of 1, 2, ... tokens.
+template <typename Kernel, int VECTORS, int... TOKENS>
+constexpr std::array<Add<Kernel>, sizeof...(TOKENS)> by_tokens(std::integer_sequence<int, TOKENS...>) {
+  return {Kernel::template add<TOKENS + 1, VECTORS>...};
 }
 
-// Tokens from `token` to `end` of panels from `panel` to `last`. x begins with the first of these; its rows are `stride` apart.
+// Tokens from `token` to `end` of panels from `panel` to `last`. x begins with the first of these, and its tokens are
+// `stride` apart.
 template <typename Kernel, typename Layers>
-void multiply(const Product<typename Kernel::Number> &product, const Layers &layers, const typename Kernel::Factor *x,
+void multiply(const Product<typename Kernel::Number> &product, const Layers &layers, const typename Kernel::Input *x,
               int64_t stride, int64_t token, int64_t end, int64_t panel, int64_t last) {
-  constexpr int64_t SIDE = Kernel::SIDE, PANEL = VECTORS * SIDE, STEP = Kernel::STEP;
+  constexpr int64_t STEP = Kernel::STEP;
+  constexpr auto ALL = std::make_integer_sequence<int, Kernel::BLOCK_TOKENS>();
+  static constexpr auto ADD_ONE = by_tokens<Kernel, 1>(ALL), ADD_TWO = by_tokens<Kernel, 2>(ALL);
   // Not on the stack, which threads may have little of.
-  static thread_local std::vector<typename Kernel::Word> turned;
+  static thread_local std::vector<typename Kernel::Packed> packed;
   static thread_local std::vector<float> summed;
-  typename Kernel::Word *tiles = kept(turned, TILE_WORDS);
+  typename Kernel::Packed *weights = scratch(packed, PACKED_WORDS);
   const int64_t steps = product.in / STEP, parts = (steps + Kernel::MOST_STEPS - 1) / Kernel::MOST_STEPS;
-  const int64_t most = (steps + parts - 1) / parts;                            // steps of a part
-  const int64_t together = std::max(int64_t{1}, TILE_WORDS / (most * PANEL));  // panels that are turned at a time
-  const int64_t tokens = end - token, blocks = (tokens + Kernel::MOST_ROWS - 1) / Kernel::MOST_ROWS;
+  const int64_t most = (steps + parts - 1) / parts;  // steps of a part
+  const int64_t together = std::max(int64_t{1}, PACKED_WORDS / (most * PANEL<Kernel>));  // panels that are packed at a time
+  const int64_t tokens = end - token, blocks = (tokens + Kernel::BLOCK_TOKENS - 1) / Kernel::BLOCK_TOKENS;
   // Sums that wait for no other part may lie where those of the block before lay.
-  const int64_t kept_blocks = parts > 1 ? blocks : 1, block_sums = Kernel::MOST_ROWS * PANEL;
-  float *sums = kept(summed, kept_blocks * together * block_sums);
+  const int64_t kept_blocks = parts > 1 ? blocks : 1, block_sums = Kernel::BLOCK_TOKENS * PANEL<Kernel>;
+  float *sums = scratch(summed, kept_blocks * together * block_sums);
   for (; panel < last; panel += together) {
     const int64_t group = std::min(together, last - panel);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = part * most, count = std::min(most, steps - first);
       for (int64_t p = 0; p < group; ++p)
         for (int v = 0, vectors = layers.vectors(panel + p, product.out); v < vectors; ++v)
-          Kernel::turn(layers.rows(panel + p, v, product.in) + STEP * first, product.in, count,
-                       tiles + p * count * PANEL + v * SIDE, vectors * SIDE);
+          Kernel::pack_weights(layers.weight_rows(panel + p, v, product.in) + STEP * first, product.in, count,
+                               weights + p * count * PANEL<Kernel> + v * Kernel::OUTPUTS, vectors * Kernel::OUTPUTS);
       for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t from = token + tokens * block / blocks, rows = token + tokens * (block + 1) / blocks - from;
+        const int64_t from = token + tokens * block / blocks, many = token + tokens * (block + 1) / blocks - from;
         for (int64_t p = 0; p < group; ++p) {
           float *own = sums + ((parts > 1 ? block : 0) * together + p) * block_sums;
           if (!part) std::memset(own, 0, block_sums * sizeof(float));
-          Kernel::add_products(rows, layers.vectors(panel + p, product.out), x + (from - token) * stride + STEP * first, stride,
-                               tiles + p * count * PANEL, count, own);
-          if (part == parts - 1) layers.finish(product, from, rows, panel + p, own);
+          const auto &add = layers.vectors(panel + p, product.out) == 2 ? ADD_TWO : ADD_ONE;
+          add[many - 1](x + (from - token) * stride + STEP * first, stride, weights + p * count * PANEL<Kernel>, count, own);
+          if (part == parts - 1) layers.finish(product, from, many, panel + p, own);
         }
       }
     }
   }
 }
 
+// The calling thread's memory for `count` copied inputs.
+template <typename Input>
+Input *copies(int64_t count) {
+  static thread_local std::vector<Input> kept;
+  return scratch(kept, count);
+}
+
 template <typename Kernel, typename Layers>
 void multiply_all(const Product<typename Kernel::Number> &product, const Layers &layers, int threads) {
-  using Factor = typename Kernel::Factor;
-  constexpr bool AS_THEY_ARE = std::is_same_v<typename Kernel::Number, Factor>;
-  constexpr bool BY_SLICE = Kernel::MOST_OF_SLICE < ALL_TOKENS;
-  static_assert(AS_THEY_ARE || BY_SLICE, "other factors than the numbers are made by the slice");
-  static thread_local std::vector<Factor> copies;
-  const bool far_apart = product.in * sizeof(Factor) % PAGE == 0;
-  const bool copied = !AS_THEY_ARE || (far_apart && product.out >= FEWEST_OUTPUTS);
-  const int64_t stride = product.in + (copied && far_apart ? LINE / sizeof(Factor) : 0);
-  const Factor *x = nullptr;
+  using Input = typename Kernel::Input;
+  constexpr bool AS_THEY_ARE = std::is_same_v<typename Kernel::Number, Input>;
+  constexpr bool BY_SLICE = Kernel::SLICE_TOKENS < ALL_TOKENS;
+  static_assert(AS_THEY_ARE || BY_SLICE, "other inputs than the numbers are made by the slice");
+  const bool far_apart = product.in * sizeof(Input) % PAGE == 0;
+  const bool copied = !AS_THEY_ARE || (far_apart && product.out >= OUTPUTS_WORTH_A_COPY);
+  const int64_t stride = product.in + (copied && far_apart ? LINE / sizeof(Input) : 0);
+  const Input *x = nullptr;
   if constexpr (AS_THEY_ARE) x = product.x;
   if (copied && !BY_SLICE) {
-    Factor *all = kept(copies, product.tokens * stride);
+    Input *all = copies<Input>(product.tokens * stride);
     const bool alone = threads <= 1 || product.tokens * product.in <= MOST_COPIED_ALONE;
 #pragma omp parallel for schedule(static) num_threads(threads) if (!alone)
     for (int64_t token = 0; token < product.tokens; ++token)
-      Kernel::factors(product.x + token * product.in, product.in, all + token * stride);
+      Kernel::copy_inputs(product.x + token * product.in, product.in, all + token * stride);
     x = all;
   }
   const int64_t panels = layers.panels(product.out);
   // Panels alone may not be enough for all threads, or not as many for each.
-  int64_t slices = 1 + (product.tokens - 1) / Kernel::MOST_OF_SLICE;
+  int64_t slices = 1 + (product.tokens - 1) / Kernel::SLICE_TOKENS;
   while (panels * slices % threads && panels * slices < 8 * threads && product.tokens >= (slices + 1) * FEWEST_OF_SLICE)
     ++slices;
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -160,17 +179,17 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
     for (int64_t at = all * own / team; at < end;) {
       const int64_t slice = at / panels, panel = at % panels, last = std::min(panels, panel + end - at);
       const int64_t token = product.tokens * slice / slices, after = product.tokens * (slice + 1) / slices;
-      const Factor *factors;
+      const Input *inputs;
       if (copied && BY_SLICE) {
-        // Each thread makes its own, which stay in its cache.
-        Factor *some = kept(copies, (after - token) * stride);
+        // Each thread makes its own: those of a slice of few inputs stay in its cache.
+        Input *some = copies<Input>((after - token) * stride);
         for (int64_t i = token; i < after; ++i)
-          Kernel::factors(product.x + i * product.in, product.in, some + (i - token) * stride);
-        factors = some;
+          Kernel::copy_inputs(product.x + i * product.in, product.in, some + (i - token) * stride);
+        inputs = some;
       } else {
-        factors = x + token * stride;
+        inputs = x + token * stride;
       }
-      multiply<Kernel>(product, layers, factors, stride, token, after, panel, last);
+      multiply<Kernel>(product, layers, inputs, stride, token, after, panel, last);
       at += last - panel;
     }
   }

@@ -1,3 +1,5 @@
+// What this CPU can; see instructions.h.
+
 #include "instructions.h"
 
 #if defined(__x86_64__)
@@ -8,14 +10,15 @@ bool has_bfloat16() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-bool has_avx2() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
 bool has_avx512() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f");
+}
+
+// AVX2 and FMA (AMD Zen, Intel Haswell, and newer).
+static bool has_avx2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 static bool has_tiles() {
@@ -31,8 +34,8 @@ static bool has_tiles() {
 #else
 
 bool has_bfloat16() { return false; }
-bool has_avx2() { return false; }
 bool has_avx512() { return false; }
+static bool has_avx2() { return false; }
 static bool has_tiles() { return false; }
 
 #endif
@@ -44,4 +47,4 @@ extern "C" int wavepp_kernels_run_here() {
 }
 
 // Must be the number in native_library.py, which takes no library with another.
-extern "C" void wavepp_kernels_version_3() {}
+extern "C" void wavepp_kernels_version_4() {}

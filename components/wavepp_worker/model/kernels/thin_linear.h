@@ -7,20 +7,16 @@
 
 #include <cstdint>
 
-// x [tokens, in], weight [out, in], bias [out] or null, y [tokens, out]; all without gaps; out is a multiple of 4.
-template <typename T>
-struct ThinLayer {
-  const T *x, *weight, *bias;
-  int64_t in, out;
-  T *y;
-};
+#include "product.h"
 
 // Weight rows that are fetched ahead of their use, into the second-level cache: what waits for a place in the first keeps
 // other reads waiting. Past the last row a prefetch does no harm.
 constexpr int64_t ROWS_AHEAD = 8;
 
+// Outputs are a multiple of 4.
+
 // AVX512-BF16.
-void thin_linear_bfloat16(const ThinLayer<uint16_t> &layer, int64_t tokens, int threads);
+void thin_linear_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 // AVX2.
-void thin_linear_float(const ThinLayer<uint16_t> &layer, int64_t tokens, int threads);
-void thin_linear_float(const ThinLayer<float> &layer, int64_t tokens, int threads);
+void thin_linear_float(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
+void thin_linear_float(const Product<float> &product, const Weights<float> &weights, int threads);

@@ -16,7 +16,7 @@ namespace {
 constexpr int WIDTH = 32;   // numbers of a vector
 constexpr int OUTPUTS = 4;  // weight rows at a time; with 6 tokens, 24 sums, 4 weights and 1 token are 29 of 32 registers
 
-using Layer = ThinLayer<uint16_t>;
+struct Layer : Product<uint16_t>, Weights<uint16_t> {};
 
 inline __m512bh numbers(const uint16_t *from) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from)); }
 
@@ -77,7 +77,8 @@ void block(const Layer &layer, int64_t token, int64_t output) {
   }
 }
 
-void outputs(const Layer &layer, int64_t tokens, int64_t output) {
+void outputs(const Layer &layer, int64_t output) {
+  const int64_t tokens = layer.tokens;
   int64_t token = 0;
   for (; token + 6 <= tokens; token += 6) block<6>(layer, token, output);
   if (token + 4 <= tokens) block<4>(layer, token, output), token += 4;
@@ -87,9 +88,10 @@ void outputs(const Layer &layer, int64_t tokens, int64_t output) {
 
 }  // namespace
 
-void thin_linear_bfloat16(const Layer &layer, int64_t tokens, int threads) {
+void thin_linear_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
+  const Layer layer{product, weights};
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, tokens, output);
+  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, output);
 }
 
 #pragma GCC pop_options

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "wide.h"
+#include "vectors_float.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -22,8 +22,10 @@ namespace {
 constexpr int64_t NUMBERS = 2 * WIDE;  // of a weight row at a time
 constexpr int OUTPUTS = 2;  // weight rows at a time; with 6 tokens, 12 sums, 2 weights and 1 token are 15 of 16 registers
 
-using Narrow = ThinLayer<uint16_t>;
-using Wide = ThinLayer<float>;
+template <typename T>
+struct Layer : Product<T>, Weights<T> {};
+using Narrow = Layer<uint16_t>;
+using Wide = Layer<float>;
 
 int64_t padded(int64_t in) { return (in + NUMBERS - 1) / NUMBERS * NUMBERS; }
 
@@ -112,8 +114,9 @@ void block(const Wide &layer, const float *, int64_t token, int64_t output) {
     }
 }
 
-template <typename Layer>
-void outputs(const Layer &layer, const float *ordered, int64_t tokens, int64_t output) {
+template <typename T>
+void outputs(const Layer<T> &layer, const float *ordered, int64_t output) {
+  const int64_t tokens = layer.tokens;
   int64_t token = 0;
   for (; token + 6 <= tokens; token += 6) block<6>(layer, ordered, token, output);
   if (token + 4 <= tokens) block<4>(layer, ordered, token, output), token += 4;
@@ -121,19 +124,21 @@ void outputs(const Layer &layer, const float *ordered, int64_t tokens, int64_t o
   if (token < tokens) block<1>(layer, ordered, token, output);
 }
 
-template <typename Layer>
-void all_outputs(const Layer &layer, const float *ordered, int64_t tokens, int threads) {
+template <typename T>
+void all_outputs(const Layer<T> &layer, const float *ordered, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered, tokens, output);
+  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered, output);
 }
 
 }  // namespace
 
-void thin_linear_float(const Narrow &layer, int64_t tokens, int threads) {
-  all_outputs(layer, in_order(layer.x, tokens, layer.in).data(), tokens, threads);
+void thin_linear_float(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
+  all_outputs(Narrow{product, weights}, in_order(product.x, product.tokens, product.in).data(), threads);
 }
 
-void thin_linear_float(const Wide &layer, int64_t tokens, int threads) { all_outputs(layer, nullptr, tokens, threads); }
+void thin_linear_float(const Product<float> &product, const Weights<float> &weights, int threads) {
+  all_outputs(Wide{product, weights}, nullptr, threads);
+}
 
 #pragma GCC pop_options
 

@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include <cstdint>
+#include <immintrin.h>
 
-#include "power.h"
+#include <cstdint>
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
@@ -29,6 +29,17 @@ inline void store(__mmask16 some, uint16_t *to, __m512 value) {
 inline __m512 rounded(__m512 value) {
   const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// 2^(whole + rest) for rest in [-0.5, 0.5], relative error below 3e-6, saturating.
+inline __m512 power_of_two(__m512 whole, __m512 rest) {
+  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(9.6181291e-3f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(5.5504109e-2f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(2.4022651e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(6.9314718e-1f));
+  sum = _mm512_fmadd_ps(sum, rest, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(sum, whole);
 }
 
 // e^x, relative error below 3e-6, saturating.

@@ -48,6 +48,24 @@ inline __m256 rounded(__m256 value) {
   return _mm256_castsi256_ps(_mm256_and_si256(nearest(value), _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
+// Turns 8 rows of 8 floats into 8 columns.
+inline void transpose(__m256 r[WIDE]) {
+  __m256 t[8];
+  UNROLL for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  UNROLL for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  UNROLL for (int i = 0; i < 4; ++i) t[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+  UNROLL for (int i = 0; i < 4; ++i) t[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  UNROLL for (int i = 0; i < 8; ++i) r[i] = t[i];
+}
+
 inline float total(__m256 v) {
   __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
