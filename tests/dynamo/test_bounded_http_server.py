@@ -15,6 +15,8 @@ from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
 from wavepp_worker.dynamo.log_budget import MOST_RECORDS, LogBudget
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: here\r\n\r\n"
+LENGTH = 32 << 20
+"""Of an answer that no socket takes at once."""
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -23,6 +25,13 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(0.5)
     if request.path == "/unread":
         return web.Response()
+    if request.path == "/long":
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(LENGTH >> 20):
+            await response.write(bytes(1 << 20))
+        await response.write(b"end")
+        return response
     return web.Response(text=f"{request.path} {len(await request.read())}")
 
 
@@ -120,6 +129,90 @@ def test_a_connection_is_kept_for_further_requests_and_not_for_ever(monkeypatch:
                 writer.write(REQUEST)
                 assert b"200" in await asyncio.wait_for(reader.readuntil(b"/x 0"), 30)
             assert await closed(connection, 30.0)
+
+    asyncio.run(scenario())
+
+
+LONG = REQUEST.replace(b"/x", b"/long")
+
+
+async def unread(port: int) -> Connection:
+    """A connection that has asked for a long answer, and reads its beginning alone."""
+    connection = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    connection[1].write(LONG)
+    assert b"200" in await asyncio.wait_for(connection[0].readline(), 5)
+    return connection
+
+
+def test_who_does_not_read_an_answer_makes_room_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would keep everybody else out, for as long as they like."""
+    monkeypatch.setattr(bounded_http_server, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(bounded_http_server, "UNREAD_AT_LIMIT_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        async with served(4) as port:
+            kept = [await unread(port) for _ in range(4)]
+            assert await ask(port) == b"", "they may be about to read on"
+            await asyncio.sleep(1.0)
+            for _ in range(3):
+                assert b"200" in await ask(port)
+            ends = [await reads_whole(connection) for connection in kept]
+            assert ends == [False, True, True, True], "the one that has not been read the longest is gone"
+
+    asyncio.run(scenario())
+
+
+async def reads_whole(connection: Connection) -> bool:
+    """Whether the whole long answer comes."""
+    rest = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await asyncio.wait_for(connection[0].read(1 << 20), 5):
+            rest += piece
+            if b"end" in rest[-32:]:
+                return True
+    return False
+
+
+def test_an_answer_that_is_not_read_on_is_given_up_and_one_that_is_read_slowly_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounded_http_server, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(bounded_http_server, "UNREAD_SECONDS", 1.0)
+
+    async def scenario() -> None:
+        async with served(8) as port:
+            slow, stuck = await unread(port), await unread(port)
+            for _ in range(20):
+                await asyncio.sleep(0.1)
+                await slow[0].readexactly(LENGTH // 40)
+            assert await reads_whole(slow)
+            assert not await reads_whole(stuck)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_answered_and_not_read_is_gone_with_the_time_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No handler waits for such a client any more, but its end of the answer is in this process."""
+    monkeypatch.setattr(bounded_http_server, "IDLE_SECONDS", 0.5)
+
+    async def whole(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=bytes(LENGTH) + b"end")
+
+    async def scenario() -> None:
+        runner = web.ServerRunner(server := BoundedHttpServer(whole, 8, access_log=None))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        connection = await unread(runner.addresses[0][1])
+        for _ in range(50):
+            if not server.connections:
+                break
+            await asyncio.sleep(0.1)
+        assert not server.connections
+        assert not await reads_whole(connection)
+        connection[1].close()
+        await runner.cleanup()
 
     asyncio.run(scenario())
 

@@ -500,6 +500,55 @@ def test_a_header_that_chooses_the_worker_is_refused() -> None:
     through_the_proxy(check)
 
 
+async def raw(url: str, head: bytes, *rest: bytes) -> bytes:
+    """What a client hears that sends ``head``, and each of ``rest`` after something has come."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    heard = b""
+    try:
+        for piece in (head, *rest):
+            writer.write(piece)
+            heard += await asyncio.wait_for(reader.read(4096), 5)
+        return heard
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        (b"x-tenant-id: a\r\nX-Tenant-Id: b\r\n", b"the header x-tenant-id is given twice"),
+        (b"x-mark: \xff\r\n", b"the header x-mark is not UTF-8"),
+        (b"X-Wavepp-Choice: \xff\r\n", b"the header X-Wavepp-Choice is not UTF-8"),
+    ],
+)
+def test_headers_that_others_may_read_otherwise_are_refused(headers: bytes, sentence: bytes) -> None:
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        for head in (f"POST {COMPLETIONS}", "GET /v1/models"):
+            heard = await raw(url, f"{head} HTTP/1.1\r\nHost: a\r\n".encode() + headers + b"\r\n")
+            assert heard.startswith(b"HTTP/1.1 400 ")
+            assert sentence in heard
+        assert upstream.requests == []
+
+    through_the_proxy(check)
+
+
+def test_a_client_that_waits_until_its_body_is_wanted_is_told_so() -> None:
+    """As curl does with bodies of a megabyte and more."""
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: ".encode()
+
+    async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
+        heard = await raw(url, head + b"100-continue\r\n\r\n", b"{}")
+        assert heard.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 207 ")
+        assert len(upstream.requests) == 1
+        heard = await raw(url, head + b"a miracle\r\n\r\n{}")
+        assert heard.startswith(b"HTTP/1.1 417 ")
+        assert b"leave the header Expect out" in heard
+        assert len(upstream.requests) == 1
+
+    through_the_proxy(check)
+
+
 def test_who_asks_to_leave_http_is_refused_with_a_sentence() -> None:
     async def check(url: str, upstream: Upstream, session: aiohttp.ClientSession) -> None:
         async with session.get(url, headers={"Connection": "Upgrade", "Upgrade": "websocket"}) as answer:

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -51,16 +52,15 @@ def complete(graph: RunningGraph, tokens: int) -> httpx.Response:
 
 
 def listening(pids: list[int]) -> set[str]:
-    """Addresses that the processes listen on."""
+    """Addresses that the processes listen on, as far as they live."""
     inodes = set()
     for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(link)
-            except FileNotFoundError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[len("socket:[") : -1])
+        with suppress(FileNotFoundError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    target = os.readlink(link)
+                    if target.startswith("socket:["):
+                        inodes.add(target[len("socket:[") : -1])
     found = set()
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:

@@ -12,14 +12,13 @@ import aiohttp
 from aiohttp import web
 
 from wavepp_worker.dynamo.choices import Choices, one_choice
-from wavepp_worker.dynamo.upstream import HOP_BY_HOP, Unanswered
+from wavepp_worker.dynamo.request_headers import CHOICE_HEADER, HOP_BY_HOP, ID_HEADER, passed_on
+from wavepp_worker.dynamo.upstream import Unanswered
 
 _PIECES_AHEAD = 64
 """Of all choices together that are there and not sent: a client that reads slowly slows them down."""
-CHOICE_HEADER = "x-wavepp-choice"
-"""Marks a request that is part of another one."""
-_NOT_PASSED_ON = HOP_BY_HOP | {"x-dynamo-request-id", "accept-encoding"}
-"""Among headers: an id is one request's."""
+_NOT_PASSED_ON = HOP_BY_HOP | {ID_HEADER, CHOICE_HEADER, "accept-encoding"}
+"""Among headers: an id is one request's, and the mark is made anew."""
 
 
 class FanOut:
@@ -45,7 +44,8 @@ class FanOut:
 
     def asked(self, request: web.BaseRequest) -> bool:
         """Whether a request is one of those that this has made."""
-        return secrets.compare_digest(request.headers.get(CHOICE_HEADER, "").encode(), self._mark.encode())
+        mark = request.headers.get(CHOICE_HEADER, "").encode(errors="surrogateescape")
+        return secrets.compare_digest(mark, self._mark.encode())
 
     async def answer(self, request: web.BaseRequest, body: dict[str, Any], count: int) -> web.StreamResponse:
         """The answer with ``count`` choices for each prompt; the first refusal or error, if there is one.
@@ -80,8 +80,7 @@ class FanOut:
 
     async def _ask(self, request: web.BaseRequest, data: bytes) -> aiohttp.ClientResponse:
         assert self._session is not None
-        headers = {key: value for key, value in request.headers.items() if key.lower() not in _NOT_PASSED_ON}
-        headers[CHOICE_HEADER] = self._mark
+        headers = [*passed_on(request.headers, _NOT_PASSED_ON), (CHOICE_HEADER, self._mark)]
         try:
             return await self._session.post(self._url + request.path, data=data, headers=headers)
         except aiohttp.ClientError as error:

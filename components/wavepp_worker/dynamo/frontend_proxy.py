@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from wavepp_worker.dynamo.body_json import decoded, decoded_but_ids, ids_unread
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
@@ -30,6 +30,7 @@ from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal, refused_tenant
 from wavepp_worker.dynamo.request_bodies import LARGE_BODY_BYTES, BodyRefused, RequestBodies
+from wavepp_worker.dynamo.request_headers import ID_HEADER, unclear_header
 from wavepp_worker.dynamo.upstream import Unanswered, Upstream
 from wavepp_worker.dynamo.worker_choice import refused_header
 from wavepp_worker.errors import ConfigError, InvalidRequest, RequestFailed
@@ -44,8 +45,6 @@ NO_CHATS = (
     "the model has no chat template, so it takes no messages; ask /v1/completions with a prompt, or have its worker "
     "started with --custom-jinja-template"
 )
-ID_HEADER = "x-dynamo-request-id"
-"""By it, a client chooses the id that a request has on every worker."""
 
 _Found = TypeVar("_Found")
 
@@ -149,6 +148,11 @@ class FrontendProxy:
         if leaves_http(request):
             sentence = "this is no proxy and speaks HTTP alone; ask without CONNECT and without Upgrade"
             return _refused(400, "Bad Request", sentence)
+        if (sentence := unclear_header(request.headers)) is not None:
+            return _refused(400, "Bad Request", sentence)
+        if not await _expectation_met(request):
+            sentence = "nothing but 100-continue can be expected; leave the header Expect out"
+            return _refused(417, "Expectation Failed", sentence)
         try:
             async with self._bodies.body(request) as body:
                 asked = await self._in_turn(body, lambda: self._check(request, body))
@@ -256,6 +260,19 @@ class FrontendProxy:
         if sentence is not None:
             raise InvalidRequest(sentence)
         return asked
+
+
+async def _expectation_met(request: web.BaseRequest) -> bool:
+    """Tell a client that waits for it that its body is read; whether that is all that it waits for."""
+    expected = request.headers.get("Expect")
+    if expected is None or request.version < HttpVersion11:
+        return True
+    if expected.lower() != "100-continue":
+        return False
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # It is no part of the answer, whose size the writer counts.
+    request.writer.output_size = 0
+    return True
 
 
 def _passed_on(request: web.BaseRequest, body: bytes, asked: Any) -> bytes:

@@ -20,13 +20,12 @@ from wavepp_worker.dynamo.openai_ranges import (
     stop_out_of_range,
     too_few_tokens,
 )
+from wavepp_worker.dynamo.request_headers import TENANT_HEADER
 from wavepp_worker.dynamo.worker_choice import refused_nvext
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import are_ids, check_salt, first_outside, outside_vocabulary
 
 CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
-TENANT_HEADER = "x-tenant-id"
-"""To Dynamo's frontend it is the request's salt, whatever the body says."""
 MOST_PROMPTS = 128
 """Prompts of one request; the frontend runs all of them at once."""
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from yarl import URL
 
 from wavepp_worker.dynamo.frontend_errors import error_event, failure_in, message, refusal
+from wavepp_worker.dynamo.request_headers import CHOICE_HEADER, HOP_BY_HOP, passed_on
 from wavepp_worker.liveness.deaths import VARIABLE, Death, deaths_since, missed_since, to_blame
 
 LEASE_SECONDS = 12.0
@@ -38,10 +39,7 @@ UNTOLD_SECONDS = 1.0
 """That the news of a death is waited for where there may be none: most of what Dynamo says so little of is a death."""
 UNBEGUN = "Failed to generate"
 """In what Dynamo says of a request that no worker has begun, as whoever it was sent to left discovery."""
-HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
-)
-_NOT_PASSED_ON = HOP_BY_HOP | {"x-wavepp-choice"}
+_NOT_PASSED_ON = HOP_BY_HOP | {CHOICE_HEADER}
 """Among headers: the last is the proxy's own."""
 
 
@@ -91,7 +89,8 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None),
             connector=aiohttp.TCPConnector(limit=0),
             auto_decompress=False,
-            # Requests are their clients': no header is added to one, and no cookie of another's answer.
+            # No header is added to a client's request but Host and Content-Length, which are made anew, and no cookie of
+            # another's answer.
             skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -195,14 +194,11 @@ class Upstream:
     ) -> web.StreamResponse | str:
         assert self._session is not None
         began = time.monotonic()
-        headers = [
-            (key, value) for key, value in request.headers.items() if key.lower() not in _NOT_PASSED_ON
-        ]
         async with self._session.request(
             request.method,
             # As it is: a path that is rewritten on the way is not the one that was checked.
             URL(self._url + request.raw_path, encoded=True),
-            headers=headers,
+            headers=passed_on(request.headers, _NOT_PASSED_ON),
             data=body or None,
             allow_redirects=False,
         ) as answer:
