@@ -16,6 +16,8 @@ from wavepp_worker.cli import app
 from wavepp_worker.serve import control as module
 from wavepp_worker.serve import runs
 
+from tests.support.run_states import write_state
+
 ANSWERS = {
     "pause": (200, {"status": "ok", "quiet": True}),
     "clear": (200, {"status": "error", "message": "no"}),
@@ -51,7 +53,7 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
         *({"service": "PrefillWorker", "replica": at, "kind": "worker", "url": urls[at]} for at in (0, 1)),
         {"service": "DecodeWorker", "replica": 0, "kind": "worker", "url": "http://127.0.0.1:9"},
     ]
-    (tmp_path / "state.json").write_text(json.dumps({"graph": "g", "processes": processes}))
+    write_state(tmp_path, processes)
     yield tmp_path
     for server in servers:
         server.shutdown()
@@ -110,11 +112,8 @@ def test_of_many_replicas_each_is_named_with_what_it_answers_also_beside_one_tha
             3: f"http://127.0.0.1:{deaf.getsockname()[1]}",
             7: "http://127.0.0.1:9",
         }
-        state["processes"] = [
-            {"service": "PrefillWorker", "replica": at, "kind": "worker", "url": url}
-            for at, url in urls.items()
-        ]
-        (run_dir / "state.json").write_text(json.dumps(state))
+        processes = [{"service": "PrefillWorker", "replica": at, "url": url} for at, url in urls.items()]
+        write_state(run_dir, processes)
         code, answers, _ = control(run_dir, "pause")
     assert code == 1
     assert {answer["worker"]: answer["status"] for answer in answers} == {
@@ -128,12 +127,32 @@ def test_of_many_replicas_each_is_named_with_what_it_answers_also_beside_one_tha
         (("pause", "{"), "is not JSON"),
         (("pause", "[1]"), "is no JSON object"),
         (("pause", "--worker", "Prefil"), "no worker is called Prefil"),
+        (("pause", '{"timeout_s": 1e400}'), "is not JSON: Number out of range"),
+        (("pause", '{"timeout_s": NaN}'), "is not JSON"),
+        (("pause", "[" * 100_000), "is not JSON"),
+        (("desc/../why",), "'desc/../why' is no name of a control"),
+        (("why?x=1",), "'why?x=1' is no name of a control"),
     ],
 )
 def test_wrong_words_are_told_as_such(run_dir: Path, words: tuple[str, ...], sentence: str) -> None:
     code, answers, said = control(run_dir, *words)
     assert (code, answers) == (2, [])
     assert sentence in " ".join(said.replace("│", " ").split())
+
+
+def test_a_wait_that_no_worker_takes_is_answered_by_the_worker(run_dir: Path) -> None:
+    code, answers, _ = control(run_dir, "pause", '{"timeout_s": 1e300}', "--worker", "PrefillWorker:0")
+    assert (code, answers[0]["body"]) == (0, {"timeout_s": 1e300})
+
+
+@pytest.mark.parametrize("processes", [[], [{"service": "PrefillWorker"}], 5, [5], None])
+def test_a_launcher_of_another_version_is_left_alone(run_dir: Path, processes: Any) -> None:
+    (run_dir / "state.json").write_text(json.dumps({"graph": "g", "processes": processes}))
+    result = CliRunner().invoke(app, ["control", "pause", "--run-dir", str(run_dir)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert (
+        "of another version of this program, and is left out" in result.stderr or "no graph" in result.stderr
+    )
 
 
 def test_of_several_graphs_nobody_is_asked_unless_one_is_named(

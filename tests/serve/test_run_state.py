@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from wavepp_worker.serve.run_state import read_state
+from wavepp_worker.serve import guard
+from wavepp_worker.serve.run_state import of_this_version, read_state, run_dirs
+
+from tests.support.run_states import write_state
 
 
-@pytest.mark.parametrize("text", [None, "", "[1]", '{"graph": "g"}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "[1]", '{"graph": "g"}', '{"processes": 5}', '{"processes": ' + "[" * 100_000]
+)
 def test_what_no_launcher_wrote_is_no_state(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "state.json").write_text(text)
@@ -14,5 +22,30 @@ def test_what_no_launcher_wrote_is_no_state(tmp_path: Path, text: str | None) ->
 
 
 def test_a_launchers_state_is_read(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"processes": [], "queue": {}}')
-    assert read_state(tmp_path) == {"processes": [], "queue": {}}
+    (tmp_path / "state.json").write_text('{"processes": [], "queue": {}, "n\\u001b": [["a\\u0007", 1]]}')
+    assert read_state(tmp_path) == {"processes": [], "queue": {}, "n?": [["a?", 1]]}
+
+
+def test_what_commands_need_is_there_or_the_launcher_is_of_another_version(tmp_path: Path) -> None:
+    write_state(tmp_path, [{"service": "S", "url": None}])
+    state = read_state(tmp_path)
+    assert state is not None
+    assert of_this_version(state)
+    for name in ("pid", "ready", "processes"):
+        assert not of_this_version({key: value for key, value in state.items() if key != name})
+    assert not of_this_version({**state, "processes": [5]})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have another user's process")
+def test_root_is_sent_nowhere_by_another_users_process(tmp_path: Path) -> None:
+    """By its environment, it could have root ask whom it likes for what it likes."""
+    theirs, own = tmp_path / "theirs", tmp_path / "own"
+    program = ["/bin/sleep", "60"]
+    with contextlib.ExitStack() as stack:
+        for directory, user in ((theirs, 65534), (own, None)):
+            environment = {**os.environ, guard.MARK: str(directory)}
+            process = stack.enter_context(subprocess.Popen(program, env=environment, user=user, cwd="/"))
+            stack.callback(process.kill)
+        found = run_dirs()
+        assert own in found
+        assert theirs not in found

@@ -17,22 +17,16 @@ from wavepp_worker.serve import guard
 from wavepp_worker.serve import status as status_command
 from wavepp_worker.serve.run_state import run_dirs
 
+from tests.support.run_states import write_state
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Iterator[Path]:
     """Of a run with one process, which is not ready."""
     directory = tmp_path / "run"
     directory.mkdir()
-    entry = {"service": "Worker", "replica": 0, "kind": "worker", "url": "http://127.0.0.1:20001", "pid": 7}
-    state = {
-        "graph": "mine",
-        "pid": 6,
-        "ready": True,
-        "base_url": "http://127.0.0.1:8000",
-        "model": "tiny",
-        "processes": [{**entry, "ready": False, "restarts": 0, "about": None}],
-    }
-    (directory / "state.json").write_text(json.dumps(state))
+    entry = {"service": "Worker", "url": "http://127.0.0.1:20001", "ready": False, "about": None}
+    write_state(directory, [entry], graph="mine")
     environment = {**os.environ, guard.MARK: str(directory)}
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE
@@ -50,14 +44,16 @@ def test_running_graphs_are_found_by_their_processes(run_dir: Path) -> None:
     assert run_dir in run_dirs()
     code, text = status()
     assert code == 0
-    assert f"mine (Worker) not ready: tiny at http://127.0.0.1:8000  (launcher 6, {run_dir})" in text
+    assert (
+        f"mine (Worker) not ready: tiny at http://127.0.0.1:8000  (launcher {os.getpid()}, {run_dir})" in text
+    )
     assert "  Worker:0  http://127.0.0.1:20001  pid 7, not ready" in text
 
 
 def test_workers_of_all_graphs_are_asked_at_once(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that does not answer would else cost two seconds more."""
     state = json.loads((run_dir / "state.json").read_text())
-    monkeypatch.setattr(status_command, "found_runs", lambda _: [(run_dir, state)] * 3)
+    monkeypatch.setattr(status_command, "all_runs", lambda _: [(run_dir, state)] * 3)
     asked: list[str] = []
     beside: list[int] = []
 
@@ -69,7 +65,7 @@ def test_workers_of_all_graphs_are_asked_at_once(run_dir: Path, monkeypatch: pyt
 
     monkeypatch.setattr(status_command, "metrics", metrics)
     code, text = status()
-    assert (code, text.count("launcher 6"), beside) == (0, 3, [3, 3, 3])
+    assert (code, text.count("launcher "), beside) == (0, 3, [3, 3, 3])
 
 
 def test_one_graph_is_found_by_its_directory(run_dir: Path) -> None:
@@ -104,3 +100,23 @@ def test_a_directory_without_a_run_and_one_of_another_version(run_dir: Path) -> 
     assert f"no graph runs in {run_dir.parent}; start one with dynamo serve" in text
     (run_dir / "state.json").write_text(json.dumps({"graph": "old", "processes": [{"service": "Worker"}]}))
     assert status("--run-dir", str(run_dir))[1].startswith("old, of another version of this program")
+
+
+def test_of_a_launcher_that_is_gone_that_is_said(run_dir: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    state = json.loads((run_dir / "state.json").read_text())
+    (run_dir / "state.json").write_text(json.dumps({**state, "pid": process.pid}))
+    code, text = status("--run-dir", str(run_dir))
+    assert code == 0
+    assert text.startswith(f"mine does not run: its launcher {process.pid} is gone, and no worker answers")
+    assert "ready" not in text
+
+
+def test_a_terminal_obeys_no_state(run_dir: Path) -> None:
+    state = json.loads((run_dir / "state.json").read_text())
+    state["graph"] = state["processes"][0]["service"] = "\x1b]0;mine\x07"
+    (run_dir / "state.json").write_text(json.dumps(state))
+    _, text = status("--run-dir", str(run_dir))
+    assert "\x1b" not in text
+    assert "?]0;mine?" in text

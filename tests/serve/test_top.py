@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 from wavepp_worker.serve import top
+
+from tests.support.run_states import write_state
 
 
 @pytest.fixture
@@ -38,12 +39,11 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        worker = {"service": "Prefill", "replica": 3, "kind": "worker", "url": url, "about": None}
+        worker = {"service": "Prefill", "replica": 3, "url": url, "about": None}
         broken = {**worker, "replica": 4, "url": "http://127.0.0.1:1"}
         decode = {**broken, "service": "Decode", "about": {"engines": [{"role": "decode"}]}}
         frontend = {**worker, "service": "Frontend", "kind": "frontend"}
-        state = {"graph": "mine", "pid": 6, "model": "tiny", "processes": [frontend, worker, broken, decode]}
-        (tmp_path / "state.json").write_text(json.dumps(state))
+        write_state(tmp_path, [frontend, worker, broken, decode], graph="mine", pid=6)
         yield tmp_path
         server.shutdown()
 

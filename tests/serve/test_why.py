@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 from wavepp_worker.cli import app
 
+from tests.support.run_states import write_state
+
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -42,13 +44,11 @@ class Workers:
         about = None if role is None else {"engines": [{"role": role}]}
         url = f"http://127.0.0.1:{server.server_port}"
         number = len(self.processes)
-        self.processes.append(
-            {"service": "PrefillWorker", "replica": number, "kind": "worker", "url": url, "about": about}
-        )
+        self.processes.append({"service": "PrefillWorker", "replica": number, "url": url, "about": about})
         self.write()
 
     def write(self) -> None:
-        (self.directory / "state.json").write_text(json.dumps({"graph": "g", "processes": self.processes}))
+        write_state(self.directory, self.processes)
 
     def why(self, *words: str) -> tuple[int, str, str]:
         result = CliRunner().invoke(app, ["why", "--run-dir", str(self.directory), *words])
@@ -165,3 +165,9 @@ def test_an_answer_of_another_version_keeps_nobody_from_hearing_of_the_others(
 def test_a_terminal_obeys_no_request(workers: Workers) -> None:
     workers.add(says(request("a\x1b[2J\ud800", "queued")))
     assert workers.why()[1] == "PrefillWorker:0  a?[2J? is queued\n"
+
+
+def test_an_id_of_bytes_that_no_id_has_is_refused(workers: Workers) -> None:
+    code, _, complaint = workers.why("a\udcff")
+    assert code == 2
+    assert "has bytes that are no UTF-8" in " ".join(complaint.replace("│", " ").split())

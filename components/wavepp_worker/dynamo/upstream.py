@@ -89,8 +89,8 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None),
             connector=aiohttp.TCPConnector(limit=0),
             auto_decompress=False,
-            # No header is added to a client's request but Host and Content-Length, which are made anew, and no cookie of
-            # another's answer.
+            # No header is added to a client's request but Host and Content-Length, which are made anew, and no cookie
+            # of another's answer.
             skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
             cookie_jar=aiohttp.DummyCookieJar(),
         )

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from wavepp_worker.serve import health
-from wavepp_worker.serve.runs import the_run
+from wavepp_worker.serve.runs import only_run
 from wavepp_worker.setting_names import did_you_mean
 from wavepp_worker.standard_output import printing
 
 ANSWER_SECONDS = 60.0
 """How long a worker may take to answer, beyond the time that the control is told to wait (``timeout_s``)."""
+MOST_WAIT_SECONDS = 600.0
+"""That workers wait at most if they are told to; they refuse to wait longer at once."""
 CONTROLS = (
     "audit",
     "clear_kv_blocks",
@@ -40,7 +44,7 @@ def chosen_workers(state: dict[str, Any], label: str | None) -> list[tuple[str, 
     named = (
         (f"{each['service']}:{each['replica']}", each)
         for each in state["processes"]
-        if each.get("url") and each.get("kind") == "worker"
+        if each["url"] and each["kind"] == "worker"
     )
     return [(name, each["url"]) for name, each in named if label in (None, name, each["service"])]
 
@@ -51,7 +55,9 @@ def ask_all(
     """What each worker answers, as they do: one that hangs keeps nobody from hearing of the others."""
     answers: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
     wait = body.get("timeout_s", 0.0)
-    seconds = ANSWER_SECONDS + (wait if isinstance(wait, int | float) and wait > 0 else 0.0)
+    seconds = ANSWER_SECONDS
+    if isinstance(wait, int | float) and wait > 0:
+        seconds += min(wait, MOST_WAIT_SECONDS)
 
     def ask(label: str, url: str) -> None:
         answer = asyncio.run(health.control(url, name, body, seconds))
@@ -96,15 +102,19 @@ def control(
 ) -> None:
     """Have workers do what one of their controls says, and print each answer as a line of JSON, as it comes.
 
-    Leaves with 1 if no graph runs, or some worker could not do it; with 2 if the words are wrong.
+    Leaves with 1 if no graph runs, or some worker could not do it; with 2 if the words are wrong, or several graphs
+    run and none is named.
     """
+    if re.fullmatch("[A-Za-z0-9_]+", name) is None:
+        raise typer.BadParameter(f"{name!r} is no name of a control; workers have {', '.join(CONTROLS)}")
     try:
-        parsed = json.loads(body)
-    except ValueError as error:
+        # Numbers that are too large for JSON would be written as no JSON.
+        parsed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise typer.BadParameter(f"{body!r} is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise typer.BadParameter(f"{body!r} is no JSON object")
-    workers = chosen_workers(the_run(run_dir), worker)
+    workers = chosen_workers(only_run(run_dir), worker)
     if not workers:
         raise typer.BadParameter(f"no worker is called {worker}; wavepp status lists them")
     failed = False

@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 def processes() -> Iterator[tuple[int, str]]:
-    """Every process of a run that this user may look at: its id, and the run's directory."""
+    """Every process of a run that this user may look at, root at everybody's: its id, and the run's directory."""
     mark = f"{MARK}=".encode()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

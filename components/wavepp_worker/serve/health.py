@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -59,7 +60,7 @@ async def get(url: str, timeout: float = 2.0, data: bytes | None = None) -> tupl
 
 async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
     """What the worker at ``url`` answers to an engine control; None if it has not within ``timeout`` seconds."""
-    return (await get(f"{url}/engine/control/{name}", timeout, json.dumps(body).encode()))[1]
+    return (await get(f"{url}/engine/control/{quote(name, safe='')}", timeout, json.dumps(body).encode()))[1]
 
 
 async def describe(url: str) -> WorkerDescription | None:

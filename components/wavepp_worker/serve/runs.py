@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from wavepp_worker.serve.run_state import read_state, run_dirs
+from wavepp_worker.serve.run_state import of_this_version, read_state, run_dirs
 
 
-def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
-    """The run of a directory, or all runs of this user, each with what its launcher says.
+def all_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
+    """The run of a directory, or all runs of this user, each with what its launcher says, of whatever version.
 
     Raises:
         typer.Exit: none runs; that was said.
@@ -25,7 +25,25 @@ def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
     return found
 
 
-def the_run(run_dir: Path | None) -> dict[str, Any]:
+def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
+    """The same, without those of other versions, of which that is said.
+
+    Raises:
+        typer.Exit: none is left.
+    """
+    found = []
+    for directory, state in all_runs(run_dir):
+        if of_this_version(state):
+            found.append((directory, state))
+        else:
+            sentence = f"{directory} is of a launcher of another version of this program, and is left out"
+            typer.secho(f"{sentence}; use the wavepp beside that launcher", fg="yellow", err=True)
+    if not found:
+        raise typer.Exit(1)
+    return found
+
+
+def only_run(run_dir: Path | None) -> dict[str, Any]:
     """What the launcher of a directory's run says, or of the only run of this user.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +11,21 @@ import typer
 
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.runs import found_runs
+from wavepp_worker.serve.run_state import of_this_version
+from wavepp_worker.serve.runs import all_runs
 from wavepp_worker.serve.worker_load import load_lines
 from wavepp_worker.standard_output import printing
 
 
 async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
     """What each worker of a run does, by its URL; nothing of one that does not say."""
-    urls = [each["url"] for each in state["processes"] if each.get("url") and each.get("kind") == "worker"]
+    if not of_this_version(state):
+        return {}
+    urls = [each["url"] for each in state["processes"] if each["url"] and each["kind"] == "worker"]
     found = {}
     for url, text in zip(urls, await asyncio.gather(*map(metrics, urls)), strict=True):
+        if not text:
+            continue
         try:
             found[url] = load_lines(text)
         except ValueError:
@@ -30,10 +36,15 @@ async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
 def describe_run(run_dir: Path, state: dict[str, Any], loads: dict[str, list[str]]) -> list[str]:
     """A run's first line and its banner, with what its workers do.
 
-    That it is there, and no more, if its launcher is of another version.
+    That it is there, and no more, if its launcher is of another version, or gone.
     """
-    if not all("url" in each for each in state["processes"]):
+    if not of_this_version(state):
         return [f"{state.get('graph')}, of another version of this program  ({run_dir})"]
+    if not loads and not _lives(state["pid"]):
+        return [
+            f"{state['graph']} does not run: its launcher {state['pid']} is gone, and no worker answers; {run_dir} "
+            "is left of it, and may be removed"
+        ]
     served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
     ready = "ready" if state["ready"] and all(each["ready"] for each in state["processes"]) else "not ready"
     services = {each["service"] for each in state["processes"]}
@@ -50,10 +61,20 @@ def status(
     ] = None,
 ) -> None:
     """Print what every running graph of `dynamo serve` consists of, what it does, and where to look at it."""
-    runs = found_runs(run_dir)
+    runs = all_runs(run_dir)
     for (each, state), loads in zip(runs, asyncio.run(_loads([state for _, state in runs])), strict=True):
         with printing():
             typer.echo("\n".join(describe_run(each, state, loads)))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 async def _loads(states: list[dict[str, Any]]) -> list[dict[str, list[str]]]:

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import read_state
+from wavepp_worker.serve.run_state import of_this_version, read_state
 from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.serve.top_view import (
     SHARE_SECONDS,
@@ -38,7 +38,8 @@ class Watch:
 
     async def look(self) -> RenderableType | None:
         """Ask all workers, and show what they do; None if no run is left."""
-        states = [state for each in self._run_dirs if (state := read_state(each)) is not None]
+        told = map(read_state, self._run_dirs)
+        states = [state for state in told if state is not None and of_this_version(state)]
         if not states:
             return None
         processes = [each for state in states for each in state["processes"] if _answers(each)]
@@ -82,7 +83,7 @@ def roles(process: dict[str, Any]) -> list[str]:
 
 
 def _answers(process: dict[str, Any]) -> bool:
-    return bool(process.get("url")) and process.get("kind") == "worker"
+    return bool(process["url"]) and process["kind"] == "worker"
 
 
 async def _frames(watch: Watch, console: Console, once: bool) -> bool:

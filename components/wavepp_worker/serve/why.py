@@ -32,7 +32,7 @@ def prefill_workers(state: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (f"{each['service']}:{each['replica']}", each["url"])
         for each in state["processes"]
-        if each.get("url") and each.get("kind") == "worker" and _may_prefill(each.get("about"))
+        if each["url"] and each["kind"] == "worker" and _may_prefill(each.get("about"))
     ]
 
 
@@ -97,6 +97,10 @@ def why(
 
     Leaves with 1 if no graph runs, no replica has the request, or none is heard of and some replica did not say.
     """
+    try:
+        (request_id or "").encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"{request_id!r} has bytes that are no UTF-8, as no id has") from error
     workers = [each for _, state in found_runs(run_dir) for each in prefill_workers(state)]
     found, silent = asyncio.run(ask(workers, request_id))
     told = chosen(found, request_id)
