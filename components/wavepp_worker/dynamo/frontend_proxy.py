@@ -148,8 +148,8 @@ class FrontendProxy:
         if leaves_http(request):
             sentence = "this is no proxy and speaks HTTP alone; ask without CONNECT and without Upgrade"
             return _refused(400, "Bad Request", sentence)
-        if (sentence := unclear_header(request.headers)) is not None:
-            return _refused(400, "Bad Request", sentence)
+        if (unclear := unclear_header(request.headers)) is not None:
+            return _refused(400, "Bad Request", unclear)
         if not await _expectation_met(request):
             sentence = "nothing but 100-continue can be expected; leave the header Expect out"
             return _refused(417, "Expectation Failed", sentence)

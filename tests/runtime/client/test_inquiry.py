@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,10 @@ from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.model.timed_model import Link
 from wavepp_worker.runtime.client import inquiry
+from wavepp_worker.runtime.client.request_ledger import LiveRequest
+from wavepp_worker.runtime.client.whereabouts import Heard
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
-from wavepp_worker.runtime.protocol.whereabouts import Queued
+from wavepp_worker.runtime.protocol.whereabouts import Queued, Whereabouts
 
 from tests.support.timed_models import timed_model
 from tests.support.waiting import wait_until
@@ -171,3 +173,28 @@ def test_an_answer_that_is_missing_is_waited_for_only_so_long(
 def test_an_engine_that_does_not_run_says_so(deep_llama: Path) -> None:
     with pytest.raises(EngineDead, match="call start"):
         PrefillEngine(EngineConfig(model=deep_llama)).why()
+
+
+def test_those_that_end_while_they_are_asked_for_leave_no_gap(
+    engine: PrefillEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load the twenty that came first were over two seconds later, and nobody was said to wait."""
+    wait_until(lambda: engine.why() == [])
+    names = [f"held {n}" for n in range(5)]
+    for n, name in enumerate(names):
+        engine.submit(PrefillRequest.of(name, prompt(n, 8), handoff=True)).result(60)
+    monkeypatch.setattr(inquiry, "MOST", 2)
+    monkeypatch.setattr(inquiry, "ASKED", 4)
+    ask, over = engine._inquiry._ask_about, [3, 4]
+
+    def asked(found: Sequence[LiveRequest]) -> tuple[list[Whereabouts], Heard]:
+        """Some, and then all that are asked for, come to their end meanwhile."""
+        where, heard = ask(found)
+        return where[over.pop() if over else 0 :], heard
+
+    monkeypatch.setattr(engine._inquiry, "_ask_about", asked)
+    assert [each.request_id for each in engine.why()] == names[:2]
+    over[:] = [1]
+    assert [each.request_id for each in engine.why()] == names[1:3]
+    for name in names:
+        engine.abort(name)

@@ -16,7 +16,11 @@ from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 ANSWER_SECONDS = 2.0
 """How long rank 0's threads may take to say where requests are; one that computes a wave is not disturbed."""
 MOST = 20
-"""Most requests that one question is about."""
+"""Most requests that are told of."""
+ASKED = 3 * MOST
+"""Of so many is asked, as some come to their end meanwhile."""
+TRIES = 3
+"""Where most of them did."""
 
 
 class Inquiry:
@@ -45,8 +49,16 @@ class Inquiry:
         with self._state.changed:
             ledger = self._state.ledger
             self._state.running_link()
-            found = ledger.longest(MOST) if request_id is None else ledger.find(request_id)[:MOST]
-            return self._ask_about(found)[0] if found else []
+            if request_id is not None:
+                found = ledger.find(request_id)[:MOST]
+                return self._ask_about(found)[0] if found else []
+            where: list[Whereabouts] = []
+            for _ in range(TRIES):
+                found = ledger.longest(ASKED)
+                where = self._ask_about(found)[0][:MOST] if found else []
+                if len(where) >= min(MOST, len(ledger.longest(MOST))):
+                    break
+            return where
 
     def survey(self, most: int) -> tuple[list[Whereabouts], Heard]:
         """Where at most so many requests are, those that came first, and what rank 0's threads said in all.
