@@ -1,8 +1,8 @@
 """Decoder layers like Llama's compute in one call: the kernel of ``decoder_layers.cpp``.
 
 A layer is a dozen operations. Of few tokens each takes some microseconds, and Python as long again to go on to the
-next. A wave of more tokens than the layers' matrix products take (``most_tokens``), or with adapters, goes through
-their modules.
+next. A wave of more tokens than the layers' matrix products take (``most_tokens``), or with requests that go through
+adapters, goes through their modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from wavepp_worker.model.fused_modules import is_gated_silu
 from wavepp_worker.model.known_code import computes_as, is_llama_layer
 from wavepp_worker.model.layer_calls import LayerCall, LayerCalls
-from wavepp_worker.model.lora_branches import only_branches
+from wavepp_worker.model.lora_branches import has_branch, hooks_are_branches
 from wavepp_worker.model.native_library import kernel
 from wavepp_worker.model.native_linear import NativeLinear, most_tokens
 from wavepp_worker.model.paged_kv import PagedCache
@@ -110,7 +110,7 @@ def _is_known(layer: Any, call: LayerCall | None) -> bool:
         all(computes_as(norm, LlamaRMSNorm) for norm in norms)
         # The kernel has one epsilon for both norms of the layer, and one for both of the heads.
         and [norm.variance_epsilon for norm in norms[::2]] == [norm.variance_epsilon for norm in norms[1::2]]
-        and all(type(each) is NativeLinear and only_branches(each) for each in linears)
+        and all(type(each) is NativeLinear and hooks_are_branches(each) for each in linears)
         and all(each.weight.dtype is dtype for each in (*linears, *norms))
     )
 
@@ -144,7 +144,7 @@ class FusedDecoderLayers:
         self._numbers = range(numbers[0], numbers[-1] + 1)
         self._trims = trims and numbers[-1] == len(layers) - 1
         self._linears = [linear for number in numbers for linear in _linears(layers[number])]
-        self._branched = any(linear._forward_hooks for linear in self._linears)
+        self._branched = any(map(has_branch, self._linears))
         self._most: dict[int, int] = {}
         self._layers = (_DecoderLayer * len(numbers))(
             *(_DecoderLayer.of(layers[number], window) for number in numbers)

@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from wavepp_worker.model.elementwise import rms_norm, rotate, rotate_and_store, silu_times
 from wavepp_worker.model.known_code import computes_as, same_code
-from wavepp_worker.model.lora_branches import only_branches
+from wavepp_worker.model.lora_branches import has_branch, hooks_are_branches
 from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
 from wavepp_worker.model.native_linear import (
@@ -47,8 +47,10 @@ def fuse_elementwise(model: nn.Module) -> None:
             weight = getattr(module.down_proj, "weight", None)
             if weight is not None and computes_on(weight.dtype, weight.device):
                 pair: list[Any] = [module.gate_proj, module.up_proj]
-                known = all(type(each) in (nn.Linear, NativeLinear) and only_branches(each) for each in pair)
-                branched = any(each._forward_hooks for each in pair)
+                known = all(
+                    type(each) in (nn.Linear, NativeLinear) and hooks_are_branches(each) for each in pair
+                )
+                branched = any(map(has_branch, pair))
                 module.forward = partial(_gated, module, known, branched)
 
 
@@ -84,7 +86,12 @@ def _norm(module: Any, hidden_states: torch.Tensor) -> torch.Tensor:
 
 
 def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.Tensor:
-    """``known``: in its gate and what that is multiplied with are products and, where ``branched``, adapters alone."""
+    """As the module's own.
+
+    Args:
+        known: gate and up projection are plain products, to which adapters alone may add.
+        branched: to one of them an adapter may.
+    """
     gate, up = module.gate_proj, module.up_proj
     tokens = x.numel() // x.shape[-1]
     plain = known and not (branched and current_wave().adapted)

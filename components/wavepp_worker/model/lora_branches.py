@@ -66,7 +66,12 @@ class LoraBranch:
         return out.view(output.shape)
 
 
-def only_branches(linear: nn.Module) -> bool:
+def has_branch(linear: nn.Module) -> bool:
+    """Whether adapters add to a linear layer of which ``hooks_are_branches()``."""
+    return bool(linear._forward_hooks)
+
+
+def hooks_are_branches(linear: nn.Module) -> bool:
     """Whether a linear layer does nothing but its product in a wave without adapters."""
     return all(isinstance(hook, LoraBranch) for hook in linear._forward_hooks.values())
 

@@ -68,9 +68,9 @@ def test_a_prompt_leaves_what_is_needed_where_an_earlier_one_parted(sharing: Sha
 
 def test_one_finds_out_for_all_whether_a_writer_leaves_what_resuming_needs(sharing: Sharing) -> None:
     known, unknown = Admit("a", 2 * BLOCK, "w"), Admit("a", 3 * BLOCK, "w")
-    assert not sharing.asked_by_another(known, {("w", 2 * BLOCK)}), "it was asked to"
-    assert sharing.asked_by_another(unknown, {("w", 3 * BLOCK)})
-    assert not sharing.asked_by_another(unknown, set())
+    assert not sharing.probed_by_another(known, {("w", 2 * BLOCK)}), "it was asked to"
+    assert sharing.probed_by_another(unknown, {("w", 3 * BLOCK)})
+    assert not sharing.probed_by_another(unknown, set())
 
 
 def test_an_aborted_writer_goes_on_as_far_as_its_readers_need(sharing: Sharing) -> None:

@@ -186,7 +186,7 @@ class AdmissionQueue:
         if now >= self._retry_at and not reconcile:
             left = unreserved_tokens if alone else unreserved_tokens - self.headroom_tokens
             groups: set[int] = set()
-            asked: set[tuple[str, int]] = set()
+            probed: set[tuple[str, int]] = set()
             # Of those that are being prepared, or will be in this round.
             ahead = NextBlocks(self._preparing.values())
             for request_id, entry in heads:
@@ -198,7 +198,7 @@ class AdmissionQueue:
                 if (
                     cache is not None
                     and cache.leaves_snapshots
-                    and self._sharing.asked_by_another(admit, asked)
+                    and self._sharing.probed_by_another(admit, probed)
                 ):
                     break
                 left -= self._room(entry, admit, groups)
@@ -214,7 +214,7 @@ class AdmissionQueue:
                 elif not again:
                     # Nobody is prepared before those in front of it have been looked up again.
                     prepare.append(admit)
-                    asked.add((admit.writer, admit.endpoint))
+                    probed.add((admit.writer, admit.endpoint))
                     ahead.add(entry)
         for request_id in (*stale, *again):
             self._waiting[request_id].ended_before = self._sharing.making.ended_count

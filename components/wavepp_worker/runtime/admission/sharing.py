@@ -97,17 +97,18 @@ class Sharing:
         blocks = branches(entry.keys, endpoint // size, others, entry.reusable, seen // size)
         return tuple(end * self._block_size for end in blocks)
 
-    def asked_by_another(self, admit: Admit, asked: Container[tuple[str, int]]) -> bool:
-        """Whether it turns out in this round if a request can resume there.
+    def probed_by_another(self, admit: Admit, probed: Container[tuple[str, int]]) -> bool:
+        """Whether one of this round finds out for a request if it can resume where it would.
 
-        If it cannot, and all who want to were prepared at once, all would go down and compute the same.
+        A writer of a hybrid cache may leave no snapshot there. Then whoever is prepared to resume there goes down, and
+        all who were prepared at once would compute the same: so one of them goes first.
 
         Args:
-            asked: the writers and endpoints of those that are prepared in this round.
+            probed: the writers and endpoints of those that are prepared in this round.
         """
         if not admit.writer or self.making.sure(admit.writer, admit.endpoint // self._block_size):
             return False
-        return (admit.writer, admit.endpoint) in asked
+        return (admit.writer, admit.endpoint) in probed
 
     def reads(self, admit: Admit) -> None:
         """A request is being prepared, behind a writer if it names one."""
