@@ -47,8 +47,10 @@ def _kernels_recorded() -> Iterator[None]:
     plain = native_library.kernel
     modules = [each for each in sys.modules.values() if getattr(each, "kernel", None) is plain]
 
-    def recorded(name: str, *arguments: Any) -> Any:
-        return _Recorded(name, plain(name, *arguments))
+    def recorded(name: str, *arguments: Any, returns: Any = None) -> Any:
+        found = plain(name, *arguments, returns=returns)
+        # What returns something computes nothing.
+        return _Recorded(name, found) if returns is None else found
 
     for module in modules:
         module.kernel = recorded  # type: ignore[attr-defined]
