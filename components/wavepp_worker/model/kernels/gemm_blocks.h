@@ -29,6 +29,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -172,11 +173,21 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
   int64_t slices = 1 + (product.tokens - 1) / Kernel::SLICE_TOKENS;
   while (panels * slices % threads && panels * slices < 8 * threads && product.tokens >= (slices + 1) * FEWEST_OF_SLICE)
     ++slices;
+  const int64_t all = panels * slices;
+  std::atomic<int64_t> untaken{0};
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    const int64_t all = panels * slices, own = omp_get_thread_num(), team = omp_get_num_threads();
-    const int64_t end = all * (own + 1) / team;
-    for (int64_t at = all * own / team; at < end;) {
+    // At a time, a thread takes its share of half of what is left: one that has to leave its core to others for a while
+    // takes less, and keeps nobody waiting for long.
+    const int64_t shares = threads > 1 ? 2 * omp_get_num_threads() : 1;
+    for (int64_t at = 0, end = 0;;) {
+      if (at == end) {
+        at = untaken.load(std::memory_order_relaxed);
+        do {
+          end = at + std::max(int64_t{1}, (all - at) / shares);
+        } while (!untaken.compare_exchange_weak(at, end, std::memory_order_relaxed));
+        if (at >= all) break;
+      }
       const int64_t slice = at / panels, panel = at % panels, last = std::min(panels, panel + end - at);
       const int64_t token = product.tokens * slice / slices, after = product.tokens * (slice + 1) / slices;
       const Input *inputs;

@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 
+#include <unistd.h>
+
 bool has_bfloat16() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
@@ -13,6 +15,15 @@ bool has_bfloat16() {
 bool has_avx512() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f");
+}
+
+bool has_large_cache() {
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+  static const bool large = sysconf(_SC_LEVEL1_DCACHE_SIZE) >= 48 * 1024;
+  return large;
+#else
+  return false;
+#endif
 }
 
 // AVX2 and FMA (AMD Zen, Intel Haswell, and newer).
@@ -35,6 +46,7 @@ static bool has_tiles() {
 
 bool has_bfloat16() { return false; }
 bool has_avx512() { return false; }
+bool has_large_cache() { return false; }
 static bool has_avx2() { return false; }
 static bool has_tiles() { return false; }
 

@@ -6,3 +6,5 @@
 bool has_bfloat16();
 // Vectors of 16 floats.
 bool has_avx512();
+// A first-level data cache of 48 KiB or more (AMD Zen 5, Intel Sunny Cove, and newer), as far as it says.
+bool has_large_cache();
