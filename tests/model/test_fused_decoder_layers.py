@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers, _DecoderLayer
+from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers, _DecoderLayer, _Wave
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.native_library import computes_on
 from wavepp_worker.model.native_linear import NativeLinear, most_tokens
@@ -52,14 +52,15 @@ def is_native(layer: nn.Module) -> bool:
     )
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many layers each call from now on computes."""
-    counts: list[int] = []
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """How many layers each call from now on computes, and for how many tokens the last of them answers."""
+    counts: list[tuple[int, int]] = []
     compute = FusedDecoderLayers._compute
 
-    def counting(self: FusedDecoderLayers, count: int, *given: Any) -> torch.Tensor:
-        counts.append(count)
-        return compute(self, count, *given)
+    def counting(self: FusedDecoderLayers, *given: Any) -> torch.Tensor:
+        out = compute(self, *given)
+        counts.append((len(self._numbers), out.shape[1]))
+        return out
 
     monkeypatch.setattr(FusedDecoderLayers, "_compute", counting)
     return counts
@@ -118,7 +119,7 @@ def test_layers_of_different_windows_compute_apart(
     tokens = torch.randint(0, 290, (9,), generator=torch.Generator().manual_seed(1))
     for a, b in ((0, 4), (4, 8), (8, 9)):
         own = stage.forward(tokens[a:b], [Chunk(a, b - a, table, True)], kv).logits
-    assert computed == [2, 3, 2, 3, 2, 4], "the last layer computes for the wanted alone"
+    assert computed == [(2, 4), (4, 1)] * 2 + [(2, 1), (4, 1)], "the last layer computes for the wanted alone"
     monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
     other = stage.forward(tokens, [Chunk(0, 9, table, True)], stage.make_kv(40, BLOCK)).logits
     assert own is not None
@@ -138,6 +139,14 @@ def test_what_the_kernels_take_does_not_go_through_its_parts(
     answers(stage)
     most = most_tokens(stage._model.base_model.layers[0].mlp.gate_proj)
     assert set(called) == {tokens for tokens in (3, 6, 70, 3, 4) if tokens > most}
+    last = load(tiny_llama, range(4, 6), dtype)
+    called.clear()
+    answers(last)
+    heads = [1, 2, 1, 3, 1]
+    if most < 70:
+        # The long wave goes through the last layer's modules, which answer for one token.
+        heads[2:3] = [1] * 6
+    assert [tokens for tokens in called if tokens <= 3] == heads
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -173,7 +182,7 @@ def test_a_wave_with_an_adapter_goes_through_the_modules_alone(
         assert torch.equal(own, other)
     most = most_tokens(stage._model.base_model.layers[0].mlp.gate_proj)
     taken = [wave for wave in WAVES if sum(end - first for _, first, end, _ in wave) <= most]
-    assert computed == [2] * 2 * len(taken)
+    assert [layers for layers, _ in computed] == [2] * 2 * len(taken)
     tokens, chunk = torch.arange(30), Chunk(0, 30, torch.arange(8), False)
     plain = stage.forward(tokens, [chunk], stage.make_kv(8, BLOCK)).activations["hidden"]
     del computed[:]
@@ -192,15 +201,16 @@ def test_the_last_layer_still_leaves_out_what_nobody_wants(
     computed = counted(monkeypatch)
     data = {"hidden": torch.zeros(16, 64, dtype=torch.bfloat16)}
     stage.forward(data, [Chunk(0, 16, torch.arange(20), wanted)], stage.make_kv(40, BLOCK))
-    assert computed == ([1] if len(layers) == 2 else [])
+    assert computed == [(len(layers), int(wanted))]
     data = {"hidden": torch.zeros(1, 64, dtype=torch.bfloat16)}
     stage.forward(data, [Chunk(0, 1, torch.arange(20), True)], stage.make_kv(40, BLOCK))
-    assert computed[-1] == len(layers)
+    assert computed[-1] == (len(layers), 1)
 
 
 def test_the_kernel_has_the_same_fields() -> None:
-    """``decoder_layers.cpp`` asserts the same number."""
+    """``decoder_layers.cpp`` asserts the same numbers."""
     assert ctypes.sizeof(_DecoderLayer) == 37 * 8
+    assert ctypes.sizeof(_Wave) == 19 * 8
 
 
 def test_layers_whose_norms_differ_stay(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,22 +20,13 @@ from wavepp_worker.model.fused_modules import is_gated_silu
 from wavepp_worker.model.known_code import computes_as, is_llama_layer
 from wavepp_worker.model.layer_calls import LayerCall, LayerCalls
 from wavepp_worker.model.lora_branches import has_branch, hooks_are_branches
+from wavepp_worker.model.native_attention import RequestSpans
 from wavepp_worker.model.native_library import kernel
 from wavepp_worker.model.native_linear import NativeLinear, most_tokens
 from wavepp_worker.model.paged_kv import PagedCache
 from wavepp_worker.model.wave_layout import current_wave
 
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
-_ARGUMENTS = (
-    *(_ADDRESS,) * 2,
-    _NUMBER,
-    _ADDRESS,
-    _NUMBER,
-    *(_ADDRESS,) * 7,
-    *(_NUMBER,) * 2,
-    _ADDRESS,
-    *(_NUMBER,) * 2,
-)
 
 
 class _Linear(ctypes.Structure):
@@ -71,6 +62,32 @@ class _DecoderLayer(ctypes.Structure):
             of_heads[0].variance_epsilon if of_heads else 0.0,
             attention.scaling,
         )
+
+
+class _Spans(ctypes.Structure):
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("tables", "table_at", "starts", "lengths")),
+        ("chunks", _NUMBER),
+    )
+
+    @classmethod
+    def of(cls, spans: RequestSpans) -> _Spans:
+        parts = (spans.tables, spans.table_at, spans.starts, spans.lengths)
+        return cls(*(part.data_ptr() for part in parts), len(spans.starts))
+
+
+class _Wave(ctypes.Structure):
+    """Must have the fields of ``Wave`` in ``decoder_layers.cpp``."""
+
+    _fields_ = (
+        ("tokens", _NUMBER),
+        *((name, _ADDRESS) for name in ("cos", "sin", "slots")),
+        ("all", _Spans),
+        ("wanted", _ADDRESS),
+        ("wanting", _NUMBER),
+        ("last", _Spans),
+        *((name, _NUMBER) for name in ("block", "threads", "narrow")),
+    )
 
 
 def fuse_decoder_layers(
@@ -140,7 +157,14 @@ class FusedDecoderLayers:
         self, layers: nn.ModuleList, numbers: Sequence[int], window: int | None, *, trims: bool
     ) -> None:
         """Takes the addresses of the layers' weights. Arguments as of ``fuse_decoder_layers``."""
-        self._kernel = kernel("wavepp_decoder_layers", ctypes.POINTER(_DecoderLayer), *_ARGUMENTS)
+        self._kernel = kernel(
+            "wavepp_decoder_layers",
+            ctypes.POINTER(_DecoderLayer),
+            *(_ADDRESS,) * 2,
+            _NUMBER,
+            ctypes.POINTER(_Wave),
+            *(_ADDRESS,) * 3,
+        )
         self._numbers = range(numbers[0], numbers[-1] + 1)
         self._trims = trims and numbers[-1] == len(layers) - 1
         self._linears = [linear for number in numbers for linear in _linears(layers[number])]
@@ -169,14 +193,12 @@ class FusedDecoderLayers:
         **kwargs: Any,
     ) -> torch.Tensor:
         """As a module's own, for the current wave; what else transformers hands in has no meaning here."""
-        trimmed = self._trims and current_wave().trimmed
         fits = hidden_states.dtype is position_embeddings[0].dtype is self._dtype
         fits = fits and hidden_states.shape[2] == self._hidden_size
         if (
             not fits
             or (self._branched and current_wave().adapted)
-            or hidden_states.shape[1] > self._most_tokens(torch.get_num_threads())
-            or (trimmed and number == self._numbers[-1])
+            or current_wave().tokens > self._most_tokens(torch.get_num_threads())
         ):
             return otherwise(
                 hidden_states,
@@ -185,46 +207,49 @@ class FusedDecoderLayers:
                 **kwargs,
             )
         if number == self._numbers[0]:
-            count = len(self._numbers) - trimmed
-            return self._compute(count, hidden_states, position_embeddings, past_key_values)
+            return self._compute(hidden_states, position_embeddings, past_key_values)
         return hidden_states
 
     def _compute(
-        self,
-        count: int,
-        hidden: torch.Tensor,
-        positions: tuple[torch.Tensor, torch.Tensor],
-        cache: PagedCache,
+        self, hidden: torch.Tensor, positions: tuple[torch.Tensor, torch.Tensor], cache: PagedCache
     ) -> torch.Tensor:
-        """Hidden states ``[1, tokens, hidden]`` after the first ``count`` layers."""
+        """Hidden states ``[1, tokens, hidden]`` after all of them, of a trimmed last layer ``[1, wanted, hidden]``."""
         wave = current_wave()
         keys, values = cache.addresses(self._numbers)
         at_hand = cache.place(self._numbers[0], wave)[2]
-        spans = at_hand.spans
         hidden = hidden.contiguous()
         cos, sin = (part.contiguous() for part in positions)
         out = torch.empty_like(hidden)
-        self._kernel(
-            self._layers,
-            keys,
-            values,
-            count,
-            hidden.data_ptr(),
+        trims = self._trims and wave.trimmed
+        wanting = len(wave.wanting) if trims else 0
+        wanted = hidden.new_empty(1, wanting, hidden.shape[2])
+        # Its tensors are kept for as long as the kernel reads them.
+        last = at_hand.last_tokens(wave.wanting) if wanting else None
+        given = _Wave(
             hidden.shape[1],
             cos.data_ptr(),
             sin.data_ptr(),
             at_hand.write_slots.data_ptr(),
-            spans.tables.data_ptr(),
-            spans.table_at.data_ptr(),
-            spans.starts.data_ptr(),
-            spans.lengths.data_ptr(),
-            len(spans.starts),
+            _Spans.of(at_hand.spans),
+            wave.wanted.data_ptr(),
+            wanting,
+            _Spans() if last is None else _Spans.of(last),
             wave.block_size,
-            out.data_ptr(),
             torch.get_num_threads(),
             self._dtype is torch.bfloat16,
         )
-        return out
+        self._kernel(
+            self._layers,
+            keys,
+            values,
+            len(self._numbers),
+            given,
+            hidden.data_ptr(),
+            out.data_ptr(),
+            # Of no token there is no address, but the layer's keys and values are wanted.
+            (wanted.data_ptr() or out.data_ptr()) if trims else None,
+        )
+        return wanted if trims else out
 
     def _most_tokens(self, threads: int) -> int:
         """The most that all linear layers take with so many of torch's threads."""

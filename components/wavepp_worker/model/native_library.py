@@ -18,7 +18,7 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 4
+_VERSION = 5
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
 _WITH_BFLOAT16, _BESIDE_TILES = 2, 3
 """What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""

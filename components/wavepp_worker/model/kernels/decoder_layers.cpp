@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 // Must have the fields of fused_decoder_layers.py.
@@ -23,7 +24,26 @@ struct DecoderLayer {
   double norm_eps, head_norm_eps, scale;
 };
 
-static_assert(sizeof(DecoderLayer) == 37 * 8, "as of fused_decoder_layers.py");
+// Where attention finds the requests of a wave: their block tables, where each begins, tokens before, tokens.
+struct Spans {
+  const int64_t *tables, *table_at, *starts, *lengths;
+  int64_t chunks;
+};
+
+// What all layers compute for: cos and sin [tokens, dim]; slots [tokens] are rows of the pools.
+struct Wave {
+  int64_t tokens;
+  const void *cos, *sin;
+  const int64_t *slots;
+  Spans all;
+  // The tokens that a trimmed layer answers for, each the last of its request, [wanting].
+  const int64_t *wanted;
+  int64_t wanting;
+  Spans last;
+  int64_t block, threads, narrow;
+};
+
+static_assert(sizeof(DecoderLayer) == 37 * 8 && sizeof(Wave) == 19 * 8, "as of fused_decoder_layers.py");
 
 namespace {
 
@@ -47,69 +67,91 @@ class Between {
   char *next_, *end_;
 };
 
-// What they all compute for: cos and sin [tokens, dim], and as of the attention kernel where requests are in the pools.
-struct Wave {
-  int64_t tokens;
-  const void *cos, *sin;
-  const int64_t *slots, *tables, *table_at, *starts, *lengths;
-  int64_t chunks, block, threads, narrow;
-};
+// `count` rows of `width` numbers of `number_bytes` each, by their places.
+void *gather(const void *rows, const int64_t *places, int64_t count, int64_t width, int64_t number_bytes, void *to) {
+  const int64_t bytes = width * number_bytes;
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(static_cast<char *>(to) + i * bytes, static_cast<const char *>(rows) + places[i] * bytes, bytes);
+  return to;
+}
 
-// hidden and out [tokens, query.in], which may be one.
-void compute(const DecoderLayer *layer, const Wave &wave, void *keys, void *values, const void *hidden, void *out) {
-  const auto [tokens, cos, sin, slots, tables, table_at, starts, lengths, chunks, block, threads, narrow] = wave;
+// hidden [tokens, query.in] and out, which may be one. A trimmed layer answers for the wanted tokens alone, and computes
+// nothing but keys and values of the others.
+void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *keys, void *values, const void *hidden,
+             void *out) {
+  const int64_t tokens = wave.tokens, threads = wave.threads, narrow = wave.narrow, number_bytes = narrow ? 2 : 4;
   const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  const bool as_pair = gemm_takes(tokens, width, inner, narrow);
-  const int64_t apart = as_pair ? 0 : inner + layer->up.out;
-  Between memory(narrow ? 2 : 4, tokens * (2 * width + 2 * queries + keyed + layer->value.out + inner + apart));
-  void *normed = memory.take(tokens * width), *between = memory.take(tokens * width);
-  void *query = memory.take(tokens * queries), *attended = memory.take(tokens * queries);
+  const int64_t rows = trimmed ? wave.wanting : tokens;
+  const bool as_pair = gemm_takes(rows, width, inner, narrow);
+  const int64_t unpaired = as_pair ? 0 : inner + layer->up.out, gathered = trimmed ? 2 * width + 2 * dim : 0;
+  Between memory(number_bytes, tokens * (width + keyed + layer->value.out) +
+                                   rows * (width + 2 * queries + inner + unpaired + gathered));
+  void *normed = memory.take(tokens * width), *between = memory.take(rows * width);
+  void *query = memory.take(rows * queries), *attended = memory.take(rows * queries);
   void *key = memory.take(tokens * keyed), *value = memory.take(tokens * layer->value.out);
-  void *active = memory.take(tokens * inner);
-  const auto project = [&](const Linear &linear, const void *x, void *y) {
-    wavepp_linear(x, linear.weight, linear.bias, wave.tokens, linear.in, linear.out, y, wave.threads, wave.narrow);
+  void *active = memory.take(rows * inner);
+  const auto project = [&](const Linear &linear, const void *x, int64_t count, void *y) {
+    wavepp_linear(x, linear.weight, linear.bias, count, linear.in, linear.out, y, threads, narrow);
   };
   wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
-  project(layer->query, normed, query);
-  project(layer->key, normed, key);
-  project(layer->value, normed, value);
+  project(layer->key, normed, tokens, key);
+  project(layer->value, normed, tokens, value);
+  const void *asking = normed, *cos = wave.cos, *sin = wave.sin;
+  if (trimmed) {
+    const auto of_wanted = [&](const void *all, int64_t numbers) {
+      return gather(all, wave.wanted, rows, numbers, number_bytes, memory.take(rows * numbers));
+    };
+    asking = of_wanted(normed, width);
+    hidden = of_wanted(hidden, width);
+    cos = of_wanted(cos, dim);
+    sin = of_wanted(sin, dim);
+  }
+  if (rows) project(layer->query, asking, rows, query);
   if (layer->query_norm) {
     // A row is read before it is written.
-    wavepp_rms_norm(query, layer->query_norm, tokens * heads, dim, layer->head_norm_eps, query, threads, narrow);
+    wavepp_rms_norm(query, layer->query_norm, rows * heads, dim, layer->head_norm_eps, query, threads, narrow);
     wavepp_rms_norm(key, layer->key_norm, tokens * groups, dim, layer->head_norm_eps, key, threads, narrow);
   }
-  wavepp_rotate_store(query, key, value, cos, sin, slots, tokens, heads, groups, dim, dim, keys, values, threads,
-                      narrow);
-  wavepp_paged_attention(query, queries, dim, keys, values, tables, table_at, starts, lengths, chunks, block, heads,
-                         groups, dim, dim, layer->scale, layer->window, attended, threads, narrow);
-  project(layer->output, attended, normed);
-  wavepp_add(hidden, normed, tokens, width, between, threads, narrow);
-  wavepp_rms_norm(between, layer->mlp_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
+  if (trimmed) {
+    wavepp_rotate_store(query, key, value, wave.cos, wave.sin, wave.slots, tokens, 0, groups, dim, dim, keys, values,
+                        threads, narrow);
+    if (!rows) return;
+    wavepp_rotate_store(query, key, value, cos, sin, wave.slots, rows, heads, 0, dim, 0, keys, values, threads, narrow);
+  } else {
+    wavepp_rotate_store(query, key, value, cos, sin, wave.slots, tokens, heads, groups, dim, dim, keys, values, threads,
+                        narrow);
+  }
+  const Spans &spans = trimmed ? wave.last : wave.all;
+  wavepp_paged_attention(query, queries, dim, keys, values, spans.tables, spans.table_at, spans.starts, spans.lengths,
+                         spans.chunks, wave.block, heads, groups, dim, dim, layer->scale, layer->window, attended,
+                         threads, narrow);
+  project(layer->output, attended, rows, normed);
+  wavepp_add(hidden, normed, rows, width, between, threads, narrow);
+  wavepp_rms_norm(between, layer->mlp_norm, rows, width, layer->norm_eps, normed, threads, narrow);
   if (as_pair) {
-    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, tokens, width,
+    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, rows, width,
                         inner, active, threads, narrow);
   } else {
-    void *gate = memory.take(tokens * inner), *up = memory.take(tokens * layer->up.out);
-    project(layer->gate, normed, gate);
-    project(layer->up, normed, up);
-    wavepp_silu_times(gate, up, tokens, inner, active, threads, narrow);
+    void *gate = memory.take(rows * inner), *up = memory.take(rows * layer->up.out);
+    project(layer->gate, normed, rows, gate);
+    project(layer->up, normed, rows, up);
+    wavepp_silu_times(gate, up, rows, inner, active, threads, narrow);
   }
-  project(layer->down, active, normed);
-  wavepp_add(between, normed, tokens, width, out, threads, narrow);
+  project(layer->down, active, rows, normed);
+  wavepp_add(between, normed, rows, width, out, threads, narrow);
 }
 
 }  // namespace
 
-// `count` layers, one after the other, each with its own pools. hidden and out [tokens, query.in].
+// `count` layers, one after the other, each with its own pools. hidden [tokens, query.in], out the same; where the last
+// of them is trimmed, its answer is `wanted` [wanting, query.in], else null.
 extern "C" void wavepp_decoder_layers(const DecoderLayer *layers, void *const *keys, void *const *values, int64_t count,
-                                      const void *hidden, int64_t tokens, const void *cos, const void *sin,
-                                      const int64_t *slots, const int64_t *tables, const int64_t *table_at,
-                                      const int64_t *starts, const int64_t *lengths, int64_t chunks, int64_t block,
-                                      void *out, int64_t threads, int64_t narrow) {
-  const Wave wave{tokens, cos, sin, slots, tables, table_at, starts, lengths, chunks, block, threads, narrow};
-  for (int64_t i = 0; i < count; ++i) compute(layers + i, wave, keys[i], values[i], i ? out : hidden, out);
+                                      const Wave *wave, const void *hidden, void *out, void *wanted) {
+  const int64_t whole = wanted ? count - 1 : count;
+  for (int64_t i = 0; i < whole; ++i) compute(layers + i, *wave, false, keys[i], values[i], i ? out : hidden, out);
+  if (wanted) compute(layers + whole, *wave, true, keys[whole], values[whole], whole ? out : hidden, wanted);
 }
 
 #endif
