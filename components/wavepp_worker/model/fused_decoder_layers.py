@@ -102,7 +102,7 @@ def fuse_decoder_layers(
         windows: by the number of each layer whose attention is fused (``fuse_attention``), in order, how many tokens
             one of its tokens sees, itself included; None for all.
         calls: of a forward of the model.
-        trims: its last layer answers for wanted tokens only (``last_layer``), which it does by itself.
+        trims: its last layer answers for wanted tokens only (``last_layer``).
     """
     run: list[int] = []
     for number in (number for number in windows if _is_known(layers[number], calls.only(number))):
