@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import uvloop
 from aiohttp import web
 from wavepp_worker.dynamo import bounded_http_server
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer
+from wavepp_worker.dynamo.frontend import tls_context
 from wavepp_worker.dynamo.log_budget import MOST_RECORDS, LogBudget
+
+from tests.support.certificates import loopback_certificates
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: here\r\n\r\n"
 LENGTH = 32 << 20
@@ -36,10 +42,14 @@ async def answer(request: web.BaseRequest) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def served(most: int) -> AsyncIterator[int]:
-    runner = web.ServerRunner(BoundedHttpServer(answer, most, access_log=None), shutdown_timeout=0.1)
+async def served(
+    most: int,
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]] = answer,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
+    runner = web.ServerRunner(BoundedHttpServer(handle, most, access_log=None), shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     try:
         yield runner.addresses[0][1]
     finally:
@@ -136,9 +146,9 @@ def test_a_connection_is_kept_for_further_requests_and_not_for_ever(monkeypatch:
 LONG = REQUEST.replace(b"/x", b"/long")
 
 
-async def unread(port: int) -> Connection:
+async def unread(port: int, tls: ssl.SSLContext | None = None) -> Connection:
     """A connection that has asked for a long answer, and reads its beginning alone."""
-    connection = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    connection = await asyncio.open_connection("127.0.0.1", port, limit=1024, ssl=tls)
     connection[1].write(LONG)
     assert b"200" in await asyncio.wait_for(connection[0].readline(), 5)
     return connection
@@ -191,30 +201,89 @@ def test_an_answer_that_is_not_read_on_is_given_up_and_one_that_is_read_slowly_i
     asyncio.run(scenario())
 
 
-def test_what_was_answered_and_not_read_is_gone_with_the_time_of_its_connection(
+async def whole(request: web.BaseRequest) -> web.StreamResponse:
+    """A long answer that is written after its handler has ended."""
+    return (
+        web.Response(body=bytes(LENGTH) + b"end") if request.path == "/long" else web.Response(text="short")
+    )
+
+
+def test_an_answer_is_read_to_its_end_also_where_no_handler_waits_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No handler waits for such a client any more, but its end of the answer is in this process."""
-    monkeypatch.setattr(bounded_http_server, "IDLE_SECONDS", 0.5)
-
-    async def whole(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=bytes(LENGTH) + b"end")
+    """Its connection is silent then, which is no reason to cut it off, for time or for room."""
+    monkeypatch.setattr(bounded_http_server, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(bounded_http_server, "LOOK_SECONDS", 0.05)
 
     async def scenario() -> None:
-        runner = web.ServerRunner(server := BoundedHttpServer(whole, 8, access_log=None))
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        connection = await unread(runner.addresses[0][1])
-        for _ in range(50):
-            if not server.connections:
-                break
-            await asyncio.sleep(0.1)
-        assert not server.connections
-        assert not await reads_whole(connection)
-        connection[1].close()
-        await runner.cleanup()
+        async with served(2, whole) as port:
+            slow = await unread(port)
+            for _ in range(10):
+                await asyncio.sleep(0.1)
+                await slow[0].readexactly(LENGTH // 40)
+                # The other connection that there may be is silent by turns.
+                assert b"200" in await ask(port)
+            assert await reads_whole(slow)
 
     asyncio.run(scenario())
+
+
+def test_what_was_answered_and_is_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No handler waits for such a client any more, but its end of the answer is in this process."""
+    monkeypatch.setattr(bounded_http_server, "UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(bounded_http_server, "LOOK_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with served(2, whole) as port:
+            stuck = await unread(port)
+            await asyncio.sleep(1.5)
+            assert not await reads_whole(stuck)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("secure", [False, True])
+def test_who_reads_slowly_is_not_taken_for_one_who_does_not(
+    secure: bool,
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel keeps megabytes that were sent; while those are read, what waits here stays what it was."""
+    monkeypatch.setattr(bounded_http_server, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(bounded_http_server, "UNREAD_SECONDS", 1.0)
+    server_side = client_side = None
+    if secure:
+        authority, *own = loopback_certificates(tmp_path)
+        server_side = tls_context((own[0], own[1]))
+        client_side = ssl.create_default_context(cafile=str(authority))
+    drops: list[web.RequestHandler] = []
+    drop = BoundedHttpServer._drop
+
+    def dropping(self: BoundedHttpServer, handler: web.RequestHandler) -> None:
+        drops.append(handler)
+        drop(self, handler)
+
+    monkeypatch.setattr(BoundedHttpServer, "_drop", dropping)
+
+    async def scenario() -> None:
+        async with served(8, tls=server_side) as port:
+            slow = await unread(port, client_side)
+            for _ in range(30):
+                await asyncio.sleep(0.1)
+                await slow[0].readexactly(100_000)
+            assert not drops
+            for _ in range(50):
+                if drops:
+                    break
+                await asyncio.sleep(0.1)
+            assert drops, "it has stopped reading"
+            slow[1].transport.abort()
+
+    running = loop()
+    running.run_until_complete(scenario())
+    running.close()
 
 
 def test_what_nobody_reads_of_a_body_in_chunks_is_not_waited_for() -> None:

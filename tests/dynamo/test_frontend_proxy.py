@@ -541,10 +541,19 @@ def test_a_client_that_waits_until_its_body_is_wanted_is_told_so() -> None:
         heard = await raw(url, head + b"100-continue\r\n\r\n", b"{}")
         assert heard.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 207 ")
         assert len(upstream.requests) == 1
-        heard = await raw(url, head + b"a miracle\r\n\r\n{}")
-        assert heard.startswith(b"HTTP/1.1 417 ")
-        assert b"leave the header Expect out" in heard
+        for miracle in (b"a miracle", b"100-continue\r\nExpect: a miracle"):
+            heard = await raw(url, head + miracle + b"\r\n\r\n{}")
+            assert heard.startswith(b"HTTP/1.1 417 ")
+            assert b"leave the header Expect out" in heard
         assert len(upstream.requests) == 1
+        # Nobody is to send what is refused anyway.
+        for first, then in (
+            (head.replace(b"/v1/completions", b"/busy_threshold"), b"403"),
+            (head.replace(b"Length: 2", b"Length: 99999999"), b"413"),
+            (head.replace(b"Expect", b"Content-Encoding: gzip\r\nExpect"), b"400"),
+        ):
+            heard = await raw(url, first + b"100-continue\r\n\r\n")
+            assert heard.startswith(b"HTTP/1.1 " + then)
 
     through_the_proxy(check)
 

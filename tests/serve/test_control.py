@@ -130,6 +130,7 @@ def test_of_many_replicas_each_is_named_with_what_it_answers_also_beside_one_tha
         (("pause", '{"timeout_s": 1e400}'), "is not JSON: Number out of range"),
         (("pause", '{"timeout_s": NaN}'), "is not JSON"),
         (("pause", "[" * 100_000), "is not JSON"),
+        (("pause", '{"a": ' + "[" * 985 + "]" * 985 + "}"), "is not JSON"),
         (("desc/../why",), "'desc/../why' is no name of a control"),
         (("why?x=1",), "'why?x=1' is no name of a control"),
     ],
@@ -138,6 +139,22 @@ def test_wrong_words_are_told_as_such(run_dir: Path, words: tuple[str, ...], sen
     code, answers, said = control(run_dir, *words)
     assert (code, answers) == (2, [])
     assert sentence in " ".join(said.replace("│", " ").split())
+
+
+def test_whatever_happens_to_one_worker_the_others_are_heard(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = module.health.control
+
+    async def asked(url: str, *given: Any) -> Any:
+        if url.endswith(":9"):
+            raise RecursionError
+        return await ask(url, *given)
+
+    monkeypatch.setattr(module.health, "control", asked)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    code, answers, _ = control(run_dir, "pause")
+    assert (code, [each["status"] for each in answers]) == (1, ["error", "ok", "ok"])
 
 
 def test_a_wait_that_no_worker_takes_is_answered_by_the_worker(run_dir: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wavepp_worker.serve import guard
@@ -49,3 +50,27 @@ def test_root_is_sent_nowhere_by_another_users_process(tmp_path: Path) -> None:
         found = run_dirs()
         assert own in found
         assert theirs not in found
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "state.json")
+    assert read_state(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"notes": 5}, {"planner": {"decision": 1}}, {"processes": [{"about": {"engines": 5}}]}, {"graph": None}],
+)
+def test_what_could_not_be_shown_is_of_another_version(tmp_path: Path, changed: dict[str, Any]) -> None:
+    write_state(tmp_path, [{"service": "S", "url": None}])
+    state = read_state(tmp_path)
+    assert state is not None
+    if "processes" in changed:
+        changed = {"processes": [{**state["processes"][0], **changed["processes"][0]}]}
+    assert not of_this_version({**state, **changed})
+
+
+def test_what_nests_too_deeply_is_no_state(tmp_path: Path) -> None:
+    for depth in (400, 600, 900, 5000):
+        (tmp_path / "state.json").write_text('{"processes": [' + "[" * depth + "]" * depth + "]}")
+        read_state(tmp_path)

@@ -120,3 +120,10 @@ def test_a_terminal_obeys_no_state(run_dir: Path) -> None:
     _, text = status("--run-dir", str(run_dir))
     assert "\x1b" not in text
     assert "?]0;mine?" in text
+
+
+def test_a_worker_of_another_version_is_no_traceback(run_dir: Path) -> None:
+    state = json.loads((run_dir / "state.json").read_text())
+    state["processes"][0]["about"] = {"engines": [{"role": "prefill"}]}
+    (run_dir / "state.json").write_text(json.dumps(state))
+    assert status("--run-dir", str(run_dir))[1].startswith("mine, of another version of this program")

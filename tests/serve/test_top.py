@@ -43,7 +43,8 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         broken = {**worker, "replica": 4, "url": "http://127.0.0.1:1"}
         decode = {**broken, "service": "Decode", "about": {"engines": [{"role": "decode"}]}}
         frontend = {**worker, "service": "Frontend", "kind": "frontend"}
-        write_state(tmp_path, [frontend, worker, broken, decode], graph="mine", pid=6)
+        odd = {**broken, "service": "Odd[/b][bold]", "replica": 5}
+        write_state(tmp_path, [frontend, worker, broken, odd, decode], graph="mine", pid=6)
         yield tmp_path
         server.shutdown()
 
@@ -56,8 +57,9 @@ def test_one_frame_has_every_worker_and_rates(run_dir: Path) -> None:
     assert lines[2][:4] == ["Prefill:3", "0", "0", "%"]
     assert "25" in lines[2], "a quarter of the tokens was reused"
     assert lines[3] == ["Prefill:4", "does", "not", "answer"]
-    assert lines[5] == ["Decode:4", "does", "not", "answer"]
+    assert lines[6] == ["Decode:4", "does", "not", "answer"]
     assert "Frontend" not in result.stdout
+    assert "Odd[/b][bold]:5" in result.output, "names are no markup"
 
 
 def test_what_is_no_terminal_gets_one_frame(run_dir: Path) -> None:

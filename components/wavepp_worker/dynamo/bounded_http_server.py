@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,35 +27,38 @@ FIRST_REQUEST_SECONDS = 10.0
 IDLE_SECONDS = 75.0
 """How long a connection is kept for a further request."""
 UNREAD_SECONDS = 60.0
-"""How long a client may read nothing of an answer that waits for it to do so."""
-UNREAD_AT_LIMIT_SECONDS = 5.0
+"""How long a client may take less than ``LEAST_READ_BYTES`` of an answer that waits for it."""
+UNREAD_AT_LIMIT_SECONDS = 10.0
 """The same while a new connection finds no room."""
+LEAST_READ_BYTES = 16 << 10
 LOOK_SECONDS = 1.0
 """Between two looks at who reads."""
 
+_TCP_INFO = struct.Struct("120xQ")
+"""``tcpi_bytes_acked`` of Linux's ``struct tcp_info`` (``linux/tcp.h``)."""
 _OTHER_PROTOCOLS = ("websocket", "tcp")
 """All that aiohttp leaves HTTP for; it goes on where a client offers others, such as curl does HTTP/2."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Unread:
-    """An answer that its client did not read on when it was last looked at.
+    """An answer of which something waited in this process whenever it was looked at.
 
     Attributes:
-        size: bytes that wait in this process.
-        since: on the loop's clock, when they last became fewer.
+        taken: bytes of the connection that the client's host had acknowledged.
+        since: then, on the loop's clock.
     """
 
-    size: int
+    taken: int
     since: float
 
 
 class BoundedHttpServer(web.Server):
     """Hands each request to ``handle``; connections that have none being answered are *silent*.
 
-    A silent connection is closed after a while, and so is one whose client does not read its answer. Where there are
-    too many connections, room is made at once: by the longest silent one, else by the one that has not been read the
-    longest, else a new one is closed.
+    A silent connection is closed after a while, once its last answer has been read. One whose client does not read
+    its answer is closed as well. Where there are too many connections, room is made at once: by the longest silent
+    one, else by the one that has not been read the longest, else a new one is closed.
     """
 
     def __init__(
@@ -102,7 +107,8 @@ class BoundedHttpServer(web.Server):
                 self._await_request(handler, IDLE_SECONDS)
 
     def _await_request(self, handler: web.RequestHandler, seconds: float) -> None:
-        self._silent[handler] = asyncio.get_running_loop().call_later(seconds, self._drop, handler)
+        loop = asyncio.get_running_loop()
+        self._silent[handler] = loop.call_later(seconds, self._silent_for_long, handler)
 
     def _forget(self, handler: web.RequestHandler) -> None:
         timer = self._silent.pop(handler, None)
@@ -110,18 +116,28 @@ class BoundedHttpServer(web.Server):
             timer.cancel()
 
     def _dispensable(self) -> web.RequestHandler:
-        if len(self._silent) == 1 and self._unread:
-            # All but the new one are being answered.
-            handler, unread = next(iter(self._unread.items()))
+        *others, new = self._silent
+        if (silent := next((each for each in others if not _unsent(each)), None)) is not None:
+            return silent
+        for handler, unread in self._unread.items():
             if asyncio.get_running_loop().time() - unread.since >= UNREAD_AT_LIMIT_SECONDS:
                 return handler
-        return next(iter(self._silent))
+            break
+        return new
+
+    def _silent_for_long(self, handler: web.RequestHandler) -> None:
+        if _unsent(handler):
+            # What was answered is still on its way: whether it is read, the looks find out.
+            self._forget(handler)
+            self._await_request(handler, IDLE_SECONDS)
+        else:
+            self._drop(handler)
 
     def _drop(self, handler: web.RequestHandler) -> None:
         self._forget(handler)
-        transport = handler.transport
+        transport, unsent = handler.transport, _unsent(handler)
         handler.force_close()
-        if transport is not None and transport.get_write_buffer_size():
+        if transport is not None and unsent:
             # Else it would stay until its client has read everything.
             transport.abort()
 
@@ -133,20 +149,35 @@ class BoundedHttpServer(web.Server):
         self._next_look = None
         now = asyncio.get_running_loop().time()
         for handler in self.connections:
-            transport = handler.transport
-            waits = transport is not None and handler.writing_paused
-            size = transport.get_write_buffer_size() if transport is not None and waits else 0
-            before = self._unread.get(handler)
-            if before is not None and size >= before.size:
-                before.size = size
+            before, taken = self._unread.get(handler), _taken(handler) if _unsent(handler) else None
+            if before is not None and taken is not None and taken < before.taken + LEAST_READ_BYTES:
                 if now - before.since >= UNREAD_SECONDS:
                     self._drop(handler)
                 continue
             self._unread.pop(handler, None)
-            if size:
-                self._unread[handler] = _Unread(size, now)
+            if taken is not None:
+                self._unread[handler] = _Unread(taken, now)
         if self.connections:
             self._look_later()
+
+
+def _unsent(handler: web.RequestHandler) -> int:
+    """Bytes of answers that wait in this process."""
+    return 0 if handler.transport is None else handler.transport.get_write_buffer_size()
+
+
+def _taken(handler: web.RequestHandler) -> int | None:
+    """Bytes that the client's host has acknowledged, which it does as far as its client reads; None if not known.
+
+    What waits here says less: the kernel takes megabytes before, and takes none while a slow client reads those.
+    """
+    connection: Any = None if handler.transport is None else handler.transport.get_extra_info("socket")
+    try:
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        return int(_TCP_INFO.unpack(found)[0])
+    except (AttributeError, OSError, struct.error):
+        # Not everywhere, nor over other sockets.
+        return None
 
 
 def leaves_http(request: web.BaseRequest) -> bool:

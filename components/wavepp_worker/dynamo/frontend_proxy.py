@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from wavepp_worker.dynamo.body_json import decoded, decoded_but_ids, ids_unread
 from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_http
@@ -150,16 +150,13 @@ class FrontendProxy:
             return _refused(400, "Bad Request", sentence)
         if (unclear := unclear_header(request.headers)) is not None:
             return _refused(400, "Bad Request", unclear)
-        if not await _expectation_met(request):
-            sentence = "nothing but 100-continue can be expected; leave the header Expect out"
-            return _refused(417, "Expectation Failed", sentence)
+        if request.path in CLOSED_PATHS:
+            sentence = f"{request.path} is not for clients; set it where Dynamo starts"
+            return _refused(403, "Forbidden", sentence)
         try:
             async with self._bodies.body(request) as body:
                 asked = await self._in_turn(body, lambda: self._check(request, body))
                 await self._judge_grammars(asked)
-                if request.path in CLOSED_PATHS:
-                    sentence = f"{request.path} is not for clients; set it where Dynamo starts"
-                    return _refused(403, "Forbidden", sentence)
                 if request.path == METRICS_PATH:
                     return await self._own_and_dynamos_metrics()
                 # Workers would refuse it too, but Dynamo's frontend makes an internal error of that.
@@ -260,19 +257,6 @@ class FrontendProxy:
         if sentence is not None:
             raise InvalidRequest(sentence)
         return asked
-
-
-async def _expectation_met(request: web.BaseRequest) -> bool:
-    """Tell a client that waits for it that its body is read; whether that is all that it waits for."""
-    expected = request.headers.get("Expect")
-    if expected is None or request.version < HttpVersion11:
-        return True
-    if expected.lower() != "100-continue":
-        return False
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    # It is no part of the answer, whose size the writer counts.
-    request.writer.output_size = 0
-    return True
 
 
 def _passed_on(request: web.BaseRequest, body: bytes, asked: Any) -> bytes:

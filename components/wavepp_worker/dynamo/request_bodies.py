@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from wavepp_worker.errors import InvalidRequest
 
@@ -67,10 +67,14 @@ class RequestBodies:
 
         Raises:
             InvalidRequest: it cannot be read.
-            BodyRefused: it is too long, takes too long, or there is no room for it.
+            BodyRefused: it is too long, takes too long, or there is no room for it; or its client waits for what
+                does not come.
         """
         if "Content-Encoding" in request.headers:
             raise InvalidRequest("compressed bodies are not taken; send it without Content-Encoding")
+        if (request.content_length or 0) > MOST_BODY_BYTES:
+            raise _too_long()
+        await _ask_for(request)
         reading = asyncio.create_task(self._read(request))
         try:
             yield await _within_time(reading)
@@ -87,10 +91,7 @@ class RequestBodies:
             async for piece in _pieces(request.content):
                 received += piece
                 if len(received) > MOST_BODY_BYTES:
-                    sentence = (
-                        f"the body is longer than {MOST_BODY_BYTES} bytes; send fewer or shorter prompts"
-                    )
-                    raise BodyRefused(413, "Payload Too Large", sentence)
+                    raise _too_long()
                 if len(received) >= LARGE_BODY_BYTES:
                     self._take_room(reading, len(received))
         except web.RequestPayloadError as error:
@@ -141,6 +142,28 @@ async def _within_time(reading: asyncio.Task[bytes]) -> bytes:
     except asyncio.TimeoutError:
         sentence = f"the body did not arrive within {BODY_SECONDS:.0f} s; send it at once"
         raise BodyRefused(408, "Request Timeout", sentence) from None
+
+
+async def _ask_for(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it that its body is read; as curl does with a megabyte and more.
+
+    Raises:
+        BodyRefused: it waits for something else.
+    """
+    expected = [value.lower() for value in request.headers.getall("Expect", ())]
+    if not expected or request.version < HttpVersion11:
+        return
+    if set(expected) != {"100-continue"}:
+        sentence = "nothing but 100-continue can be expected; leave the header Expect out"
+        raise BodyRefused(417, "Expectation Failed", sentence)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # It is no part of the answer, whose size the writer counts.
+    request.writer.output_size = 0
+
+
+def _too_long() -> BodyRefused:
+    sentence = f"the body is longer than {MOST_BODY_BYTES} bytes; send fewer or shorter prompts"
+    return BodyRefused(413, "Payload Too Large", sentence)
 
 
 def _no_room() -> BodyRefused:

@@ -60,8 +60,12 @@ def ask_all(
         seconds += min(wait, MOST_WAIT_SECONDS)
 
     def ask(label: str, url: str) -> None:
-        answer = asyncio.run(health.control(url, name, body, seconds))
-        answers.put((label, _checked(answer, name, label)))
+        answer = None
+        try:
+            answer = asyncio.run(health.control(url, name, body, seconds))
+        finally:
+            # Whatever happens to one: all are waited for.
+            answers.put((label, _checked(answer, name, label)))
 
     for worker in workers:
         # Whoever gives the command up does not wait for them.
@@ -110,6 +114,7 @@ def control(
     try:
         # Numbers that are too large for JSON would be written as no JSON.
         parsed = msgspec.json.decode(body)
+        json.dumps(parsed)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise typer.BadParameter(f"{body!r} is not JSON: {error}") from error
     if not isinstance(parsed, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,17 @@ import msgspec
 
 from wavepp_worker.serve import guard
 from wavepp_worker.serve.run_dir import STATE_FILE
+
+MOST_BYTES = 16 << 20
+"""Of what a launcher says."""
+
+
+class _Engine(msgspec.Struct):
+    role: str
+
+
+class _About(msgspec.Struct):
+    engines: list[_Engine] = []
 
 
 class _Process(msgspec.Struct):
@@ -23,6 +35,13 @@ class _Process(msgspec.Struct):
     pid: int | None
     ready: bool
     restarts: int
+    about: _About | None = None
+
+
+class _Planner(msgspec.Struct):
+    decision: Any
+    workers: dict[str, int]
+    shortfall: list[str]
 
 
 class _State(msgspec.Struct):
@@ -34,6 +53,8 @@ class _State(msgspec.Struct):
     base_url: str | None
     model: str | None
     processes: list[_Process]
+    notes: list[str] = []
+    planner: _Planner | None = None
 
 
 def run_dirs() -> list[Path]:
@@ -55,13 +76,10 @@ def _is_own(pid: int) -> bool:
 def read_state(run_dir: Path) -> dict[str, Any] | None:
     """What a launcher says of its run, with ``?`` for what a terminal would obey; None if there is none."""
     try:
-        state = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
+        state: Any = _printable(json.loads(_text(run_dir / STATE_FILE)))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(state, dict) or not isinstance(state.get("processes"), list):
-        return None
-    cleaned: dict[str, Any] = _printable(state)
-    return cleaned
+    return state if isinstance(state, dict) and isinstance(state.get("processes"), list) else None
 
 
 def of_this_version(state: dict[str, Any]) -> bool:
@@ -73,9 +91,26 @@ def of_this_version(state: dict[str, Any]) -> bool:
     return True
 
 
+def printable(text: str) -> str:
+    """With ``?`` for what a terminal would obey, or cannot show."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _text(path: Path) -> str:
+    """Of a file, and of nothing that would be waited for, as of a pipe.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is no file")
+        return file.read(MOST_BYTES)
+
+
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
-        return "".join(char if char.isprintable() else "?" for char in value)
+        return printable(value)
     if isinstance(value, list):
         return [_printable(each) for each in value]
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from wavepp_worker.serve.run_state import of_this_version, read_state, run_dirs
+from wavepp_worker.serve.run_state import of_this_version, printable, read_state, run_dirs
 
 
 def all_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
@@ -19,7 +19,11 @@ def all_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
     directories = [run_dir.absolute()] if run_dir is not None else run_dirs()
     found = [(each, state) for each in directories if (state := read_state(each)) is not None]
     if not found:
-        where = f"no graph runs in {run_dir}" if run_dir is not None else "no graph of this user runs here"
+        where = (
+            f"no graph runs in {printable(str(run_dir))}"
+            if run_dir is not None
+            else "no graph of this user runs here"
+        )
         typer.secho(f"{where}; start one with dynamo serve", fg="red", err=True)
         raise typer.Exit(1)
     return found
@@ -36,8 +40,8 @@ def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
         if of_this_version(state):
             found.append((directory, state))
         else:
-            sentence = f"{directory} is of a launcher of another version of this program, and is left out"
-            typer.secho(f"{sentence}; use the wavepp beside that launcher", fg="yellow", err=True)
+            sentence = "is of a launcher of another version of this program, and is left out; use the wavepp beside it"
+            typer.secho(f"{printable(str(directory))} {sentence}", fg="yellow", err=True)
     if not found:
         raise typer.Exit(1)
     return found
@@ -52,6 +56,6 @@ def only_run(run_dir: Path | None) -> dict[str, Any]:
     """
     (_, state), *others = runs = found_runs(run_dir)
     if others:
-        told = ", ".join(f"{directory} ({each.get('graph')})" for directory, each in runs)
+        told = ", ".join(f"{printable(str(directory))} ({each.get('graph')})" for directory, each in runs)
         raise typer.BadParameter(f"{len(runs)} graphs of this user run; say which with --run-dir: {told}")
     return state

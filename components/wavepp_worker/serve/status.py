@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import of_this_version
+from wavepp_worker.serve.run_state import of_this_version, printable
 from wavepp_worker.serve.runs import all_runs
 from wavepp_worker.serve.worker_load import load_lines
 from wavepp_worker.standard_output import printing
@@ -38,11 +39,16 @@ def describe_run(run_dir: Path, state: dict[str, Any], loads: dict[str, list[str
 
     That it is there, and no more, if its launcher is of another version, or gone.
     """
-    if not of_this_version(state):
-        return [f"{state.get('graph')}, of another version of this program  ({run_dir})"]
+    where = printable(str(run_dir))
+    try:
+        lines = banner(state, loads) if of_this_version(state) else None
+    except msgspec.ValidationError:
+        lines = None
+    if lines is None:
+        return [f"{state.get('graph')}, of another version of this program  ({where})"]
     if not loads and not _lives(state["pid"]):
         return [
-            f"{state['graph']} does not run: its launcher {state['pid']} is gone, and no worker answers; {run_dir} "
+            f"{state['graph']} does not run: its launcher {state['pid']} is gone, and no worker answers; {where} "
             "is left of it, and may be removed"
         ]
     served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
@@ -50,8 +56,8 @@ def describe_run(run_dir: Path, state: dict[str, Any], loads: dict[str, list[str
     services = {each["service"] for each in state["processes"]}
     # A launcher of one service is one of several with this graph.
     of = f" ({services.pop()})" if len(services) == 1 else ""
-    first = f"{state['graph']}{of} {ready}{served}  (launcher {state['pid']}, {run_dir})"
-    return [first, *(f"  {line}" for line in banner(state, loads))]
+    first = f"{state['graph']}{of} {ready}{served}  (launcher {state['pid']}, {where})"
+    return [first, *(f"  {line}" for line in lines)]
 
 
 def status(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 
 from wavepp_worker.serve.health import metrics
 from wavepp_worker.serve.run_state import of_this_version, read_state
@@ -64,12 +65,12 @@ class Watch:
     def _parts(self, state: dict[str, Any]) -> list[RenderableType]:
         workers: dict[str, list[Worker]] = {"prefill": [], "decode": []}
         for process in filter(_answers, state["processes"]):
-            worker = Worker(
-                f"{process['service']}:{process['replica']}", self._histories.get(process["url"], History())
-            )
+            # Names are no markup.
+            name = escape(f"{process['service']}:{process['replica']}")
+            worker = Worker(name, self._histories.get(process["url"], History()))
             for role in roles(process):
                 workers[role].append(worker)
-        title = f"{state['graph']}: {state.get('model') or 'no model yet'} (launcher {state['pid']})"
+        title = escape(f"{state['graph']}: {state.get('model') or 'no model yet'} (launcher {state['pid']})")
         parts: list[RenderableType] = [prefill_table(title, workers["prefill"])]
         return [*parts, decode_table(workers["decode"]), ""] if workers["decode"] else [*parts, ""]
 

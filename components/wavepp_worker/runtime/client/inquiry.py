@@ -55,7 +55,8 @@ class Inquiry:
             where: list[Whereabouts] = []
             for _ in range(TRIES):
                 found = ledger.longest(ASKED)
-                where = self._ask_about(found)[0][:MOST] if found else []
+                told = self._ask_about(found)[0][:MOST] if found else []
+                where = max(where, told, key=len)
                 if len(where) >= min(MOST, len(ledger.longest(MOST))):
                     break
             return where
