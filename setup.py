@@ -29,7 +29,6 @@ kernels = Extension(
             "product",
             "scratch",
             "thin_linear",
-            "transpose",
             "vectors_bfloat16",
             "vectors_float",
         )

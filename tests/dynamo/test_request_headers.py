@@ -7,7 +7,7 @@ from wavepp_worker.dynamo.request_headers import HOP_BY_HOP, passed_on, unclear_
 
 @pytest.mark.parametrize("name", ["x-tenant-id", "x-dynamo-request-id", "x-wavepp-choice"])
 def test_what_is_checked_is_given_once_however_it_is_spelled(name: str) -> None:
-    """The first was checked and the last passed on, which put a request among another tenant's."""
+    """Else one value could be checked and another passed on, which puts a request among another tenant's."""
     assert unclear_header(CIMultiDict([(name.upper(), "a"), ("x-other", "b"), ("x-other", "c")])) is None
     sentence = unclear_header(CIMultiDict([(name, "a"), (name.title(), "a")]))
     assert sentence == f"the header {name} is given twice; give it once"

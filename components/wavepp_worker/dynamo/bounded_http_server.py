@@ -58,7 +58,8 @@ class BoundedHttpServer(web.Server):
 
     A silent connection is closed after a while, once its last answer has been read. One whose client does not read
     its answer is closed as well. Where there are too many connections, room is made at once: by the longest silent
-    one, else by the one that has not been read the longest, else a new one is closed.
+    one, else by the one that has not been read the longest, for ``UNREAD_AT_LIMIT_SECONDS`` or more, else a new one is
+    closed. Whether clients read is known on Linux only.
     """
 
     def __init__(
@@ -116,13 +117,13 @@ class BoundedHttpServer(web.Server):
             timer.cancel()
 
     def _dispensable(self) -> web.RequestHandler:
+        # The new one is silent, and the last that became so.
         *others, new = self._silent
         if (silent := next((each for each in others if not _unsent(each)), None)) is not None:
             return silent
-        for handler, unread in self._unread.items():
-            if asyncio.get_running_loop().time() - unread.since >= UNREAD_AT_LIMIT_SECONDS:
-                return handler
-            break
+        handler, unread = next(iter(self._unread.items()), (new, None))
+        if unread is None or asyncio.get_running_loop().time() - unread.since >= UNREAD_AT_LIMIT_SECONDS:
+            return handler
         return new
 
     def _silent_for_long(self, handler: web.RequestHandler) -> None:
@@ -167,7 +168,7 @@ def _unsent(handler: web.RequestHandler) -> int:
 
 
 def _taken(handler: web.RequestHandler) -> int | None:
-    """Bytes that the client's host has acknowledged, which it does as far as its client reads; None if not known.
+    """Bytes that the client's host has acknowledged: as it reads, and has room to receive; None if unknown.
 
     What waits here says less: the kernel takes megabytes before, and takes none while a slow client reads those.
     """

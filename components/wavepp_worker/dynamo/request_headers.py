@@ -19,7 +19,7 @@ HOP_BY_HOP = frozenset(
         "expect",
     }
 )
-"""Of one connection. Host and Content-Length are made anew for the next one."""
+"""Of one connection. Host and Content-Length are made anew for the next one; Expect is met by whoever passes on."""
 ID_HEADER = "x-dynamo-request-id"
 """By it, a client chooses the id that a request has on every worker."""
 TENANT_HEADER = "x-tenant-id"
@@ -30,7 +30,7 @@ _ONCE = (ID_HEADER, TENANT_HEADER, CHOICE_HEADER)
 
 
 def unclear_header(headers: MultiMapping[str]) -> str | None:
-    """Why a request is refused whose headers could be read in two ways; None if it is not."""
+    """Why a request is refused that gives what is checked twice, or a header that is no text; None if it is not."""
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
             return f"the header {name} is given twice; give it once"

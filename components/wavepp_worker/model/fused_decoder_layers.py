@@ -84,8 +84,8 @@ class _Wave(ctypes.Structure):
         *((name, _ADDRESS) for name in ("cos", "sin", "slots")),
         ("all", _Spans),
         ("wanted", _ADDRESS),
-        ("wanting", _NUMBER),
-        ("last", _Spans),
+        ("wanted_count", _NUMBER),
+        ("wanted_spans", _Spans),
         *((name, _NUMBER) for name in ("block", "threads", "narrow")),
     )
 
@@ -221,10 +221,10 @@ class FusedDecoderLayers:
         cos, sin = (part.contiguous() for part in positions)
         out = torch.empty_like(hidden)
         trims = self._trims and wave.trimmed
-        wanting = len(wave.wanting) if trims else 0
-        wanted = hidden.new_empty(1, wanting, hidden.shape[2])
-        # Its tensors are kept for as long as the kernel reads them.
-        last = at_hand.last_tokens(wave.wanting) if wanting else None
+        wanted_count = len(wave.wanting) if trims else 0
+        wanted = hidden.new_empty(1, wanted_count, hidden.shape[2])
+        # Has to outlive the call, as the kernel reads its tensors.
+        wanted_spans = at_hand.last_tokens(wave.wanting) if wanted_count else None
         given = _Wave(
             hidden.shape[1],
             cos.data_ptr(),
@@ -232,8 +232,8 @@ class FusedDecoderLayers:
             at_hand.write_slots.data_ptr(),
             _Spans.of(at_hand.spans),
             wave.wanted.data_ptr(),
-            wanting,
-            _Spans() if last is None else _Spans.of(last),
+            wanted_count,
+            _Spans() if wanted_spans is None else _Spans.of(wanted_spans),
             wave.block_size,
             torch.get_num_threads(),
             self._dtype is torch.bfloat16,

@@ -112,7 +112,7 @@ def control(
     if re.fullmatch("[A-Za-z0-9_]+", name) is None:
         raise typer.BadParameter(f"{name!r} is no name of a control; workers have {', '.join(CONTROLS)}")
     try:
-        # Numbers that are too large for JSON would be written as no JSON.
+        # json would take NaN and 1e400, and write what is no JSON; and what nests too deeply it cannot write.
         parsed = msgspec.json.decode(body)
         json.dumps(parsed)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

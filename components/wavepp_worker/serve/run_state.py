@@ -82,7 +82,7 @@ def read_state(run_dir: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) and isinstance(state.get("processes"), list) else None
 
 
-def of_this_version(state: dict[str, Any]) -> bool:
+def says_enough(state: dict[str, Any]) -> bool:
     """Whether a launcher says what commands need to know."""
     try:
         msgspec.convert(state, _State)
@@ -102,10 +102,10 @@ def _text(path: Path) -> str:
     Raises:
         OSError, ValueError: it cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is no file")
-        return file.read(MOST_BYTES)
+        return file.read(MOST_BYTES).decode()
 
 
 def _printable(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from wavepp_worker.serve.run_state import of_this_version, printable, read_state, run_dirs
+from wavepp_worker.serve.run_state import printable, read_state, run_dirs, says_enough
 
 
 def all_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
@@ -37,11 +37,11 @@ def found_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:
     """
     found = []
     for directory, state in all_runs(run_dir):
-        if of_this_version(state):
+        if says_enough(state):
             found.append((directory, state))
         else:
-            sentence = "is of a launcher of another version of this program, and is left out; use the wavepp beside it"
-            typer.secho(f"{printable(str(directory))} {sentence}", fg="yellow", err=True)
+            sentence = f"{printable(str(directory))} is of another version of this program, and is left out"
+            typer.secho(f"{sentence}; use the wavepp of that version", fg="yellow", err=True)
     if not found:
         raise typer.Exit(1)
     return found

@@ -12,7 +12,7 @@ import typer
 
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import of_this_version, printable
+from wavepp_worker.serve.run_state import printable, says_enough
 from wavepp_worker.serve.runs import all_runs
 from wavepp_worker.serve.worker_load import load_lines
 from wavepp_worker.standard_output import printing
@@ -20,7 +20,7 @@ from wavepp_worker.standard_output import printing
 
 async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
     """What each worker of a run does, by its URL; nothing of one that does not say."""
-    if not of_this_version(state):
+    if not says_enough(state):
         return {}
     urls = [each["url"] for each in state["processes"] if each["url"] and each["kind"] == "worker"]
     found = {}
@@ -37,19 +37,19 @@ async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:
 def describe_run(run_dir: Path, state: dict[str, Any], loads: dict[str, list[str]]) -> list[str]:
     """A run's first line and its banner, with what its workers do.
 
-    That it is there, and no more, if its launcher is of another version, or gone.
+    That it is there, and no more, if its launcher is of another version; that it is gone, if nobody answers either.
     """
     where = printable(str(run_dir))
     try:
-        lines = banner(state, loads) if of_this_version(state) else None
+        lines = banner(state, loads) if says_enough(state) else None
     except msgspec.ValidationError:
         lines = None
     if lines is None:
         return [f"{state.get('graph')}, of another version of this program  ({where})"]
     if not loads and not _lives(state["pid"]):
         return [
-            f"{state['graph']} does not run: its launcher {state['pid']} is gone, and no worker answers; {where} "
-            "is left of it, and may be removed"
+            f"{state['graph']} does not run: its launcher {state['pid']} is gone, and no worker answers; end what is "
+            f"left of it, and remove {where}"
         ]
     served = f": {state['model']} at {state['base_url']}" if state["model"] and state["base_url"] else ""
     ready = "ready" if state["ready"] and all(each["ready"] for each in state["processes"]) else "not ready"

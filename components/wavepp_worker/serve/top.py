@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import of_this_version, read_state
+from wavepp_worker.serve.run_state import read_state, says_enough
 from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.serve.top_view import (
     SHARE_SECONDS,
@@ -40,7 +40,7 @@ class Watch:
     async def look(self) -> RenderableType | None:
         """Ask all workers, and show what they do; None if no run is left."""
         told = map(read_state, self._run_dirs)
-        states = [state for state in told if state is not None and of_this_version(state)]
+        states = [state for state in told if state is not None and says_enough(state)]
         if not states:
             return None
         processes = [each for state in states for each in state["processes"] if _answers(each)]

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "scratch.h"
-#include "transpose.h"
 #include "vectors_bfloat16.h"
 
 #pragma GCC push_options

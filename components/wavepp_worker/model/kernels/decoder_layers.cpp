@@ -36,10 +36,10 @@ struct Wave {
   const void *cos, *sin;
   const int64_t *slots;
   Spans all;
-  // The tokens that a trimmed layer answers for, each the last of its request, [wanting].
+  // The tokens that a trimmed layer answers for, each the last of its request, [wanted_count].
   const int64_t *wanted;
-  int64_t wanting;
-  Spans last;
+  int64_t wanted_count;
+  Spans wanted_spans;
   int64_t block, threads, narrow;
 };
 
@@ -48,9 +48,9 @@ static_assert(sizeof(DecoderLayer) == 37 * 8 && sizeof(Wave) == 19 * 8, "as of f
 namespace {
 
 // Memory for what a layer computes in between, in parts.
-class Between {
+class Workspace {
  public:
-  Between(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
+  Workspace(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
     static thread_local std::vector<char> kept;
     next_ = scratch(kept, number_bytes * numbers);
     end_ = next_ + number_bytes * numbers;
@@ -75,20 +75,20 @@ void *gather(const void *rows, const int64_t *places, int64_t count, int64_t wid
   return to;
 }
 
-// hidden [tokens, query.in] and out, which may be one. A trimmed layer answers for the wanted tokens alone, and computes
-// nothing but keys and values of the others.
+// hidden [tokens, query.in] and out [rows, query.in], which may be one; rows are the tokens, of a trimmed layer the wanted
+// ones: of the others it computes keys and values alone.
 void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *keys, void *values, const void *hidden,
              void *out) {
   const int64_t tokens = wave.tokens, threads = wave.threads, narrow = wave.narrow, number_bytes = narrow ? 2 : 4;
   const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  const int64_t rows = trimmed ? wave.wanting : tokens;
+  const int64_t rows = trimmed ? wave.wanted_count : tokens;
   const bool as_pair = gemm_takes(rows, width, inner, narrow);
   const int64_t unpaired = as_pair ? 0 : inner + layer->up.out, gathered = trimmed ? 2 * width + 2 * dim : 0;
-  Between memory(number_bytes, tokens * (width + keyed + layer->value.out) +
+  Workspace memory(number_bytes, tokens * (width + keyed + layer->value.out) +
                                    rows * (width + 2 * queries + inner + unpaired + gathered));
-  void *normed = memory.take(tokens * width), *between = memory.take(rows * width);
+  void *normed = memory.take(tokens * width), *residual = memory.take(rows * width);
   void *query = memory.take(rows * queries), *attended = memory.take(rows * queries);
   void *key = memory.take(tokens * keyed), *value = memory.take(tokens * layer->value.out);
   void *active = memory.take(rows * inner);
@@ -123,13 +123,13 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
     wavepp_rotate_store(query, key, value, cos, sin, wave.slots, tokens, heads, groups, dim, dim, keys, values, threads,
                         narrow);
   }
-  const Spans &spans = trimmed ? wave.last : wave.all;
+  const Spans &spans = trimmed ? wave.wanted_spans : wave.all;
   wavepp_paged_attention(query, queries, dim, keys, values, spans.tables, spans.table_at, spans.starts, spans.lengths,
                          spans.chunks, wave.block, heads, groups, dim, dim, layer->scale, layer->window, attended,
                          threads, narrow);
   project(layer->output, attended, rows, normed);
-  wavepp_add(hidden, normed, rows, width, between, threads, narrow);
-  wavepp_rms_norm(between, layer->mlp_norm, rows, width, layer->norm_eps, normed, threads, narrow);
+  wavepp_add(hidden, normed, rows, width, residual, threads, narrow);
+  wavepp_rms_norm(residual, layer->mlp_norm, rows, width, layer->norm_eps, normed, threads, narrow);
   if (as_pair) {
     wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, rows, width,
                         inner, active, threads, narrow);
@@ -140,18 +140,19 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
     wavepp_silu_times(gate, up, rows, inner, active, threads, narrow);
   }
   project(layer->down, active, rows, normed);
-  wavepp_add(between, normed, rows, width, out, threads, narrow);
+  wavepp_add(residual, normed, rows, width, out, threads, narrow);
 }
 
 }  // namespace
 
 // `count` layers, one after the other, each with its own pools. hidden [tokens, query.in], out the same; where the last
-// of them is trimmed, its answer is `wanted` [wanting, query.in], else null.
+// of them is trimmed, its answer is wanted_out [wanted_count, query.in], else that is null.
 extern "C" void wavepp_decoder_layers(const DecoderLayer *layers, void *const *keys, void *const *values, int64_t count,
-                                      const Wave *wave, const void *hidden, void *out, void *wanted) {
-  const int64_t whole = wanted ? count - 1 : count;
+                                      const Wave *wave, const void *hidden, void *out, void *wanted_out) {
+  const int64_t whole = wanted_out ? count - 1 : count;
   for (int64_t i = 0; i < whole; ++i) compute(layers + i, *wave, false, keys[i], values[i], i ? out : hidden, out);
-  if (wanted) compute(layers + whole, *wave, true, keys[whole], values[whole], whole ? out : hidden, wanted);
+  if (wanted_out)
+    compute(layers + whole, *wave, true, keys[whole], values[whole], whole ? out : hidden, wanted_out);
 }
 
 #endif

@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "gemm_blocks.h"
-#include "transpose.h"
 #include "vectors_bfloat16.h"
 
 #pragma GCC push_options

@@ -101,11 +101,11 @@ constexpr std::array<Add<Kernel>, sizeof...(TOKENS)> by_tokens(std::integer_sequ
   return {Kernel::template add<TOKENS + 1, VECTORS>...};
 }
 
-// Tokens from `token` to `end` of panels from `panel` to `last`. x begins with the first of these, and its tokens are
-// `stride` apart.
+// Tokens from `token` to `end` of panels from `panel` to `panel_end`. x begins with the first of these, and its tokens
+// are `stride` apart.
 template <typename Kernel, typename Layers>
 void multiply(const Product<typename Kernel::Number> &product, const Layers &layers, const typename Kernel::Input *x,
-              int64_t stride, int64_t token, int64_t end, int64_t panel, int64_t last) {
+              int64_t stride, int64_t token, int64_t end, int64_t panel, int64_t panel_end) {
   constexpr int64_t STEP = Kernel::STEP;
   constexpr auto ALL = std::make_integer_sequence<int, Kernel::BLOCK_TOKENS>();
   static constexpr auto ADD_ONE = by_tokens<Kernel, 1>(ALL), ADD_TWO = by_tokens<Kernel, 2>(ALL);
@@ -120,8 +120,8 @@ void multiply(const Product<typename Kernel::Number> &product, const Layers &lay
   // Sums that wait for no other part may lie where those of the block before lay.
   const int64_t kept_blocks = parts > 1 ? blocks : 1, block_sums = Kernel::BLOCK_TOKENS * PANEL<Kernel>;
   float *sums = scratch(summed, kept_blocks * together * block_sums);
-  for (; panel < last; panel += together) {
-    const int64_t group = std::min(together, last - panel);
+  for (; panel < panel_end; panel += together) {
+    const int64_t group = std::min(together, panel_end - panel);
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = part * most, count = std::min(most, steps - first);
       for (int64_t p = 0; p < group; ++p)
@@ -177,9 +177,10 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
   std::atomic<int64_t> untaken{0};
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    // At a time, a thread takes its share of half of what is left: one that has to leave its core to others for a while
-    // takes less, and keeps nobody waiting for long.
+    // Guided self-scheduling: at a time, a thread takes its share of half of what is left. One that has to leave its core
+    // to others for a while takes less, and keeps nobody waiting for long.
     const int64_t shares = threads > 1 ? 2 * omp_get_num_threads() : 1;
+    int64_t copied_slice = -1;
     for (int64_t at = 0, end = 0;;) {
       if (at == end) {
         at = untaken.load(std::memory_order_relaxed);
@@ -188,20 +189,22 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
         } while (!untaken.compare_exchange_weak(at, end, std::memory_order_relaxed));
         if (at >= all) break;
       }
-      const int64_t slice = at / panels, panel = at % panels, last = std::min(panels, panel + end - at);
-      const int64_t token = product.tokens * slice / slices, after = product.tokens * (slice + 1) / slices;
+      const int64_t slice = at / panels, panel = at % panels, panel_end = std::min(panels, panel + end - at);
+      const int64_t token = product.tokens * slice / slices, token_end = product.tokens * (slice + 1) / slices;
       const Input *inputs;
       if (copied && BY_SLICE) {
         // Each thread makes its own: those of a slice of few inputs stay in its cache.
-        Input *some = copies<Input>((after - token) * stride);
-        for (int64_t i = token; i < after; ++i)
-          Kernel::copy_inputs(product.x + i * product.in, product.in, some + (i - token) * stride);
+        Input *some = copies<Input>((token_end - token) * stride);
+        if (slice != copied_slice)
+          for (int64_t i = token; i < token_end; ++i)
+            Kernel::copy_inputs(product.x + i * product.in, product.in, some + (i - token) * stride);
+        copied_slice = slice;
         inputs = some;
       } else {
         inputs = x + token * stride;
       }
-      multiply<Kernel>(product, layers, inputs, stride, token, after, panel, last);
-      at += last - panel;
+      multiply<Kernel>(product, layers, inputs, stride, token, token_end, panel, panel_end);
+      at += panel_end - panel;
     }
   }
 }

@@ -20,7 +20,7 @@ MOST = 20
 ASKED = 3 * MOST
 """Of so many is asked, as some come to their end meanwhile."""
 TRIES = 3
-"""Where most of them did."""
+"""How often is asked, while too few of them are left to tell of."""
 
 
 class Inquiry:
@@ -57,7 +57,7 @@ class Inquiry:
                 found = ledger.longest(ASKED)
                 told = self._ask_about(found)[0][:MOST] if found else []
                 where = max(where, told, key=len)
-                if len(where) >= min(MOST, len(ledger.longest(MOST))):
+                if len(where) >= len(ledger.longest(MOST)):
                     break
             return where
 
