@@ -23,13 +23,18 @@ constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
 // sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [pair][V][16].
 template <int M, int V>
-void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t count, float *sums) {
+void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t count, float *sums,
+         const Ahead &ahead) {
   __m512 sum[M][V];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * SUMS + v * LANES);
   for (int64_t pair = 0; pair < count; ++pair) {
+    const auto step = static_cast<uint64_t>(pair);
+    const auto next = step % LANES * ahead.row_bytes + step / LANES * ahead.line_bytes;
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) _mm_prefetch(ahead.vectors[v] + next, _MM_HINT_T1);
     __m512bh weights[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v)
@@ -54,6 +59,7 @@ struct PairsOfBfloat16 {
   using Input = uint16_t;
   using Packed = uint32_t;
   static constexpr int64_t OUTPUTS = LANES, BLOCK_TOKENS = 14, STEP = 2, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
+  static constexpr bool FETCHES_AHEAD = true;
 
   template <int TOKENS, int VECTORS>
   static constexpr Add<PairsOfBfloat16> add = ::add<TOKENS, VECTORS>;

@@ -12,7 +12,9 @@
 //   STEP, MOST_STEPS           inputs that are multiplied together; most of these at a time: beyond, sums wait in memory
 //   void pack_weights(const Number *rows, int64_t in, int64_t steps, Packed *to, int64_t stride)
 //                              OUTPUTS weight rows of `in` numbers as [step][OUTPUTS], steps `stride` apart
-//   void add<TOKENS, VECTORS>(const Input *x, int64_t stride, const Packed *weights, int64_t steps, float *sums)
+//   FETCHES_AHEAD              whether add() fetches what it is given as `ahead`
+//   void add<TOKENS, VECTORS>(const Input *x, int64_t stride, const Packed *weights, int64_t steps, float *sums,
+//                             const Ahead &ahead)
 //                              sums [token][panel] += x, whose tokens are `stride` apart, times packed weights
 //   void copy_inputs(const Number *x, int64_t in, Input *to)
 //   void store(const float *sums, int64_t tokens, const Number *bias, Number *y, int64_t stride)
@@ -48,6 +50,13 @@ constexpr int64_t ALL_TOKENS = 1 << 30;         // SLICE_TOKENS of a kernel that
 constexpr int64_t PAGE = 4096;                  // bytes: rows so far apart push each other out of the first-level cache,
 constexpr int64_t OUTPUTS_WORTH_A_COPY = 256;   // so that from so many outputs on it pays to copy them apart
 constexpr int64_t MOST_COPIED_ALONE = 1 << 19;  // numbers: a team of threads is slow to meet on a busy machine
+
+// The weights that are packed next, for memory to have something to do while those at hand are multiplied: at each step a
+// cache line of each vector, those of OUTPUTS rows in turn. With strides of 0, it is the same line at all steps.
+struct Ahead {
+  const char *vectors[PANEL_VECTORS];
+  int64_t row_bytes, line_bytes;  // from row to row, and from one line of each to the next
+};
 
 template <typename Kernel>
 constexpr int64_t PANEL = PANEL_VECTORS * Kernel::OUTPUTS;
@@ -93,7 +102,8 @@ struct Gated {
 };
 
 template <typename Kernel>
-using Add = void (*)(const typename Kernel::Input *, int64_t, const typename Kernel::Packed *, int64_t, float *);
+using Add = void (*)(const typename Kernel::Input *, int64_t, const typename Kernel::Packed *, int64_t, float *,
+                     const Ahead &);
 
 // Kernel::add() for a block of 1, 2, ... tokens.
 template <typename Kernel, int VECTORS, int... TOKENS>
@@ -128,13 +138,28 @@ void multiply(const Product<typename Kernel::Number> &product, const Layers &lay
         for (int v = 0, vectors = layers.vectors(panel + p, product.out); v < vectors; ++v)
           Kernel::pack_weights(layers.weight_rows(panel + p, v, product.in) + STEP * first, product.in, count,
                                weights + p * count * PANEL<Kernel> + v * Kernel::OUTPUTS, vectors * Kernel::OUTPUTS);
+      const auto next_of = [&](int64_t p) {
+        const bool more = part + 1 < parts;
+        Ahead ahead{};
+        for (int v = 0; v < PANEL_VECTORS; ++v)
+          ahead.vectors[v] = reinterpret_cast<const char *>(
+              layers.weight_rows(panel + p + (more ? 0 : group), v, product.in) + (more ? STEP * (first + count) : 0));
+        // Whole rows follow each other, and are fetched as they lie: memory is faster so.
+        ahead.row_bytes = parts == 1 ? LINE : product.in * sizeof(typename Kernel::Number);
+        ahead.line_bytes = parts == 1 ? LINE * Kernel::OUTPUTS : LINE;
+        return ahead;
+      };
+      const auto *there = reinterpret_cast<const char *>(weights);
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t from = token + tokens * block / blocks, many = token + tokens * (block + 1) / blocks - from;
         for (int64_t p = 0; p < group; ++p) {
           float *own = sums + ((parts > 1 ? block : 0) * together + p) * block_sums;
           if (!part) std::memset(own, 0, block_sums * sizeof(float));
           const auto &add = layers.vectors(panel + p, product.out) == 2 ? ADD_TWO : ADD_ONE;
-          add[many - 1](x + (from - token) * stride + STEP * first, stride, weights + p * count * PANEL<Kernel>, count, own);
+          // Past the last row a fetch does no harm.
+          const Ahead ahead = Kernel::FETCHES_AHEAD && !block ? next_of(p) : Ahead{{there, there}, 0, 0};
+          add[many - 1](x + (from - token) * stride + STEP * first, stride, weights + p * count * PANEL<Kernel>, count, own,
+                        ahead);
           if (part == parts - 1) layers.finish(product, from, many, panel + p, own);
         }
       }

@@ -21,7 +21,7 @@ constexpr int64_t AT_ONCE = 4;                  // inputs of one round of the lo
 
 // sums [M tokens, V vectors] += `count` numbers of x, whose tokens are `stride` apart, times weights [number][V][8].
 template <int M, int V>
-void add(const float *x, int64_t stride, const float *packed, int64_t count, float *sums) {
+void add(const float *x, int64_t stride, const float *packed, int64_t count, float *sums, const Ahead &) {
   __m256 sum[M][V];
   UNROLL for (int m = 0; m < M; ++m)
     UNROLL for (int v = 0; v < V; ++v) sum[m][v] = load(sums + m * SUMS + v * WIDE);
@@ -49,6 +49,7 @@ struct Floats {
   static constexpr int64_t OUTPUTS = WIDE, BLOCK_TOKENS = 6, STEP = 1, MOST_STEPS = 256;
   // More tokens and their answers are too far apart for the caches.
   static constexpr int64_t SLICE_TOKENS = 256;
+  static constexpr bool FETCHES_AHEAD = false;
 
   template <int TOKENS, int VECTORS>
   static constexpr Add<Floats> add = ::add<TOKENS, VECTORS>;
