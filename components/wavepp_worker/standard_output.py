@@ -10,6 +10,11 @@ from contextlib import contextmanager
 import typer
 
 
+def printable(text: str) -> str:
+    """With ``?`` for what a terminal would obey, or cannot show."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 @contextmanager
 def printing() -> Iterator[None]:
     """Around what prints and flushes, as typer and rich do: have a command that cannot print say so, in a sentence.

@@ -12,6 +12,7 @@ import msgspec
 
 from wavepp_worker.serve import guard
 from wavepp_worker.serve.run_dir import STATE_FILE
+from wavepp_worker.standard_output import printable
 
 MOST_BYTES = 16 << 20
 """Of what a launcher says."""
@@ -89,11 +90,6 @@ def says_enough(state: dict[str, Any]) -> bool:
     except msgspec.ValidationError:
         return False
     return True
-
-
-def printable(text: str) -> str:
-    """With ``?`` for what a terminal would obey, or cannot show."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from wavepp_worker.serve.run_state import printable, read_state, run_dirs, says_enough
+from wavepp_worker.serve.run_state import read_state, run_dirs, says_enough
+from wavepp_worker.standard_output import printable
 
 
 def all_runs(run_dir: Path | None) -> list[tuple[Path, dict[str, Any]]]:

@@ -12,10 +12,10 @@ import typer
 
 from wavepp_worker.serve.banner import banner
 from wavepp_worker.serve.health import metrics
-from wavepp_worker.serve.run_state import printable, says_enough
+from wavepp_worker.serve.run_state import says_enough
 from wavepp_worker.serve.runs import all_runs
 from wavepp_worker.serve.worker_load import load_lines
-from wavepp_worker.standard_output import printing
+from wavepp_worker.standard_output import printable, printing
 
 
 async def loads_of(state: dict[str, Any]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ import typer
 
 from wavepp_worker.serve.health import control
 from wavepp_worker.serve.runs import found_runs
-from wavepp_worker.standard_output import printing
+from wavepp_worker.standard_output import printable, printing
 
 MOST = 20
 """Most requests that are listed."""
@@ -74,8 +74,7 @@ def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str
 
 def line(each: dict[str, Any]) -> str:
     """One request as people read it; what a terminal would obey is shown as ``?``."""
-    text = f"{each['worker']}  {each['request_id']} {each['sentence']}"
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(f"{each['worker']}  {each['request_id']} {each['sentence']}")
 
 
 def why(
