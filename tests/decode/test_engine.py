@@ -350,8 +350,16 @@ def test_handoff_timeout(bench: Any, prompt: Any) -> None:
     assert "within 0.1 s" in (collector.last.error or "")
 
 
-def test_request_timeout_while_running(bench: Any, prompt: Any) -> None:
+def test_request_timeout_while_running(bench: Any, prompt: Any, monkeypatch: Any) -> None:
     b = bench(request_timeout=0.2)
+    forward = b.engine._loop._stage.forward
+
+    def slow(*arguments: Any) -> Any:
+        # 500 steps of a model this small take less than the timeout on a fast machine.
+        time.sleep(0.002)
+        return forward(*arguments)
+
+    monkeypatch.setattr(b.engine._loop._stage, "forward", slow)
     collector = b.submit(prompt(12), max_tokens=500)
     assert collector.last.error_kind == "RequestTimeout"
     assert "request_timeout" in (collector.last.error or "")
