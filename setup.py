@@ -11,8 +11,8 @@ kernels = Extension(
         f"components/wavepp_worker/model/kernels/{name}.cpp"
         for name in (
             "instructions",
-            *("paged_attention", "attention_bfloat16", "attention_float"),
-            *("linear", "gemm", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
+            *("paged_attention", "attention_tiles", "attention_bfloat16", "attention_float"),
+            *("linear", "gemm", "gemm_tiles", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )
@@ -20,15 +20,18 @@ kernels = Extension(
     depends=[
         f"components/wavepp_worker/model/kernels/{name}.h"
         for name in (
+            "attention_bfloat16",
             "attention_tasks",
             "calls",
             "elementwise",
             "gemm",
+            "gemm_bfloat16",
             "gemm_blocks",
             "instructions",
             "product",
             "scratch",
             "thin_linear",
+            "tiles",
             "vectors_bfloat16",
             "vectors_float",
         )

@@ -30,12 +30,15 @@ _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
 class _Linear(ctypes.Structure):
-    _fields_ = (("weight", _ADDRESS), ("bias", _ADDRESS), ("in", _NUMBER), ("out", _NUMBER))
+    _fields_ = (
+        *((name, _ADDRESS) for name in ("weight", "bias")),
+        *((name, _NUMBER) for name in ("packed", "in", "out")),
+    )
 
     @classmethod
-    def of(cls, layer: nn.Linear) -> _Linear:
+    def of(cls, layer: NativeLinear) -> _Linear:
         bias = None if layer.bias is None else layer.bias.data_ptr()
-        return cls(layer.weight.data_ptr(), bias, layer.in_features, layer.out_features)
+        return cls(layer.stored.data_ptr(), bias, layer.packed, layer.in_features, layer.out_features)
 
 
 class _DecoderLayer(ctypes.Structure):
@@ -127,8 +130,8 @@ def _is_known(layer: Any, call: LayerCall | None) -> bool:
         all(computes_as(norm, LlamaRMSNorm) for norm in norms)
         # The kernel has one epsilon for both norms of the layer, and one for both of the heads.
         and [norm.variance_epsilon for norm in norms[::2]] == [norm.variance_epsilon for norm in norms[1::2]]
-        and all(type(each) is NativeLinear and hooks_are_branches(each) for each in linears)
-        and all(each.weight.dtype is dtype for each in (*linears, *norms))
+        and all(isinstance(each, NativeLinear) and hooks_are_branches(each) for each in linears)
+        and all(weight.dtype is dtype for weight in (*(each.stored for each in linears), *(norm.weight for norm in norms)))
     )
 
 
@@ -174,7 +177,7 @@ class FusedDecoderLayers:
             *(_DecoderLayer.of(layers[number], window) for number in numbers)
         )
         first = self._linears[0]
-        self._dtype, self._hidden_size = first.weight.dtype, first.in_features
+        self._dtype, self._hidden_size = first.stored.dtype, first.in_features
         self._modules = [layers[number] for number in numbers]
 
     def install(self) -> None:

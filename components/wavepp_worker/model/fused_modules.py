@@ -44,11 +44,11 @@ def fuse_elementwise(model: nn.Module) -> None:
             if computes_on(weight.dtype, weight.device):
                 module.forward = partial(_norm, module)
         elif is_gated_silu(module):
-            weight = getattr(module.down_proj, "weight", None)
+            weight = next(module.down_proj.parameters(), None)
             if weight is not None and computes_on(weight.dtype, weight.device):
                 pair: list[Any] = [module.gate_proj, module.up_proj]
                 known = all(
-                    type(each) in (nn.Linear, NativeLinear) and hooks_are_branches(each) for each in pair
+                    (type(each) is nn.Linear or isinstance(each, NativeLinear)) and hooks_are_branches(each) for each in pair
                 )
                 branched = any(map(has_branch, pair))
                 module.forward = partial(_gated, module, known, branched)
@@ -96,7 +96,8 @@ def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.T
     tokens = x.numel() // x.shape[-1]
     plain = known and not (branched and current_wave().adapted)
     # The activation and the product with it end the matrix products: no pass of their own.
-    if plain and _takes(gate, x) and _takes(up, x) and tokens >= _fewest(gate):
+    alike = plain and _takes(gate, x) and _takes(up, x) and gate.packed == up.packed
+    if alike and (gate.packed or tokens >= _fewest(gate)):
         out = gated_pair(gate, up, x)
     elif plain and tokens > most_tokens(gate) and _torch_chains(gate):
         active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
@@ -108,8 +109,9 @@ def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.T
 
 
 def _takes(linear: Any, x: torch.Tensor) -> bool:
-    alike = x.is_cpu and x.dtype is linear.weight.dtype and x.shape[-1] == linear.in_features
-    return alike and takes_many(linear)
+    if not takes_many(linear):
+        return False
+    return x.is_cpu and x.dtype is linear.stored.dtype and x.shape[-1] == linear.in_features
 
 
 def _fewest(linear: Any) -> int:

@@ -18,10 +18,10 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 5
+_VERSION = 6
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
-_WITH_BFLOAT16, _BESIDE_TILES = 2, 3
-"""What the library says where it runs and multiplies bfloat16, and where torch multiplies tiles of them as well."""
+_WITH_BFLOAT16, _BESIDE_TILES, _WITH_TILES = 2, 3, 4
+"""What the library says where it runs and multiplies bfloat16, where the CPU also does tiles of them, and where kernels do."""
 
 
 def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
@@ -36,9 +36,15 @@ def multiplies_bfloat16() -> bool:
 
 
 @cache
-def multiplies_tiles() -> bool:
-    """Whether the CPU has products of tiles of bfloat16 (AMX), which torch uses; only where ``computes_on()`` holds."""
+def torch_multiplies_tiles() -> bool:
+    """Whether the CPU has products of tiles of bfloat16 (AMX), as torch uses them; only where ``computes_on()`` holds."""
     return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_TILES)
+
+
+@cache
+def multiplies_tiles() -> bool:
+    """Whether the kernels do, too; only where ``computes_on()`` holds."""
+    return bool(_loaded().wavepp_kernels_run_here() >= _WITH_TILES)
 
 
 @cache

@@ -1,9 +1,13 @@
-"""Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more."""
+"""Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more.
+
+Where the CPU multiplies tiles of bfloat16 (AMX), layers keep their weights packed for that, and compute with them alone.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -16,16 +20,19 @@ from wavepp_worker.model.native_library import (
     kernel,
     multiplies_bfloat16,
     multiplies_tiles,
+    torch_multiplies_tiles,
 )
 
 MOST_FEW = 64
 """More tokens are for torch, where there is no kernel for many (``gemm_min_tokens``)."""
 FEWER_TOKENS, FEW_INPUTS = 16, 640
 """The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
-and on CPUs that multiply bfloat16, whose vectors of floats are wider than ours; of bfloat16 beside tiles (AMX) with
-more inputs than the latter, which was not measured there."""
+and on CPUs that multiply bfloat16, whose vectors of floats are wider than ours; of bfloat16 with more inputs than the
+latter where torch multiplies tiles of them (AMX) and weights are not packed for ours."""
 _OUTPUTS = 4
 """A multiple of this: so many weight rows are read at a time."""
+_TILE_OUTPUTS, _TILE_INPUTS = 16, 32
+"""Layers of multiples of these can be packed."""
 _MOST_UNFIT = 8
 """The same of bfloat16, where the CPU multiplies it, for layers that the kernel for many cannot take."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
@@ -34,9 +41,17 @@ _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 class NativeLinear(nn.Linear):
     """A linear layer on the CPU that goes through the kernels as far as they are faster, else through torch."""
 
+    packed = False
+    """Whether its weights are packed in tiles."""
+
+    @property
+    def stored(self) -> torch.Tensor:
+        """Its weights as the kernels read them, of the same size and dtype."""
+        return self.weight
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.numel() // self.in_features
-        fits = x.dtype is self.weight.dtype and x.is_cpu and x.shape[-1] == self.in_features
+        fits = x.dtype is self.stored.dtype and x.is_cpu and x.shape[-1] == self.in_features
         if not fits or not 0 < tokens <= most_tokens(self):
             # Also what cannot be multiplied, as torch says why.
             return _by_torch(x, self.weight, self.bias)
@@ -45,6 +60,7 @@ class NativeLinear(nn.Linear):
         _linear()(
             x.data_ptr(),
             *_addresses(self),
+            self.packed,
             tokens,
             self.in_features,
             self.out_features,
@@ -55,8 +71,34 @@ class NativeLinear(nn.Linear):
         return out
 
 
+class TiledLinear(NativeLinear):
+    """One whose weights ``[outputs, inputs]`` are packed as ``[outputs / 16, inputs / 2, 16 outputs, 2 inputs]``."""
+
+    packed = True
+    packed_weight: nn.Parameter
+
+    def pack(self) -> None:
+        """Replaces the weights of a layer that was another before."""
+        weight = self._parameters.pop("weight")
+        assert weight is not None, "packed once"
+        pairs = weight.detach().view(torch.int32).view(-1, _TILE_OUTPUTS, self.in_features // 2)
+        packed = pairs.transpose(1, 2).contiguous().view(weight.dtype)
+        self.register_parameter("packed_weight", nn.Parameter(packed, requires_grad=False))
+
+    @property
+    def stored(self) -> torch.Tensor:
+        return self.packed_weight
+
+    # To torch it is a parameter, which nothing here sets.
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]
+        """Its weights ``[outputs, inputs]``, copied; for the few who multiply with them otherwise than by calling it."""
+        pairs = self.packed_weight.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
+        return pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
+
+
 def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.Tensor:
-    """``silu(gate(x)) * up(x)`` of layers of the same sizes, each of which ``takes_many()``.
+    """``silu(gate(x)) * up(x)`` of layers of the same kind and sizes, each of which ``takes_many()``.
 
     Args:
         x: ``[..., inputs]``, of their dtype; any number of tokens.
@@ -67,6 +109,7 @@ def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.T
         x.data_ptr(),
         *_addresses(gate),
         *_addresses(up),
+        gate.packed,
         x.numel() // gate.in_features,
         gate.in_features,
         gate.out_features,
@@ -81,17 +124,18 @@ def most_tokens(layer: nn.Linear) -> int:
     """The most that the kernels take of a layer; 0 of one that never goes there."""
     if not isinstance(layer, NativeLinear):
         return 0
-    dtype = layer.weight.dtype
+    dtype = layer.stored.dtype
+    if layer.packed:
+        return sys.maxsize if dtype is torch.bfloat16 else 0
     fits = gemm_min_tokens(layer.in_features, layer.out_features, dtype)
-    tiles = dtype is torch.bfloat16 and multiplies_tiles()
-    if fits and not tiles:
+    if fits:
         return sys.maxsize
     if dtype is torch.float32:
         torch_is_better = multiplies_bfloat16() or torch.get_num_threads() == 1
         return FEWER_TOKENS if torch_is_better else MOST_FEW
     if not multiplies_bfloat16():
         return MOST_FEW
-    if not fits:
+    if not torch_multiplies_tiles():
         return _MOST_UNFIT
     return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
 
@@ -112,7 +156,11 @@ def takes_many(layer: nn.Linear) -> bool:
 
 
 def make_native(model: nn.Module) -> None:
-    """Have the model's linear layers go through the kernels, where there are such for them."""
+    """Have the model's linear layers go through the kernels, where there are such for them.
+
+    Of those whose weights are packed, ``weight`` is a copy from now on; those that share theirs keep them.
+    """
+    uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
     for layer in model.modules():
         if type(layer) is not nn.Linear or layer.out_features % _OUTPUTS:
             continue
@@ -120,6 +168,14 @@ def make_native(model: nn.Module) -> None:
         alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
         if alike and computes_on(layer.weight.dtype, layer.weight.device):
             layer.__class__ = NativeLinear
+            if uses[id(layer.weight)] == 1 and _fits_tiles(layer):
+                layer.__class__ = TiledLinear
+                layer.pack()
+
+
+def _fits_tiles(layer: nn.Linear) -> bool:
+    fits = not layer.in_features % _TILE_INPUTS and not layer.out_features % _TILE_OUTPUTS
+    return fits and layer.weight.dtype is torch.bfloat16 and multiplies_tiles()
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -130,16 +186,16 @@ def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
     return product.to(x.dtype)
 
 
-def _addresses(layer: nn.Linear) -> tuple[Any, Any]:
+def _addresses(layer: NativeLinear) -> tuple[Any, Any]:
     """Of its weights, and of its bias if it has one."""
-    return layer.weight.data_ptr(), None if layer.bias is None else layer.bias.data_ptr()
+    return layer.stored.data_ptr(), None if layer.bias is None else layer.bias.data_ptr()
 
 
 @cache
 def _linear() -> ctypes._FuncPointer:
-    return kernel("wavepp_linear", *(_ADDRESS,) * 3, *(_NUMBER,) * 3, _ADDRESS, *(_NUMBER,) * 2)
+    return kernel("wavepp_linear", *(_ADDRESS,) * 3, *(_NUMBER,) * 4, _ADDRESS, *(_NUMBER,) * 2)
 
 
 @cache
 def _gated() -> ctypes._FuncPointer:
-    return kernel("wavepp_gated_linear", *(_ADDRESS,) * 5, *(_NUMBER,) * 3, _ADDRESS, *(_NUMBER,) * 2)
+    return kernel("wavepp_gated_linear", *(_ADDRESS,) * 5, *(_NUMBER,) * 4, _ADDRESS, *(_NUMBER,) * 2)

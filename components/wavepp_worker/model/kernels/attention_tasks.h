@@ -46,7 +46,9 @@ struct AttentionRows {
   const T *value(int64_t key) const { return layer.values + (at(key) * layer.groups + group) * layer.value_dim; }
 };
 
-// Computes a task: attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either kind of numbers).
+// Computes a task: attention_tiles.cpp (AMX), attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either
+// kind of numbers).
+void attend_with_tiles(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 void attend(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 template <typename T>
 void attend_in_float(const AttentionLayer<T> &layer, const AttentionTask &task);

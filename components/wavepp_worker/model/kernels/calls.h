@@ -9,10 +9,10 @@
 extern "C" {
 
 // linear.cpp
-void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t tokens, int64_t in, int64_t out, void *y,
-                   int64_t threads, int64_t narrow);
+void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t packed, int64_t tokens, int64_t in,
+                   int64_t out, void *y, int64_t threads, int64_t narrow);
 void wavepp_gated_linear(const void *x, const void *gate, const void *gate_bias, const void *up, const void *up_bias,
-                         int64_t tokens, int64_t in, int64_t out, void *y, int64_t threads, int64_t narrow);
+                         int64_t packed, int64_t tokens, int64_t in, int64_t out, void *y, int64_t threads, int64_t narrow);
 
 // elementwise.cpp
 void wavepp_rms_norm(const void *x, const void *weight, int64_t rows, int64_t width, double eps, void *y,

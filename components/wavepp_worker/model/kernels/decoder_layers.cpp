@@ -13,7 +13,7 @@
 // Must have the fields of fused_decoder_layers.py.
 struct Linear {
   const void *weight, *bias;  // no bias: null
-  int64_t in, out;
+  int64_t packed, in, out;    // packed: the weights are, for tiles
 };
 
 struct DecoderLayer {
@@ -43,7 +43,7 @@ struct Wave {
   int64_t block, threads, narrow;
 };
 
-static_assert(sizeof(DecoderLayer) == 37 * 8 && sizeof(Wave) == 19 * 8, "as of fused_decoder_layers.py");
+static_assert(sizeof(DecoderLayer) == 44 * 8 && sizeof(Wave) == 19 * 8, "as of fused_decoder_layers.py");
 
 namespace {
 
@@ -84,7 +84,7 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
   const int64_t queries = layer->query.out, keyed = layer->key.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
   const int64_t rows = trimmed ? wave.wanted_count : tokens;
-  const bool as_pair = gemm_takes(rows, width, inner, narrow);
+  const bool packed = layer->gate.packed && layer->up.packed, as_pair = packed || gemm_takes(rows, width, inner, narrow);
   const int64_t unpaired = as_pair ? 0 : inner + layer->up.out, gathered = trimmed ? 2 * width + 2 * dim : 0;
   Workspace memory(number_bytes, tokens * (width + keyed + layer->value.out) +
                                    rows * (width + 2 * queries + inner + unpaired + gathered));
@@ -93,7 +93,7 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
   void *key = memory.take(tokens * keyed), *value = memory.take(tokens * layer->value.out);
   void *active = memory.take(rows * inner);
   const auto project = [&](const Linear &linear, const void *x, int64_t count, void *y) {
-    wavepp_linear(x, linear.weight, linear.bias, count, linear.in, linear.out, y, threads, narrow);
+    wavepp_linear(x, linear.weight, linear.bias, linear.packed, count, linear.in, linear.out, y, threads, narrow);
   };
   wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
   project(layer->key, normed, tokens, key);
@@ -131,8 +131,8 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
   wavepp_add(hidden, normed, rows, width, residual, threads, narrow);
   wavepp_rms_norm(residual, layer->mlp_norm, rows, width, layer->norm_eps, normed, threads, narrow);
   if (as_pair) {
-    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, rows, width,
-                        inner, active, threads, narrow);
+    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, packed, rows,
+                        width, inner, active, threads, narrow);
   } else {
     void *gate = memory.take(rows * inner), *up = memory.take(rows * layer->up.out);
     project(layer->gate, normed, rows, gate);

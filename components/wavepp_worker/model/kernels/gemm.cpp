@@ -10,6 +10,8 @@ int64_t gemm_min_tokens(int64_t in, int64_t out, bool narrow) {
   if (in % 2 || out % 16) return 0;
   // Below, packing the weights takes longer than it saves. Where a first-level cache is small, as of 32 KiB, the kernel
   // for few tokens is slow with more than 6: rows of a power of two push each other out.
+  // Layers whose weights are not packed in tiles are for torch, which multiplies these.
+  if (narrow && cpu_has_tiles()) return 0;
   if (narrow && has_bfloat16()) return has_large_cache() ? 17 : 7;
   // With vectors of 16 floats torch's products are the faster ones.
   return has_avx512() ? 0 : 17;

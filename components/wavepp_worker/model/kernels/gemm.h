@@ -18,6 +18,11 @@ bool gemm_takes(int64_t tokens, int64_t in, int64_t out, bool narrow);
 void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                          int threads);
+// Tiles of bfloat16 (AMX): of any number of tokens, with a multiple of 32 inputs and of 16 outputs, and with weights that
+// are packed (gemm_tiles.cpp).
+void gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
+void gated_gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
+                      int threads);
 // AVX2.
 template <typename T>
 void gemm_float(const Product<T> &product, const Weights<T> &weights, int threads);

@@ -8,18 +8,14 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstring>
 
-#include "gemm_blocks.h"
-#include "vectors_bfloat16.h"
+#include "gemm_bfloat16.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
 namespace {
-
-constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
 // sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [pair][V][16].
 template <int M, int V>
@@ -54,68 +50,22 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t coun
     for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
 }
 
-struct PairsOfBfloat16 {
-  using Number = uint16_t;
-  using Input = uint16_t;
-  using Packed = uint32_t;
-  static constexpr int64_t OUTPUTS = LANES, BLOCK_TOKENS = 14, STEP = 2, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
-  static constexpr bool FETCHES_AHEAD = true;
+struct OfVectors : PairsOfBfloat16 {
+  static constexpr int64_t BLOCK_TOKENS = 14;
 
   template <int TOKENS, int VECTORS>
-  static constexpr Add<PairsOfBfloat16> add = ::add<TOKENS, VECTORS>;
-
-  // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
-  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to, int64_t stride) {
-    // Where these are whole rows, the next ones are fetched in the order in which they lie: memory is faster so.
-    const bool whole = steps * STEP == in;
-    for (int64_t at = 0; at < steps; at += LANES) {
-      const int64_t rest = std::min(LANES, steps - at);
-      const auto some = static_cast<__mmask16>((1u << rest) - 1);
-      __m512i square[LANES];
-      for (int n = 0; n < LANES; ++n) {
-        const uint16_t *row = rows + n * in + 2 * at;
-        // Past the last row a prefetch does no harm.
-        const uint16_t *next = LANES * in + (whole ? rows + (at + n) * STEP * LANES : row);
-        _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T1);
-        square[n] = _mm512_maskz_loadu_epi32(some, row);
-      }
-      transpose(square);
-      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * stride, square[i]);
-    }
-  }
-
-  static void copy_inputs(const uint16_t *x, int64_t in, uint16_t *to) { std::memcpy(to, x, in * sizeof(uint16_t)); }
-
-  static void store(const float *sums, int64_t tokens, const uint16_t *bias, uint16_t *y, int64_t stride) {
-    const __m512 added = bias_or_zero(bias);
-    for (int64_t m = 0; m < tokens; ++m)
-      ::store(ALL, y + m * stride, _mm512_add_ps(_mm512_load_ps(sums + m * SUMS), added));
-  }
-
-  static void store_gated(const float *sums, int64_t tokens, const uint16_t *gate_bias, const uint16_t *up_bias,
-                          uint16_t *y, int64_t stride) {
-    const __m512 of_gate = bias_or_zero(gate_bias), of_up = bias_or_zero(up_bias);
-    for (int64_t m = 0; m < tokens; ++m) {
-      // Rounded where two separate layers would round, so that the pair gives the bits that they give.
-      const __m512 value = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * SUMS), of_gate));
-      const __m512 times = rounded(_mm512_add_ps(_mm512_load_ps(sums + m * SUMS + LANES), of_up));
-      ::store(ALL, y + m * stride, _mm512_mul_ps(rounded(silu(value)), times));
-    }
-  }
-
- private:
-  static __m512 bias_or_zero(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
+  static constexpr Add<OfVectors> add = ::add<TOKENS, VECTORS>;
 };
 
 }  // namespace
 
 void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
-  multiply_all<PairsOfBfloat16>(product, Plain<PairsOfBfloat16>{weights}, threads);
+  multiply_all<OfVectors>(product, Plain<OfVectors>{weights}, threads);
 }
 
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                          int threads) {
-  multiply_all<PairsOfBfloat16>(product, Gated<PairsOfBfloat16>{gate, up}, threads);
+  multiply_all<OfVectors>(product, Gated<OfVectors>{gate, up}, threads);
 }
 
 #pragma GCC pop_options

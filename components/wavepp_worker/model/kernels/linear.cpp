@@ -34,6 +34,12 @@ static void gated_linear(const Product<T> &product, const Weights<T> &gate, cons
   gated_gemm_float(product, gate, up, team);
 }
 
+// The same of tiles, which take some reading of the weights or, with more tokens, their multiplications.
+static int threads_for_tiles(const Product<uint16_t> &product, int64_t layers, int64_t threads) {
+  const int64_t tokens = product.tokens < 128 ? 128 : product.tokens;
+  return layers * tokens * product.in * product.out > 4 * 1024 * 1024 ? static_cast<int>(threads) : 1;
+}
+
 template <typename T>
 static Weights<T> weights_of(const void *weight, const void *bias) {
   return {static_cast<const T *>(weight), static_cast<const T *>(bias)};
@@ -45,8 +51,13 @@ static Product<T> product_of(const void *x, int64_t tokens, int64_t in, int64_t 
 }
 
 // y [tokens, out] = x [tokens, in] weight^T + bias; bias [out] or null. `narrow`: all numbers are bfloat16, else floats.
-extern "C" void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t tokens, int64_t in, int64_t out,
-                              void *y, int64_t threads, int64_t narrow) {
+// `packed`: the weights are, for tiles (gemm_tiles.cpp).
+extern "C" void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t packed, int64_t tokens, int64_t in,
+                              int64_t out, void *y, int64_t threads, int64_t narrow) {
+  if (packed) {
+    const auto product = product_of<uint16_t>(x, tokens, in, out, y);
+    return gemm_tiles(product, weights_of<uint16_t>(weight, bias), threads_for_tiles(product, 1, threads));
+  }
   const auto with = [&](auto number) {
     using T = decltype(number);
     linear<T>(product_of<T>(x, tokens, in, out, y), weights_of<T>(weight, bias), threads);
@@ -54,10 +65,15 @@ extern "C" void wavepp_linear(const void *x, const void *weight, const void *bia
   narrow ? with(uint16_t{}) : with(float{});
 }
 
-// y [tokens, out] = silu(x gate^T + gate_bias) * (x up^T + up_bias); only where gemm_takes() such layers.
+// y [tokens, out] = silu(x gate^T + gate_bias) * (x up^T + up_bias); only where gemm_takes() such layers, or both are packed.
 extern "C" void wavepp_gated_linear(const void *x, const void *gate, const void *gate_bias, const void *up,
-                                    const void *up_bias, int64_t tokens, int64_t in, int64_t out, void *y,
+                                    const void *up_bias, int64_t packed, int64_t tokens, int64_t in, int64_t out, void *y,
                                     int64_t threads, int64_t narrow) {
+  if (packed) {
+    const auto product = product_of<uint16_t>(x, tokens, in, out, y);
+    return gated_gemm_tiles(product, weights_of<uint16_t>(gate, gate_bias), weights_of<uint16_t>(up, up_bias),
+                            threads_for_tiles(product, 2, threads));
+  }
   const auto with = [&](auto number) {
     using T = decltype(number);
     gated_linear<T>(product_of<T>(x, tokens, in, out, y), weights_of<T>(gate, gate_bias), weights_of<T>(up, up_bias),

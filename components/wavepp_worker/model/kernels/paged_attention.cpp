@@ -75,6 +75,8 @@ extern "C" void wavepp_paged_attention(const void *query, int64_t query_token, i
   };
   if (!narrow)
     run(float{}, attend_in_float<float>);
+  else if (has_tiles())
+    run(uint16_t{}, attend_with_tiles);
   else if (has_bfloat16())
     run(uint16_t{}, attend);
   else

@@ -1,0 +1,190 @@
+// The products of gemm.h where the CPU multiplies tiles of bfloat16 (tiles.h).
+//
+// 32 tokens and a panel at a time: the four tiles of sums, two of tokens' numbers and two of weights are all there are.
+// Weights come packed, once and for all, as [16 outputs' vector][pair of inputs][16 outputs], so that each vector lies where
+// its 16 rows would.
+
+#if defined(__x86_64__)
+
+#include "tiles.h"
+
+#include "gemm.h"
+
+#ifdef WAVEPP_HAS_TILES
+
+#include "gemm_bfloat16.h"
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,amx-tile,amx-bf16")
+
+namespace {
+
+constexpr int64_t BLOCK_TOKENS = 2 * TILE;
+constexpr int64_t BLOCK_SUMS = BLOCK_TOKENS * SUMS;
+constexpr int64_t MOST_STEPS = 128;   // of a part: 32 tokens' numbers and a panel's weights stay in the first-level cache
+constexpr int64_t MOST_TOKENS = 256;  // of a task
+constexpr int64_t MOST_PANELS = 16;   // of a task: the weights of a part stay in the second-level cache
+constexpr int64_t TASKS_EACH = 4;     // of a thread, if there is enough to do, as others may take its core for a while
+constexpr int64_t CONFLICT = 2048;    // bytes: rows so far apart push each other out of the first-level cache
+
+using OneLayer = Plain<PairsOfBfloat16>;
+using GateAndUp = Gated<PairsOfBfloat16>;
+
+// Numbers of up to 32 tokens, from the first input on.
+struct Block {
+  const uint16_t *x;
+  int64_t row, step;  // numbers from token to token, and from 32 inputs to the next 32
+};
+
+// A panel's weights, and what is fetched meanwhile, or null.
+struct PanelWeights {
+  const uint16_t *vectors[PANEL_VECTORS], *next[PANEL_VECTORS];
+};
+
+inline void fetch_tile(const uint16_t *from) {
+  for (int64_t line = 0; line < TILE; ++line)
+    _mm_prefetch(reinterpret_cast<const char *>(from + line * TILE_NUMBERS), _MM_HINT_T1);
+}
+
+// sums [32][panel] = x . weights, or with sums before: `depth` inputs of more than 16 tokens or not, a panel of two
+// vectors or one.
+template <bool BOTH, bool WIDE>
+void add(const Block &block, const PanelWeights &weights, int64_t depth, bool first, float *sums) {
+  constexpr int64_t SUMS_BYTES = SUMS * sizeof(float), WEIGHTS_BYTES = TILE_NUMBERS * sizeof(uint16_t);
+  const int64_t x_bytes = block.row * sizeof(uint16_t);
+  float *below = sums + TILE * SUMS;
+  if (first) {
+    _tile_zero(0);
+    if (WIDE) _tile_zero(1);
+    if (BOTH) _tile_zero(2);
+    if (BOTH && WIDE) _tile_zero(3);
+  } else {
+    _tile_loadd(0, sums, SUMS_BYTES);
+    if (WIDE) _tile_loadd(1, sums + LANES, SUMS_BYTES);
+    if (BOTH) _tile_loadd(2, below, SUMS_BYTES);
+    if (BOTH && WIDE) _tile_loadd(3, below + LANES, SUMS_BYTES);
+  }
+  const uint16_t *x = block.x;
+  for (int64_t at = 0; at < depth; at += TILE_NUMBERS, x += block.step) {
+    if (weights.next[0]) {
+      fetch_tile(weights.next[0] + at * TILE);
+      if (WIDE) fetch_tile(weights.next[1] + at * TILE);
+    }
+    _tile_loadd(4, x, x_bytes);
+    _tile_loadd(6, weights.vectors[0] + at * TILE, WEIGHTS_BYTES);
+    _tile_dpbf16ps(0, 4, 6);
+    if (WIDE) {
+      _tile_loadd(7, weights.vectors[1] + at * TILE, WEIGHTS_BYTES);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (BOTH) {
+      _tile_loadd(5, x + TILE * block.row, x_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    if (BOTH && WIDE) _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, SUMS_BYTES);
+  if (WIDE) _tile_stored(1, sums + LANES, SUMS_BYTES);
+  if (BOTH) _tile_stored(2, below, SUMS_BYTES);
+  if (BOTH && WIDE) _tile_stored(3, below + LANES, SUMS_BYTES);
+}
+
+// The same with all tokens of a tile next to each other.
+Block copied(const Block &block, int64_t tokens, int64_t depth, uint16_t *to) {
+  for (int64_t token = 0; token < tokens; ++token)
+    for (int64_t at = 0; at < depth; at += TILE_NUMBERS)
+      _mm512_store_si512(to + at * BLOCK_TOKENS + token * TILE_NUMBERS,
+                         _mm512_loadu_si512(block.x + token * block.row + at));
+  return {to, TILE_NUMBERS, BLOCK_TOKENS * TILE_NUMBERS};
+}
+
+struct Task {
+  int64_t token, token_end, panel, panel_end;
+};
+
+template <typename Layers>
+void multiply(const Product<uint16_t> &product, const Layers &layers, const Task &task, TileShapes &shapes) {
+  // Not on the stack, which threads may have little of.
+  static thread_local std::vector<float> summed;
+  static thread_local std::vector<uint16_t> copy;
+  const int64_t in = product.in, most = MOST_STEPS * PairsOfBfloat16::STEP, panels = task.panel_end - task.panel;
+  const int64_t blocks = (task.token_end - task.token + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+  const bool parted = in > most, copies = in * sizeof(uint16_t) % CONFLICT == 0;
+  float *sums = scratch(summed, (parted ? blocks * panels : 1) * BLOCK_SUMS);
+  uint16_t *room = scratch(copy, BLOCK_TOKENS * most);
+  for (int64_t first = 0; first < in; first += most) {
+    const int64_t depth = std::min(most, in - first);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t token = task.token + b * BLOCK_TOKENS, tokens = std::min(BLOCK_TOKENS, task.token_end - token);
+      const bool both = tokens > TILE;
+      shapes.set(std::min(tokens, TILE), both ? tokens - TILE : TILE);
+      Block block{product.x + token * in + first, in, TILE_NUMBERS};
+      if (copies) block = copied(block, tokens, depth, room);
+      written(room);
+      for (int64_t panel = task.panel; panel < task.panel_end; ++panel) {
+        const bool wide = layers.vectors(panel, product.out) == 2;
+        PanelWeights weights{};
+        for (int v = 0; v < PANEL_VECTORS; ++v) {
+          weights.vectors[v] = layers.weight_rows(panel, v, in) + first * TILE;
+          // Past the last a fetch does no harm.
+          if (!b) weights.next[v] = layers.weight_rows(panel + 1, v, in) + first * TILE;
+        }
+        float *own = sums + (parted ? (b * panels + panel - task.panel) * BLOCK_SUMS : 0);
+        const auto how = both ? wide ? add<true, true> : add<true, false> : wide ? add<false, true> : add<false, false>;
+        how(block, weights, depth, !first, own);
+        if (first + depth == in) layers.finish(product, token, tokens, panel, own);
+      }
+    }
+  }
+}
+
+int64_t pieces(int64_t of, int64_t most) { return (of + most - 1) / most; }
+
+template <typename Layers>
+void multiply_all(const Product<uint16_t> &product, const Layers &layers, int threads) {
+  const int64_t panels = layers.panels(product.out);
+  int64_t tokens = MOST_TOKENS, group = std::min(MOST_PANELS, panels);
+  const auto few_tasks = [&] {
+    return threads > 1 && pieces(product.tokens, tokens) * pieces(panels, group) < TASKS_EACH * threads;
+  };
+  while (few_tasks() && tokens > 2 * BLOCK_TOKENS) tokens /= 2;
+  while (few_tasks() && group > 1) group = (group + 1) / 2;
+  const int64_t slices = pieces(product.tokens, tokens), groups = pieces(panels, group);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    TileShapes shapes(TILE, TILE);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < slices * groups; ++i) {
+      const int64_t token = i / groups * tokens, panel = i % groups * group;
+      const Task task{token, std::min(product.tokens, token + tokens), panel, std::min(panels, panel + group)};
+      multiply(product, layers, task, shapes);
+    }
+  }
+}
+
+}  // namespace
+
+void gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
+  multiply_all(product, OneLayer{weights}, threads);
+}
+
+void gated_gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
+                      int threads) {
+  multiply_all(product, GateAndUp{gate, up}, threads);
+}
+
+#pragma GCC pop_options
+
+#else
+
+#include <cstdlib>
+
+void gemm_tiles(const Product<uint16_t> &, const Weights<uint16_t> &, int) { std::abort(); }
+
+void gated_gemm_tiles(const Product<uint16_t> &, const Weights<uint16_t> &, const Weights<uint16_t> &, int) {
+  std::abort();
+}
+
+#endif
+
+#endif
