@@ -4,6 +4,8 @@
 
 #include "attention_bfloat16.h"
 
+#include <cmath>
+
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
@@ -69,6 +71,17 @@ void all_values(const uint32_t *weights, const uint32_t *values, int64_t count, 
   for (; c < dim; c += LANES) add_values<M, 1>(weights, values + c, count, dim, keep, out + c);
 }
 
+// A row's scores to weights; its maximum and its sum go on. Returns what its output so far is kept by.
+inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float *scores, uint32_t *weights,
+                       float &maximum, float &sum) {
+  const float now = std::max(maximum, _mm512_reduce_max_ps(most_of(scores, vectors, seen)) * scale);
+  const bool none = now == NONE;
+  const float keep = none ? 1.0f : std::exp2(maximum - now);
+  sum = sum * keep + _mm512_reduce_add_ps(weigh(scores, vectors, scale, none ? 0.0f : now, weights));
+  maximum = now;
+  return keep;
+}
+
 template <int M>
 void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t row) {
   const int64_t seen = seen_keys(layer, task, tile, row, M);
@@ -77,8 +90,8 @@ void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, c
   all_scores<M>(state.query + row * words, tile.keys, words, vectors, state.scores);
   float keep[M];
   for (int m = 0; m < M; ++m)
-    keep[m] = weigh_row(layer, task, tile, state, row + m, vectors, state.scores + m * KEYS,
-                        state.weights + m * (KEYS / 2));
+    keep[m] = weigh_row(layer.scale, keys_of_row(layer, task, tile, row + m), vectors, state.scores + m * KEYS,
+                        state.weights + m * (KEYS / 2), state.maxima[row + m], state.sums[row + m]);
   all_values<M>(state.weights, tile.values, (seen + 1) / 2, layer.value_dim, keep, state.out + row * layer.value_dim);
 }
 

@@ -9,7 +9,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -91,47 +90,6 @@ inline __m512 weight_of(__m512 x) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(sum), exponent));
 }
 
-// Turns one row's scores into bfloat16 weights; maximum and sum go on. Returns what the output so far is kept by.
-inline float weigh(float *scores, int64_t vectors, int64_t low, int64_t high, float scale, uint32_t *weights,
-                   float &maximum, float &sum) {
-  // Keys [low, high) of the tile are seen.
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const bool all = low <= 0 && high >= vectors * LANES;
-  __m512 most = _mm512_set1_ps(NONE);
-  if (all) {
-    for (int64_t n = 0; n < vectors; ++n) most = _mm512_max_ps(most, _mm512_load_ps(scores + n * LANES));
-  } else {
-    const __m512i from = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(low, 0)));
-    const __m512i to = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(std::min(high, KEYS), 0)));
-    for (int64_t n = 0; n < vectors; ++n) {
-      const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(n * LANES)));
-      const __mmask16 seen = _mm512_cmple_epi32_mask(from, key) & _mm512_cmplt_epi32_mask(key, to);
-      const __m512 score =
-          _mm512_mask_mov_ps(_mm512_set1_ps(NONE), seen, _mm512_load_ps(scores + n * LANES));
-      _mm512_store_ps(scores + n * LANES, score);
-      most = _mm512_max_ps(most, score);
-    }
-  }
-  const float now = std::max(maximum, _mm512_reduce_max_ps(most) * scale);
-  auto *half = reinterpret_cast<uint16_t *>(weights);
-  if (now == NONE) {
-    std::memset(half, 0, vectors * LANES * sizeof(uint16_t));
-    return 1.0f;
-  }
-  const float keep = std::exp2(maximum - now);
-  const __m512 factor = _mm512_set1_ps(scale), less = _mm512_set1_ps(now);
-  __m512 added = _mm512_setzero_ps();
-  for (int64_t n = 0; n < vectors; ++n) {
-    const __m512 weight = weight_of(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, less));
-    added = _mm512_add_ps(added, weight);
-    _mm256_store_si256(reinterpret_cast<__m256i *>(half + n * LANES),
-                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
-  }
-  maximum = now;
-  sum = sum * keep + _mm512_reduce_add_ps(added);
-  return keep;
-}
-
 struct Buffers {
   std::vector<uint32_t> query, keys, values, weights;
   std::vector<float> out, scores, maxima, sums;
@@ -208,13 +166,48 @@ inline int64_t seen_keys(const Layer &layer, const Task &task, const KeyTile &ti
   return seen <= 0 || past ? 0 : seen;
 }
 
-// Row `row`'s `scores` to `weights`, both of `vectors` vectors; as weigh().
-inline float weigh_row(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t row,
-                       int64_t vectors, float *scores, uint32_t *weights) {
+// Which keys of a tile, from 0 on, a row sees: [low, high).
+struct SeenKeys {
+  int64_t low, high;
+};
+
+inline SeenKeys keys_of_row(const Layer &layer, const Task &task, const KeyTile &tile, int64_t row) {
   const int64_t token = task.start + task.first + row / (layer.heads / layer.groups);
-  const int64_t low = layer.window ? token + 1 - layer.window - tile.first_key : 0;
-  return weigh(scores, vectors, low, token + 1 - tile.first_key, layer.scale, weights, state.maxima[row],
-               state.sums[row]);
+  return {layer.window ? token + 1 - layer.window - tile.first_key : 0, token + 1 - tile.first_key};
+}
+
+// The most of a row's `scores` of `vectors` vectors that are seen; the others become NONE.
+inline __m512 most_of(float *scores, int64_t vectors, const SeenKeys &seen) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512 most = _mm512_set1_ps(NONE);
+  if (seen.low <= 0 && seen.high >= vectors * LANES) {
+    for (int64_t n = 0; n < vectors; ++n) most = _mm512_max_ps(most, _mm512_load_ps(scores + n * LANES));
+    return most;
+  }
+  const __m512i from = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(seen.low, 0)));
+  const __m512i to = _mm512_set1_epi32(static_cast<int>(std::max<int64_t>(std::min(seen.high, KEYS), 0)));
+  for (int64_t n = 0; n < vectors; ++n) {
+    const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(static_cast<int>(n * LANES)));
+    const __mmask16 some = _mm512_cmple_epi32_mask(from, key) & _mm512_cmplt_epi32_mask(key, to);
+    const __m512 score = _mm512_mask_mov_ps(_mm512_set1_ps(NONE), some, _mm512_load_ps(scores + n * LANES));
+    _mm512_store_ps(scores + n * LANES, score);
+    most = _mm512_max_ps(most, score);
+  }
+  return most;
+}
+
+// Turns a row's scores into bfloat16 weights, 2^(scale * score - less). Returns their sums.
+inline __m512 weigh(const float *scores, int64_t vectors, float scale, float less, uint32_t *weights) {
+  auto *half = reinterpret_cast<uint16_t *>(weights);
+  const __m512 factor = _mm512_set1_ps(scale), off = _mm512_set1_ps(less);
+  __m512 added = _mm512_setzero_ps();
+  for (int64_t n = 0; n < vectors; ++n) {
+    const __m512 weight = weight_of(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, off));
+    added = _mm512_add_ps(added, weight);
+    _mm256_store_si256(reinterpret_cast<__m256i *>(half + n * LANES),
+                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
+  }
+  return added;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 constexpr int ATTENTION_ROWS = 6;        // of a register tile
 constexpr int64_t ATTENTION_TASK_ROWS = 252;  // most rows of a task, which share the packing
+constexpr int64_t ATTENTION_TILES_TASK_ROWS = 1024;  // the same where rows take less time, and packing a larger part of it
 
 // One layer's tensors, of numbers T: bfloat16 (as its 16 bits) or float.
 template <typename T>

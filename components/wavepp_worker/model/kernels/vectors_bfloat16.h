@@ -69,6 +69,13 @@ inline __m512 power_of_two(__m512 whole, __m512 rest) {
   return _mm512_scalef_ps(sum, whole);
 }
 
+// 2^x for x <= 0, relative error below 3e-6.
+inline __m512 power_of_two(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-200.0f));
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return power_of_two(whole, _mm512_sub_ps(x, whole));
+}
+
 // e^x, relative error below 3e-6, saturating.
 inline __m512 exp(__m512 x) {
   const __m512 power = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
