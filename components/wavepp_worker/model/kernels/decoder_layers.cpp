@@ -6,8 +6,11 @@
 
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <type_traits>
 #include <vector>
 
 // Must have the fields of fused_decoder_layers.py.
@@ -47,11 +50,15 @@ static_assert(sizeof(DecoderLayer) == 44 * 8 && sizeof(Wave) == 19 * 8, "as of f
 
 namespace {
 
-// Memory for what a layer computes in between, in parts.
+constexpr int64_t MOST_ROWS = 256;    // of a slice: what a layer computes of them stays in the second-level cache
+constexpr int64_t FEWEST_ROWS = 64;   // the same where each thread can read all weights as often,
+constexpr int64_t LIGHT_WEIGHTS = 2 * 1024 * 1024;  // as they stay in its cache, too
+
+// Memory for what a layer computes in between, in parts, in a buffer of the thread's.
 class Workspace {
  public:
-  Workspace(int64_t number_bytes, int64_t numbers) : bytes_(number_bytes) {
-    static thread_local std::vector<char> kept;
+  Workspace(int64_t number_bytes, int64_t numbers) : Workspace(number_bytes, numbers, of_thread()) {}
+  Workspace(int64_t number_bytes, int64_t numbers, std::vector<char> &kept) : bytes_(number_bytes) {
     next_ = scratch(kept, number_bytes * numbers);
     end_ = next_ + number_bytes * numbers;
   }
@@ -63,6 +70,11 @@ class Workspace {
   }
 
  private:
+  static std::vector<char> &of_thread() {
+    static thread_local std::vector<char> kept;
+    return kept;
+  }
+
   int64_t bytes_;
   char *next_, *end_;
 };
@@ -75,72 +87,138 @@ void *gather(const void *rows, const int64_t *places, int64_t count, int64_t wid
   return to;
 }
 
-// hidden [tokens, query.in] and out [rows, query.in], which may be one; rows are the tokens, of a trimmed layer the wanted
-// ones: of the others it computes keys and values alone.
-void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *keys, void *values, const void *hidden,
-             void *out) {
-  const int64_t tokens = wave.tokens, threads = wave.threads, narrow = wave.narrow, number_bytes = narrow ? 2 : 4;
-  const int64_t width = layer->query.in, dim = layer->head_dim, inner = layer->gate.out;
-  const int64_t queries = layer->query.out, keyed = layer->key.out;
+// Calls `part(first, count, threads)` for all rows, from `first` on: for some of them in each thread by itself, which then
+// stay in its cache from one operation to the next, or for all at once in all threads.
+template <typename Part>
+void for_slices(int64_t rows, int64_t most, int64_t threads, const Part &part) {
+  if (rows <= most) return part(int64_t{0}, rows, threads);
+  const int64_t count = (rows + most - 1) / most;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1)
+  for (int64_t i = 0; i < count; ++i) part(i * most, std::min(most, rows - i * most), int64_t{1});
+}
+
+// A layer in one wave.
+struct Computation {
+  const DecoderLayer &layer;
+  const Wave &wave;
+  const int64_t number_bytes = wave.narrow ? 2 : 4, width = layer.query.in, dim = layer.head_dim;
+  const int64_t queries = layer.query.out, keyed = layer.key.out, inner = layer.gate.out;
   const int64_t heads = queries / dim, groups = keyed / dim;
-  const int64_t rows = trimmed ? wave.wanted_count : tokens;
-  const bool packed = layer->gate.packed && layer->up.packed, as_pair = packed || gemm_takes(rows, width, inner, narrow);
-  const int64_t unpaired = as_pair ? 0 : inner + layer->up.out, gathered = trimmed ? 2 * width + 2 * dim : 0;
-  Workspace memory(number_bytes, tokens * (width + keyed + layer->value.out) +
-                                   rows * (width + 2 * queries + inner + unpaired + gathered));
-  void *normed = memory.take(tokens * width), *residual = memory.take(rows * width);
-  void *query = memory.take(rows * queries), *attended = memory.take(rows * queries);
-  void *key = memory.take(tokens * keyed), *value = memory.take(tokens * layer->value.out);
-  void *active = memory.take(rows * inner);
-  const auto project = [&](const Linear &linear, const void *x, int64_t count, void *y) {
-    wavepp_linear(x, linear.weight, linear.bias, linear.packed, count, linear.in, linear.out, y, threads, narrow);
-  };
-  wavepp_rms_norm(hidden, layer->attention_norm, tokens, width, layer->norm_eps, normed, threads, narrow);
-  project(layer->key, normed, tokens, key);
-  project(layer->value, normed, tokens, value);
-  const void *asking = normed, *cos = wave.cos, *sin = wave.sin;
+  const bool packed = all_packed();
+
+  bool all_packed() const {
+    const Linear *const linears[] = {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
+    return std::all_of(std::begin(linears), std::end(linears), [](const Linear *linear) { return linear->packed; });
+  }
+
+  // Most rows of a slice. Weights that are not packed are so anew for each.
+  int64_t most_rows(int64_t rows) const {
+    if (!packed) return rows;
+    const int64_t weights = 2 * width * (queries + keyed) + 3 * width * inner;
+    const int64_t fewest = weights <= LIGHT_WEIGHTS ? FEWEST_ROWS : MOST_ROWS;
+    const int64_t each = (rows / wave.threads + FEWEST_ROWS - 1) / FEWEST_ROWS * FEWEST_ROWS;
+    return std::clamp(each, fewest, MOST_ROWS);
+  }
+
+  template <typename T>
+  T *row(T *rows, int64_t at, int64_t numbers) const {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return static_cast<Byte *>(rows) + at * numbers * number_bytes;
+  }
+  void project(const Linear &linear, const void *x, int64_t count, void *y, int64_t threads) const {
+    wavepp_linear(x, linear.weight, linear.bias, linear.packed, count, linear.in, linear.out, y, threads, wave.narrow);
+  }
+  void norm(const void *x, const void *weight, int64_t rows, void *y, int64_t threads) const {
+    wavepp_rms_norm(x, weight, rows, width, layer.norm_eps, y, threads, wave.narrow);
+  }
+  void norm_heads(void *x, const void *weight, int64_t rows, int64_t threads) const {
+    // A row is read before it is written.
+    if (weight) wavepp_rms_norm(x, weight, rows, dim, layer.head_norm_eps, x, threads, wave.narrow);
+  }
+
+  // From hidden [tokens, width] keys and values in their pools and, if they are asked for, query [tokens, queries].
+  void look(const void *hidden, void *query, void *keys, void *values) const {
+    for_slices(wave.tokens, most_rows(wave.tokens), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
+      Workspace memory(number_bytes, rows * (width + keyed + layer.value.out));
+      void *normed = memory.take(rows * width), *key = memory.take(rows * keyed);
+      void *value = memory.take(rows * layer.value.out);
+      norm(row(hidden, first, width), layer.attention_norm, rows, normed, threads);
+      project(layer.key, normed, rows, key, threads);
+      project(layer.value, normed, rows, value, threads);
+      norm_heads(key, layer.key_norm, rows * groups, threads);
+      void *own = query ? row(query, first, queries) : nullptr;
+      if (query) {
+        project(layer.query, normed, rows, own, threads);
+        norm_heads(own, layer.query_norm, rows * heads, threads);
+      }
+      wavepp_rotate_store(own, key, value, row(wave.cos, first, dim), row(wave.sin, first, dim), wave.slots + first, rows,
+                          query ? heads : 0, groups, dim, dim, keys, values, threads, wave.narrow);
+    });
+  }
+
+  // Query [rows, queries] of hidden [rows, width], with their own cos and sin.
+  void ask(const void *hidden, const void *cos, const void *sin, int64_t rows, void *query) const {
+    Workspace memory(number_bytes, rows * width);
+    void *normed = memory.take(rows * width);
+    norm(hidden, layer.attention_norm, rows, normed, wave.threads);
+    project(layer.query, normed, rows, query, wave.threads);
+    norm_heads(query, layer.query_norm, rows * heads, wave.threads);
+    wavepp_rotate_store(query, nullptr, nullptr, cos, sin, wave.slots, rows, heads, 0, dim, 0, nullptr, nullptr,
+                        wave.threads, wave.narrow);
+  }
+
+  void attend(const Spans &spans, const void *query, const void *keys, const void *values, void *attended) const {
+    wavepp_paged_attention(query, queries, dim, keys, values, spans.tables, spans.table_at, spans.starts, spans.lengths,
+                           spans.chunks, wave.block, heads, groups, dim, dim, layer.scale, layer.window, attended,
+                           wave.threads, wave.narrow);
+  }
+
+  // out [rows, width] of hidden [rows, width], which it may be, and of what attention gave them.
+  void answer(const void *hidden, const void *attended, int64_t all, void *out) const {
+    for_slices(all, most_rows(all), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
+      const bool both_packed = layer.gate.packed && layer.up.packed;
+      const bool as_pair = both_packed || gemm_takes(rows, width, inner, wave.narrow);
+      Workspace memory(number_bytes, rows * (2 * width + inner + (as_pair ? 0 : inner + layer.up.out)));
+      void *projected = memory.take(rows * width), *residual = memory.take(rows * width);
+      void *active = memory.take(rows * inner);
+      project(layer.output, row(attended, first, queries), rows, projected, threads);
+      wavepp_add(row(hidden, first, width), projected, rows, width, residual, threads, wave.narrow);
+      void *normed = projected;
+      norm(residual, layer.mlp_norm, rows, normed, threads);
+      if (as_pair) {
+        wavepp_gated_linear(normed, layer.gate.weight, layer.gate.bias, layer.up.weight, layer.up.bias, both_packed, rows,
+                            width, inner, active, threads, wave.narrow);
+      } else {
+        void *gate = memory.take(rows * inner), *up = memory.take(rows * layer.up.out);
+        project(layer.gate, normed, rows, gate, threads);
+        project(layer.up, normed, rows, up, threads);
+        wavepp_silu_times(gate, up, rows, inner, active, threads, wave.narrow);
+      }
+      project(layer.down, active, rows, projected, threads);
+      wavepp_add(residual, projected, rows, width, row(out, first, width), threads, wave.narrow);
+    });
+  }
+};
+
+// hidden [tokens, width] and out [rows, width], which may be one; rows are the tokens, of a trimmed layer the wanted ones:
+// of the others it computes keys and values alone.
+void compute(const Computation &layer, bool trimmed, void *keys, void *values, const void *hidden, void *out) {
+  static thread_local std::vector<char> kept;
+  const Wave &wave = layer.wave;
+  const int64_t rows = trimmed ? wave.wanted_count : wave.tokens, width = layer.width, dim = layer.dim;
+  Workspace memory(layer.number_bytes, rows * (2 * layer.queries + (trimmed ? width + 2 * dim : 0)), kept);
+  void *query = memory.take(rows * layer.queries), *attended = memory.take(rows * layer.queries);
+  layer.look(hidden, trimmed ? nullptr : query, keys, values);
+  if (!rows) return;
   if (trimmed) {
     const auto of_wanted = [&](const void *all, int64_t numbers) {
-      return gather(all, wave.wanted, rows, numbers, number_bytes, memory.take(rows * numbers));
+      return gather(all, wave.wanted, rows, numbers, layer.number_bytes, memory.take(rows * numbers));
     };
-    asking = of_wanted(normed, width);
     hidden = of_wanted(hidden, width);
-    cos = of_wanted(cos, dim);
-    sin = of_wanted(sin, dim);
+    layer.ask(hidden, of_wanted(wave.cos, dim), of_wanted(wave.sin, dim), rows, query);
   }
-  if (rows) project(layer->query, asking, rows, query);
-  if (layer->query_norm) {
-    // A row is read before it is written.
-    wavepp_rms_norm(query, layer->query_norm, rows * heads, dim, layer->head_norm_eps, query, threads, narrow);
-    wavepp_rms_norm(key, layer->key_norm, tokens * groups, dim, layer->head_norm_eps, key, threads, narrow);
-  }
-  if (trimmed) {
-    wavepp_rotate_store(query, key, value, wave.cos, wave.sin, wave.slots, tokens, 0, groups, dim, dim, keys, values,
-                        threads, narrow);
-    if (!rows) return;
-    wavepp_rotate_store(query, key, value, cos, sin, wave.slots, rows, heads, 0, dim, 0, keys, values, threads, narrow);
-  } else {
-    wavepp_rotate_store(query, key, value, cos, sin, wave.slots, tokens, heads, groups, dim, dim, keys, values, threads,
-                        narrow);
-  }
-  const Spans &spans = trimmed ? wave.wanted_spans : wave.all;
-  wavepp_paged_attention(query, queries, dim, keys, values, spans.tables, spans.table_at, spans.starts, spans.lengths,
-                         spans.chunks, wave.block, heads, groups, dim, dim, layer->scale, layer->window, attended,
-                         threads, narrow);
-  project(layer->output, attended, rows, normed);
-  wavepp_add(hidden, normed, rows, width, residual, threads, narrow);
-  wavepp_rms_norm(residual, layer->mlp_norm, rows, width, layer->norm_eps, normed, threads, narrow);
-  if (as_pair) {
-    wavepp_gated_linear(normed, layer->gate.weight, layer->gate.bias, layer->up.weight, layer->up.bias, packed, rows,
-                        width, inner, active, threads, narrow);
-  } else {
-    void *gate = memory.take(rows * inner), *up = memory.take(rows * layer->up.out);
-    project(layer->gate, normed, rows, gate);
-    project(layer->up, normed, rows, up);
-    wavepp_silu_times(gate, up, rows, inner, active, threads, narrow);
-  }
-  project(layer->down, active, rows, normed);
-  wavepp_add(residual, normed, rows, width, out, threads, narrow);
+  layer.attend(trimmed ? wave.wanted_spans : wave.all, query, keys, values, attended);
+  layer.answer(hidden, attended, rows, out);
 }
 
 }  // namespace
@@ -150,9 +228,9 @@ void compute(const DecoderLayer *layer, const Wave &wave, bool trimmed, void *ke
 extern "C" void wavepp_decoder_layers(const DecoderLayer *layers, void *const *keys, void *const *values, int64_t count,
                                       const Wave *wave, const void *hidden, void *out, void *wanted_out) {
   const int64_t whole = wanted_out ? count - 1 : count;
-  for (int64_t i = 0; i < whole; ++i) compute(layers + i, *wave, false, keys[i], values[i], i ? out : hidden, out);
+  for (int64_t i = 0; i < whole; ++i) compute({layers[i], *wave}, false, keys[i], values[i], i ? out : hidden, out);
   if (wanted_out)
-    compute(layers + whole, *wave, true, keys[whole], values[whole], whole ? out : hidden, wanted_out);
+    compute({layers[whole], *wave}, true, keys[whole], values[whole], whole ? out : hidden, wanted_out);
 }
 
 #endif
