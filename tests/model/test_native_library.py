@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from wavepp_worker.model import native_library
-from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.model.native_library import INSTRUCTIONS, computes_on
 
 CPU = torch.device("cpu")
 
@@ -77,3 +79,39 @@ def test_its_threads_are_those_of_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+NEWER = {"AVX2": "avx512f", "AVX512": "avx512_bf16", "AVX512_BF16": "amx_bf16"}
+"""What a CPU calls the instructions after each."""
+KERNEL_TESTS = ("native_attention", "native_linear", "fused_modules", "fused_decoder_layers")
+
+
+@needs_kernels
+@pytest.mark.parametrize("most", INSTRUCTIONS[:-1])
+def test_the_kernels_of_an_older_cpu_pass_their_tests_here(most: str) -> None:
+    """In a process of its own, as a form is chosen once."""
+    if NEWER[most] not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("these are the kernels of this CPU")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak", "-p", "no:cacheprovider"]
+        + [str(Path(__file__).with_name(f"test_{each}.py")) for each in KERNEL_TESTS],
+        env={**os.environ, "WAVEPP_MAX_CPU_ISA": most},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@needs_kernels
+def test_instructions_that_there_are_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    native_library.library.cache_clear()
+    native_library.allowed_instructions.cache_clear()
+    monkeypatch.setenv("WAVEPP_MAX_CPU_ISA", "SSE2")
+    try:
+        with pytest.raises(ConfigError, match="WAVEPP_MAX_CPU_ISA: 'SSE2' is none of AVX2, AVX512, AVX512_BF16, AMX"):
+            computes_on(torch.bfloat16, CPU)
+    finally:
+        native_library.library.cache_clear()
+        native_library.allowed_instructions.cache_clear()

@@ -11,16 +11,17 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import native_linear
 from wavepp_worker.model.elementwise import silu_times
-from wavepp_worker.model.native_library import computes_on
+from wavepp_worker.model.native_library import computes_on, multiplies_tiles
 from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
     MOST_FEW,
     NativeLinear,
+    TiledLinear,
     gated_pair,
     gemm_min_tokens,
     make_native,
@@ -67,7 +68,7 @@ def test_the_product_is_that_of_a_longer_sum(
         x.double(), layer.weight.double(), layer.bias.double() if layer.bias is not None else None
     )
     make_native(layer)
-    assert type(layer) is NativeLinear
+    assert isinstance(layer, NativeLinear)
     with torch.inference_mode(), in_threads(threads):
         got = layer(x)
     assert got.shape == wanted.shape
@@ -77,7 +78,7 @@ def test_the_product_is_that_of_a_longer_sum(
 
 
 @needs_kernel
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     seed=st.integers(0, 2**31),
     tokens=st.integers(1, 300),
@@ -99,6 +100,8 @@ def test_a_gated_pair_is_bit_for_bit_what_its_parts_are_with_many_tokens(
     torch.manual_seed(seed)
     gate, up = (nn.Linear(inputs, outputs, bias).to(dtype) for bias in biases)
     make_native(nn.ModuleList([gate, up]))
+    if not any(gemm_min_tokens(64, 16, each) for each in (torch.bfloat16, torch.float32)) and not multiplies_tiles():
+        pytest.skip("no kernel here takes many tokens")
     assume(takes_many(gate))
     assert isinstance(gate, NativeLinear)
     assert isinstance(up, NativeLinear)
@@ -224,14 +227,15 @@ def test_other_layers_stay_as_they_are() -> None:
 def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
     dtype: torch.dtype, cpu: str, threads: int, inputs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = {"AVX2": 17, "AVX-512": 0}.get(cpu, 7 if dtype is torch.bfloat16 else 0)
+    many = {"AVX2": 17, "AVX-512": 0, "tiles": 0}.get(cpu, 7 if dtype is torch.bfloat16 else 0)
     fits = inputs % 2 == 0
     monkeypatch.setattr(native_linear, "gemm_min_tokens", lambda *_: many if fits else 0)
     monkeypatch.setattr(native_linear, "multiplies_bfloat16", lambda: cpu not in ("AVX2", "AVX-512"))
-    monkeypatch.setattr(native_linear, "multiplies_tiles", lambda: cpu == "tiles")
+    monkeypatch.setattr(native_linear, "torch_multiplies_tiles", lambda: cpu == "tiles")
+    monkeypatch.setattr(native_linear, "multiplies_tiles", lambda: False)
     layer, taken = nn.Linear(inputs, 16).to(dtype), []
     make_native(layer)
-    monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: taken.append(arguments[3]))
+    monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: taken.append(arguments[4]))
     with torch.inference_mode(), in_threads(threads):
         for tokens in (1, most, most + 1):
             layer(torch.zeros(tokens, inputs, dtype=dtype))
@@ -263,10 +267,10 @@ for dtype in (torch.bfloat16, torch.float32):
             for at_end in (False, True):
                 layer = nn.Linear(inputs, outputs).to(dtype).requires_grad_(False)
                 make_native(layer)
-                assert type(layer) is NativeLinear
+                assert isinstance(layer, NativeLinear)
                 x = torch.randn(tokens, inputs).to(dtype)
                 plain = layer(x)
-                layer.weight.data, layer.bias.data = (guarded(each, at_end) for each in (layer.weight, layer.bias))
+                layer.stored.data, layer.bias.data = (guarded(each, at_end) for each in (layer.stored, layer.bias))
                 torch.testing.assert_close(layer(guarded(x, at_end)), plain)
 """
 
@@ -339,3 +343,79 @@ def test_threads_leave_no_memory_behind_when_a_team_becomes_smaller() -> None:
         [sys.executable, "-c", _TEAMS_IN_TURN], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
+
+
+needs_tiles = pytest.mark.skipif(
+    not (computes_on(torch.bfloat16, torch.device("cpu")) and multiplies_tiles()),
+    reason="this CPU does not multiply tiles of bfloat16",
+)
+
+
+@needs_tiles
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (96, 48), (576, 80), (4096, 16)])
+def test_packed_weights_are_the_same_numbers(inputs: int, outputs: int) -> None:
+    layer = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
+    weight = layer.weight.clone()
+    make_native(layer)
+    assert isinstance(layer, TiledLinear)
+    assert torch.equal(layer.weight, weight)
+    assert not torch.equal(layer.stored.view(outputs, inputs), weight) or outputs == 1
+    assert sum(each.numel() for each in layer.parameters()) == weight.numel() + outputs
+
+
+@needs_tiles
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 31, 32, 33, 63, 64, 255, 256, 257, 600])
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (256, 768), (288, 528), (2080, 48)])
+def test_tiles_multiply_any_number_of_tokens(tokens: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(tokens)
+    layer = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
+    x = torch.randn(tokens, inputs).bfloat16()
+    wanted = nn.functional.linear(x.double(), layer.weight.double(), layer.bias.double())
+    make_native(layer)
+    alone = layer(x)
+    torch.testing.assert_close(alone.double(), wanted, rtol=0.01, atol=0.01)
+    for threads in (2, 3, 8):
+        with in_threads(threads):
+            assert torch.equal(layer(x), alone), "the same bits from any number of threads"
+    assert torch.equal(layer(x[tokens // 2 :]), alone[tokens // 2 :])
+
+
+@needs_tiles
+def test_torch_multiplies_tiles_of_its_own_before_and_after() -> None:
+    """Both set the tiles of the thread, and neither may find the other's."""
+    torch.manual_seed(0)
+    layer, plain = (nn.Linear(512, 512, False).bfloat16().requires_grad_(False) for _ in range(2))
+    x = torch.randn(200, 512).bfloat16()
+    own, other = plain.weight.clone(), plain(x)
+    make_native(layer)
+    first = layer(x)
+    for tokens in (200, 7, 40, 200):
+        assert torch.equal(nn.functional.linear(x[:tokens], own), plain(x[:tokens]))
+        assert torch.equal(layer(x[:tokens]), first[:tokens])
+    assert torch.equal(plain(x), other)
+
+
+@needs_tiles
+def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
+    embedding, head = nn.Embedding(64, 32), nn.Linear(32, 64, False)
+    head.weight = embedding.weight
+    model = nn.Sequential(embedding, head, nn.Linear(48, 16), nn.Linear(32, 24)).bfloat16().requires_grad_(False)
+    head.weight = embedding.weight
+    make_native(model)
+    assert [type(layer) for layer in model][1:] == [NativeLinear] * 3
+    assert head.weight is embedding.weight
+
+
+@needs_tiles
+def test_packed_weights_cannot_be_replaced_unseen() -> None:
+    layer = nn.Linear(32, 16).bfloat16()
+    before = layer.state_dict()
+    make_native(layer)
+    with pytest.raises(RuntimeError, match="packed_weight"):
+        layer.load_state_dict(before)
+    with pytest.raises(KeyError, match="weight"):
+        layer.weight = nn.Parameter(torch.zeros(16, 32))
+    x = torch.randn(3, 32)
+    with torch.inference_mode():
+        wide = layer.float()(x)
+    torch.testing.assert_close(wide, nn.functional.linear(x, before["weight"].float(), before["bias"].float()))

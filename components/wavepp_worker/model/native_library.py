@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+from wavepp_worker.errors import ConfigError
+
+INSTRUCTIONS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
+"""What kernels have forms for, each with those before, by the names that ``instructions.cpp`` and other libraries use."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +54,22 @@ def multiplies_tiles() -> bool:
 
 
 @cache
+def allowed_instructions() -> str | None:
+    """What ``WAVEPP_MAX_CPU_ISA`` says that the kernels may use at most; None where it says nothing.
+
+    Raises:
+        ConfigError: it says what there is not.
+    """
+    most = os.environ.get("WAVEPP_MAX_CPU_ISA")
+    if most is not None and most not in INSTRUCTIONS:
+        raise ConfigError(
+            f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may use, or "
+            "leave it away for all that this CPU has"
+        )
+    return most
+
+
+@cache
 def library() -> ctypes.CDLL | None:
     """The library, if it is there and this CPU has the instructions. Says once if it was not built."""
     built = find_spec("wavepp_worker.model._kernels")
@@ -56,6 +78,7 @@ def library() -> ctypes.CDLL | None:
             "there was no C++ compiler when wavepp-worker was installed; install g++, then wavepp-worker again"
         )
         return None
+    allowed_instructions()
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
     try:
         loaded = ctypes.CDLL(built.origin)

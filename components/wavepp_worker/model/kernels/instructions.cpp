@@ -8,17 +8,38 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
 #include "tiles.h"
 
-bool has_bfloat16() {
+// What the user lets the kernels use at most, as their own names for it (native_library.py); all where they say nothing.
+static bool may_use(const char *instructions) {
+  static const char *const KNOWN[] = {"AVX2", "AVX512", "AVX512_BF16", "AMX"};
+  const auto place = [](const char *name) {
+    return std::find_if(std::begin(KNOWN), std::end(KNOWN), [&](const char *known) { return !std::strcmp(known, name); });
+  };
+  const char *most = std::getenv("WAVEPP_MAX_CPU_ISA");
+  return !most || place(instructions) <= place(most);
+}
+
+static bool cpu_has_bfloat16() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool has_bfloat16() {
+  static const bool usable = cpu_has_bfloat16() && may_use("AVX512_BF16");
+  return usable;
+}
+
 bool has_avx512() {
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512f");
+  static const bool usable = __builtin_cpu_supports("avx512f") && may_use("AVX512");
+  return usable;
 }
 
 bool has_large_cache() {
@@ -40,7 +61,7 @@ bool cpu_has_tiles() {
   unsigned a, b, c, d;
   constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
   static const bool there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
-  return there && has_bfloat16();
+  return there && has_bfloat16() && may_use("AMX");
 }
 
 // A process has to ask Linux for the room that its threads' tiles take.
