@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t BLOCK_TOKENS = 2 * TILE;
 constexpr int64_t BLOCK_SUMS = BLOCK_TOKENS * SUMS;
-constexpr int64_t MOST_STEPS = 128;   // of a part: 32 tokens' numbers and a panel's weights stay in the first-level cache
+constexpr int64_t MOST_DEPTH = 288;   // inputs of a part: 32 tokens' numbers and a panel's weights stay in the first-level cache
 constexpr int64_t MOST_TOKENS = 256;  // of a task
 constexpr int64_t MOST_PANELS = 16;   // of a task: the weights of a part stay in the second-level cache
 constexpr int64_t TASKS_EACH = 4;     // of a thread, if there is enough to do, as others may take its core for a while
@@ -98,6 +98,8 @@ Block copied(const Block &block, int64_t tokens, int64_t depth, uint16_t *to) {
   return {to, TILE_NUMBERS, BLOCK_TOKENS * TILE_NUMBERS};
 }
 
+int64_t pieces(int64_t of, int64_t most) { return (of + most - 1) / most; }
+
 struct Task {
   int64_t token, token_end, panel, panel_end;
 };
@@ -107,8 +109,9 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
   // Not on the stack, which threads may have little of.
   static thread_local std::vector<float> summed;
   static thread_local std::vector<uint16_t> copy;
-  const int64_t in = product.in, most = MOST_STEPS * PairsOfBfloat16::STEP, panels = task.panel_end - task.panel;
-  const int64_t blocks = (task.token_end - task.token + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+  const int64_t in = product.in, panels = task.panel_end - task.panel;
+  const int64_t blocks = pieces(task.token_end - task.token, BLOCK_TOKENS);
+  const int64_t most = pieces(pieces(in, pieces(in, MOST_DEPTH)), TILE_NUMBERS) * TILE_NUMBERS;  // inputs of a part
   const bool parted = in > most, copies = in * sizeof(uint16_t) % CONFLICT == 0;
   float *sums = scratch(summed, (parted ? blocks * panels : 1) * BLOCK_SUMS);
   uint16_t *room = scratch(copy, BLOCK_TOKENS * most);
@@ -137,8 +140,6 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
     }
   }
 }
-
-int64_t pieces(int64_t of, int64_t most) { return (of + most - 1) / most; }
 
 template <typename Layers>
 void multiply_all(const Product<uint16_t> &product, const Layers &layers, int threads) {

@@ -26,6 +26,16 @@ inline void store(__mmask16 some, uint16_t *to, __m512 value) {
   _mm256_mask_storeu_epi16(to, some, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
 }
 
+// As store(), but numbers below 2^-126 stay.
+inline void store_exactly(__mmask16 some, uint16_t *to, __m512 value) {
+  const __m512i bits = _mm512_castps_si512(value), high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i near = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 none = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512i halves = _mm512_mask_or_epi32(near, none, high, _mm512_set1_epi32(0x40));
+  _mm512_mask_cvtepi32_storeu_epi16(to, some, halves);
+}
+
 inline __m512 rounded(__m512 value) {
   const auto halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
@@ -85,10 +95,14 @@ inline __m512 exp(__m512 x) {
   return power_of_two(whole, rest);
 }
 
-// x / (1 + e^-x)
+// x / (1 + e^-x), relative error below 4e-6.
 inline __m512 silu(__m512 x) {
-  const __m512 under = _mm512_add_ps(_mm512_set1_ps(1.0f), exp(_mm512_sub_ps(_mm512_setzero_ps(), x)));
-  return _mm512_div_ps(x, under);
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 under = _mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), x)));
+  // The reciprocal of what is too large to make it more precise is 0.
+  const __mmask16 some = _mm512_cmp_ps_mask(under, _mm512_set1_ps(0x1p126f), _CMP_LT_OQ);
+  const __m512 near = _mm512_rcp14_ps(under);
+  return _mm512_mul_ps(x, _mm512_maskz_fmadd_ps(some, _mm512_fnmadd_ps(under, near, one), near, near));
 }
 
 }  // namespace
