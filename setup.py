@@ -12,7 +12,8 @@ kernels = Extension(
         for name in (
             "instructions",
             *("paged_attention", "attention_tiles", "attention_bfloat16", "attention_float"),
-            *("linear", "gemm", "gemm_tiles", "gemm_bfloat16", "gemm_float", "thin_linear_bfloat16", "thin_linear_float"),
+            *("linear", "thin_linear_bfloat16", "thin_linear_float"),
+            *("gemm", "gemm_tiles", "gemm_bfloat16", "gemm_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )

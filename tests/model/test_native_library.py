@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from wavepp_worker.model import native_library
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.model import native_library
 from wavepp_worker.model.native_library import INSTRUCTIONS, computes_on
 
 CPU = torch.device("cpu")
@@ -110,7 +110,9 @@ def test_instructions_that_there_are_not_are_refused(monkeypatch: pytest.MonkeyP
     native_library.allowed_instructions.cache_clear()
     monkeypatch.setenv("WAVEPP_MAX_CPU_ISA", "SSE2")
     try:
-        with pytest.raises(ConfigError, match="WAVEPP_MAX_CPU_ISA: 'SSE2' is none of AVX2, AVX512, AVX512_BF16, AMX"):
+        with pytest.raises(
+            ConfigError, match="WAVEPP_MAX_CPU_ISA: 'SSE2' is none of AVX2, AVX512, AVX512_BF16, AMX"
+        ):
             computes_on(torch.bfloat16, CPU)
     finally:
         native_library.library.cache_clear()

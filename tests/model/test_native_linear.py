@@ -100,7 +100,10 @@ def test_a_gated_pair_is_bit_for_bit_what_its_parts_are_with_many_tokens(
     torch.manual_seed(seed)
     gate, up = (nn.Linear(inputs, outputs, bias).to(dtype) for bias in biases)
     make_native(nn.ModuleList([gate, up]))
-    if not any(gemm_min_tokens(64, 16, each) for each in (torch.bfloat16, torch.float32)) and not multiplies_tiles():
+    if (
+        not any(gemm_min_tokens(64, 16, each) for each in (torch.bfloat16, torch.float32))
+        and not multiplies_tiles()
+    ):
         pytest.skip("no kernel here takes many tokens")
     assume(takes_many(gate))
     assert isinstance(gate, NativeLinear)
@@ -399,7 +402,9 @@ def test_torch_multiplies_tiles_of_its_own_before_and_after() -> None:
 def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     embedding, head = nn.Embedding(64, 32), nn.Linear(32, 64, False)
     head.weight = embedding.weight
-    model = nn.Sequential(embedding, head, nn.Linear(48, 16), nn.Linear(32, 24)).bfloat16().requires_grad_(False)
+    model = (
+        nn.Sequential(embedding, head, nn.Linear(48, 16), nn.Linear(32, 24)).bfloat16().requires_grad_(False)
+    )
     head.weight = embedding.weight
     make_native(model)
     assert [type(layer) for layer in model][1:] == [NativeLinear] * 3
@@ -418,4 +423,6 @@ def test_packed_weights_cannot_be_replaced_unseen() -> None:
     x = torch.randn(3, 32)
     with torch.inference_mode():
         wide = layer.float()(x)
-    torch.testing.assert_close(wide, nn.functional.linear(x, before["weight"].float(), before["bias"].float()))
+    torch.testing.assert_close(
+        wide, nn.functional.linear(x, before["weight"].float(), before["bias"].float())
+    )

@@ -126,12 +126,13 @@ def _is_known(layer: Any, call: LayerCall | None) -> bool:
         return False
     norms, linears = _norms(layer), _linears(layer)
     dtype = norms[0].weight.dtype
+    weights = [norm.weight for norm in norms]
     return (
         all(computes_as(norm, LlamaRMSNorm) for norm in norms)
         # The kernel has one epsilon for both norms of the layer, and one for both of the heads.
         and [norm.variance_epsilon for norm in norms[::2]] == [norm.variance_epsilon for norm in norms[1::2]]
         and all(isinstance(each, NativeLinear) and hooks_are_branches(each) for each in linears)
-        and all(weight.dtype is dtype for weight in (*(each.stored for each in linears), *(norm.weight for norm in norms)))
+        and all(each.dtype is dtype for each in (*weights, *(linear.stored for linear in linears)))
     )
 
 

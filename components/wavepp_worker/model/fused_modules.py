@@ -44,11 +44,13 @@ def fuse_elementwise(model: nn.Module) -> None:
             if computes_on(weight.dtype, weight.device):
                 module.forward = partial(_norm, module)
         elif is_gated_silu(module):
-            weight = next(module.down_proj.parameters(), None)
+            down: Any = module.down_proj
+            weight = next(down.parameters(), None)
             if weight is not None and computes_on(weight.dtype, weight.device):
                 pair: list[Any] = [module.gate_proj, module.up_proj]
                 known = all(
-                    (type(each) is nn.Linear or isinstance(each, NativeLinear)) and hooks_are_branches(each) for each in pair
+                    (type(each) is nn.Linear or isinstance(each, NativeLinear)) and hooks_are_branches(each)
+                    for each in pair
                 )
                 branched = any(map(has_branch, pair))
                 module.forward = partial(_gated, module, known, branched)

@@ -108,10 +108,7 @@ def attach_adapters(
                         "runs on all tokens of a wave, as recurrent ones do not; give an adapter of other layers"
                     )
                 beside = next(linear.parameters())
-                a, b = (
-                    file.get_tensor(part).to(beside.device, beside.dtype)
-                    for part in (pair.a, pair.b)
-                )
+                a, b = (file.get_tensor(part).to(beside.device, beside.dtype) for part in (pair.a, pair.b))
                 if (b.shape[0], a.shape[1]) != (linear.out_features, linear.in_features):
                     raise ConfigError(
                         f"lora_modules: {adapter.name} takes {name} for {a.shape[1]} inputs and {b.shape[0]} outputs, "

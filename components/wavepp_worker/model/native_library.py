@@ -20,14 +20,14 @@ import torch
 from wavepp_worker.errors import ConfigError
 
 INSTRUCTIONS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
-"""What kernels have forms for, each with those before, by the names that ``instructions.cpp`` and other libraries use."""
+"""What kernels have forms for, each with those before, by the names that ``instructions.cpp`` has for them."""
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 6
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
 _WITH_BFLOAT16, _BESIDE_TILES, _WITH_TILES = 2, 3, 4
-"""What the library says where it runs and multiplies bfloat16, where the CPU also does tiles of them, and where kernels do."""
+"""What the library says where it runs and multiplies bfloat16, where the CPU has tiles, and where kernels use them."""
 
 
 def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
@@ -43,7 +43,7 @@ def multiplies_bfloat16() -> bool:
 
 @cache
 def torch_multiplies_tiles() -> bool:
-    """Whether the CPU has products of tiles of bfloat16 (AMX), as torch uses them; only where ``computes_on()`` holds."""
+    """Whether the CPU has tiles of bfloat16 (AMX), which torch uses; only where ``computes_on()`` holds."""
     return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_TILES)
 
 
@@ -63,8 +63,8 @@ def allowed_instructions() -> str | None:
     most = os.environ.get("WAVEPP_MAX_CPU_ISA")
     if most is not None and most not in INSTRUCTIONS:
         raise ConfigError(
-            f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may use, or "
-            "leave it away for all that this CPU has"
+            f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may "
+            "use, or leave it away for all that this CPU has"
         )
     return most
 

@@ -1,6 +1,6 @@
 """Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more.
 
-Where the CPU multiplies tiles of bfloat16 (AMX), layers keep their weights packed for that, and compute with them alone.
+Where the CPU multiplies tiles of bfloat16 (AMX), layers keep their weights packed for that, and in no other order.
 """
 
 from __future__ import annotations
@@ -77,13 +77,15 @@ class TiledLinear(NativeLinear):
     packed = True
     packed_weight: nn.Parameter
 
-    def pack(self) -> None:
-        """Replaces the weights of a layer that was another before."""
-        weight = self._parameters.pop("weight")
+    @classmethod
+    def pack(cls, layer: nn.Linear) -> None:
+        """Makes ``layer`` one, of bfloat16 and of a size that fits."""
+        weight = layer._parameters.pop("weight")
         assert weight is not None, "packed once"
-        pairs = weight.detach().view(torch.int32).view(-1, _TILE_OUTPUTS, self.in_features // 2)
+        pairs = weight.detach().view(torch.int32).view(-1, _TILE_OUTPUTS, layer.in_features // 2)
         packed = pairs.transpose(1, 2).contiguous().view(weight.dtype)
-        self.register_parameter("packed_weight", nn.Parameter(packed, requires_grad=False))
+        layer.register_parameter("packed_weight", nn.Parameter(packed, requires_grad=False))
+        layer.__class__ = cls
 
     @property
     def stored(self) -> torch.Tensor:
@@ -92,7 +94,7 @@ class TiledLinear(NativeLinear):
     # To torch it is a parameter, which nothing here sets.
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
-        """Its weights ``[outputs, inputs]``, copied; for the few who multiply with them otherwise than by calling it."""
+        """Its weights ``[outputs, inputs]``, copied, for the few who do something else with them than call it."""
         pairs = self.packed_weight.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
         return pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
 
@@ -167,10 +169,10 @@ def make_native(model: nn.Module) -> None:
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
         alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
         if alike and computes_on(layer.weight.dtype, layer.weight.device):
-            layer.__class__ = NativeLinear
             if uses[id(layer.weight)] == 1 and _fits_tiles(layer):
-                layer.__class__ = TiledLinear
-                layer.pack()
+                TiledLinear.pack(layer)
+            else:
+                layer.__class__ = NativeLinear
 
 
 def _fits_tiles(layer: nn.Linear) -> bool:
