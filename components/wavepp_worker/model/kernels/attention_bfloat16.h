@@ -108,7 +108,7 @@ struct KeyTile {
   int64_t first_key, count;
 };
 
-// A task's rows, which `over_tile(row, rows, ...)` of either form takes some of.
+// What goes on from tile to tile of a task's rows, and the scores and weights of those at hand.
 struct RowState {
   const uint32_t *query;
   float *out, *maxima, *sums, *scores;
