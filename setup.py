@@ -11,9 +11,9 @@ kernels = Extension(
         f"components/wavepp_worker/model/kernels/{name}.cpp"
         for name in (
             "instructions",
-            *("paged_attention", "attention_tiles", "attention_bfloat16", "attention_float"),
+            *("paged_attention", "attention_amx", "attention_bfloat16", "attention_float"),
             *("linear", "thin_linear_bfloat16", "thin_linear_float"),
-            *("gemm", "gemm_tiles", "gemm_bfloat16", "gemm_float"),
+            *("gemm", "gemm_amx", "gemm_bfloat16", "gemm_float"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )
@@ -32,7 +32,7 @@ kernels = Extension(
             "product",
             "scratch",
             "thin_linear",
-            "tiles",
+            "amx",
             "vectors_bfloat16",
             "vectors_float",
         )

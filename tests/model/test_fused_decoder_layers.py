@@ -227,3 +227,35 @@ def test_layers_whose_norms_differ_stay(tiny_llama: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(LlamaDecoderLayer, "__init__", other)
     stage = load(tiny_llama, range(2), torch.float32)
     assert not any(map(is_native, stage._model.base_model.layers[:2]))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_slices_of_rows_are_bit_for_bit_one(
+    family: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of layers that are all packed, where a CPU has AMX; of two requests one has tokens before the wave."""
+    stage = load(make_model(tmp_path / "packed", family, intermediate_size=128), range(4, 6), torch.bfloat16)
+    block, lengths = 16, (31, 97, 128, 129, 257, 300, 600, 1300)
+    hidden = torch.randn(2 * max(lengths), 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+
+    def answers_of(count: int) -> list[torch.Tensor]:
+        kv, split = stage.make_kv(200, block), count // 3 + 1
+        first, second = torch.arange(100), torch.arange(100, 200)
+        stage.forward({"hidden": hidden[:20]}, [Chunk(0, 20, first, False)], kv)
+        wave = [Chunk(20, split, first, True), Chunk(0, count - split, second, True)]
+        logits = stage.forward({"hidden": hidden[:count]}, wave, kv).logits
+        assert logits is not None
+        return [logits, *(pool for layer in stage.layers for pool in kv.pools(layer))]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        at_once = [answers_of(count) for count in lengths]
+        torch.set_num_threads(1)
+        monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
+        for count, own in zip(lengths, at_once, strict=True):
+            for one, other in zip(own, answers_of(count), strict=True):
+                assert torch.equal(one, other), count
+    finally:
+        torch.set_num_threads(before)

@@ -83,15 +83,29 @@ def test_its_threads_are_those_of_torch() -> None:
 
 NEWER = {"AVX2": "avx512f", "AVX512": "avx512_bf16", "AVX512_BF16": "amx_bf16"}
 """What a CPU calls the instructions after each."""
-KERNEL_TESTS = ("native_attention", "native_linear", "fused_modules", "fused_decoder_layers")
+KERNEL_TESTS = ("elementwise", "native_attention", "native_linear", "fused_modules", "fused_decoder_layers")
+FORMS = {"AVX2": 1, "AVX512": 1, "AVX512_BF16": 2}
+"""What the library then says of itself."""
 
 
 @needs_kernels
 @pytest.mark.parametrize("most", INSTRUCTIONS[:-1])
 def test_the_kernels_of_an_older_cpu_pass_their_tests_here(most: str) -> None:
-    """In a process of its own, as a form is chosen once."""
+    """In processes of their own, as a form is chosen once."""
     if NEWER[most] not in Path("/proc/cpuinfo").read_text():
         pytest.skip("these are the kernels of this CPU")
+    asked = (
+        "from wavepp_worker.model.native_library import library; print(library().wavepp_kernels_run_here())"
+    )
+    form = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, "WAVEPP_MAX_CPU_ISA": most},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert int(form.stdout) == FORMS[most]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not soak", "-p", "no:cacheprovider"]
         + [str(Path(__file__).with_name(f"test_{each}.py")) for each in KERNEL_TESTS],
@@ -107,7 +121,6 @@ def test_the_kernels_of_an_older_cpu_pass_their_tests_here(most: str) -> None:
 @needs_kernels
 def test_instructions_that_there_are_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     native_library.library.cache_clear()
-    native_library.allowed_instructions.cache_clear()
     monkeypatch.setenv("WAVEPP_MAX_CPU_ISA", "SSE2")
     try:
         with pytest.raises(
@@ -116,4 +129,3 @@ def test_instructions_that_there_are_not_are_refused(monkeypatch: pytest.MonkeyP
             computes_on(torch.bfloat16, CPU)
     finally:
         native_library.library.cache_clear()
-        native_library.allowed_instructions.cache_clear()

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import native_linear
 from wavepp_worker.model.elementwise import silu_times
-from wavepp_worker.model.native_library import computes_on, multiplies_tiles
+from wavepp_worker.model.native_library import computes_on, has_amx
 from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
     MOST_FEW,
     NativeLinear,
-    TiledLinear,
+    PackedLinear,
     gated_pair,
     gemm_min_tokens,
     make_native,
@@ -100,10 +100,7 @@ def test_a_gated_pair_is_bit_for_bit_what_its_parts_are_with_many_tokens(
     torch.manual_seed(seed)
     gate, up = (nn.Linear(inputs, outputs, bias).to(dtype) for bias in biases)
     make_native(nn.ModuleList([gate, up]))
-    if (
-        not any(gemm_min_tokens(64, 16, each) for each in (torch.bfloat16, torch.float32))
-        and not multiplies_tiles()
-    ):
+    if not any(gemm_min_tokens(64, 16, each) for each in (torch.bfloat16, torch.float32)) and not has_amx():
         pytest.skip("no kernel here takes many tokens")
     assume(takes_many(gate))
     assert isinstance(gate, NativeLinear)
@@ -223,19 +220,20 @@ def test_other_layers_stay_as_they_are() -> None:
         (torch.bfloat16, "AVX-512", 1, 2048, MOST_FEW),
         (torch.bfloat16, "bfloat16", 1, 2047, 8),
         (torch.bfloat16, "bfloat16", 1, 2048, 5000),
-        (torch.bfloat16, "tiles", 1, 32, MOST_FEW),
-        (torch.bfloat16, "tiles", 1, 2048, FEWER_TOKENS),
+        (torch.bfloat16, "AMX", 1, 32, MOST_FEW),
+        (torch.bfloat16, "AMX", 1, 2047, FEWER_TOKENS),
+        (torch.bfloat16, "AMX", 1, 2048, FEWER_TOKENS),
     ],
 )
 def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
     dtype: torch.dtype, cpu: str, threads: int, inputs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = {"AVX2": 17, "AVX-512": 0, "tiles": 0}.get(cpu, 7 if dtype is torch.bfloat16 else 0)
+    many = {"AVX2": 17, "AVX-512": 0, "AMX": 0}.get(cpu, 7 if dtype is torch.bfloat16 else 0)
     fits = inputs % 2 == 0
     monkeypatch.setattr(native_linear, "gemm_min_tokens", lambda *_: many if fits else 0)
     monkeypatch.setattr(native_linear, "multiplies_bfloat16", lambda: cpu not in ("AVX2", "AVX-512"))
-    monkeypatch.setattr(native_linear, "torch_multiplies_tiles", lambda: cpu == "tiles")
-    monkeypatch.setattr(native_linear, "multiplies_tiles", lambda: False)
+    monkeypatch.setattr(native_linear, "torch_has_amx", lambda: cpu == "AMX")
+    monkeypatch.setattr(native_linear, "has_amx", lambda: False)
     layer, taken = nn.Linear(inputs, 16).to(dtype), []
     make_native(layer)
     monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: taken.append(arguments[4]))
@@ -348,28 +346,28 @@ def test_threads_leave_no_memory_behind_when_a_team_becomes_smaller() -> None:
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
 
 
-needs_tiles = pytest.mark.skipif(
-    not (computes_on(torch.bfloat16, torch.device("cpu")) and multiplies_tiles()),
-    reason="this CPU does not multiply tiles of bfloat16",
+needs_amx = pytest.mark.skipif(
+    not (computes_on(torch.bfloat16, torch.device("cpu")) and has_amx()),
+    reason="a CPU without AMX",
 )
 
 
-@needs_tiles
+@needs_amx
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (96, 48), (576, 80), (4096, 16)])
 def test_packed_weights_are_the_same_numbers(inputs: int, outputs: int) -> None:
     layer = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
     weight = layer.weight.clone()
     make_native(layer)
-    assert isinstance(layer, TiledLinear)
+    assert isinstance(layer, PackedLinear)
     assert torch.equal(layer.weight, weight)
-    assert not torch.equal(layer.stored.view(outputs, inputs), weight) or outputs == 1
+    assert not torch.equal(layer.stored.view(outputs, inputs), weight)
     assert sum(each.numel() for each in layer.parameters()) == weight.numel() + outputs
 
 
-@needs_tiles
+@needs_amx
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 31, 32, 33, 63, 64, 255, 256, 257, 600])
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (256, 768), (288, 528), (2080, 48)])
-def test_tiles_multiply_any_number_of_tokens(tokens: int, inputs: int, outputs: int) -> None:
+def test_packed_layers_multiply_any_number_of_tokens(tokens: int, inputs: int, outputs: int) -> None:
     torch.manual_seed(tokens)
     layer = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
     x = torch.randn(tokens, inputs).bfloat16()
@@ -383,8 +381,8 @@ def test_tiles_multiply_any_number_of_tokens(tokens: int, inputs: int, outputs: 
     assert torch.equal(layer(x[tokens // 2 :]), alone[tokens // 2 :])
 
 
-@needs_tiles
-def test_torch_multiplies_tiles_of_its_own_before_and_after() -> None:
+@needs_amx
+def test_torch_has_amx_of_its_own_before_and_after() -> None:
     """Both set the tiles of the thread, and neither may find the other's."""
     torch.manual_seed(0)
     layer, plain = (nn.Linear(512, 512, False).bfloat16().requires_grad_(False) for _ in range(2))
@@ -398,7 +396,7 @@ def test_torch_multiplies_tiles_of_its_own_before_and_after() -> None:
     assert torch.equal(plain(x), other)
 
 
-@needs_tiles
+@needs_amx
 def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     embedding, head = nn.Embedding(64, 32), nn.Linear(32, 64, False)
     head.weight = embedding.weight
@@ -411,8 +409,8 @@ def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     assert head.weight is embedding.weight
 
 
-@needs_tiles
-def test_packed_weights_cannot_be_replaced_unseen() -> None:
+@needs_amx
+def test_a_packed_layer_takes_no_other_weights_and_may_be_cast() -> None:
     layer = nn.Linear(32, 16).bfloat16()
     before = layer.state_dict()
     make_native(layer)

@@ -25,8 +25,8 @@ from wavepp_worker.model.native_attention import attend_in_place
 from wavepp_worker.model.native_library import computes_on, multiplies_bfloat16
 from wavepp_worker.model.native_linear import (
     NativeLinear,
+    fewest_tokens,
     gated_pair,
-    gemm_min_tokens,
     most_tokens,
     takes_many,
 )
@@ -99,7 +99,7 @@ def _gated(module: Any, known: bool, branched: bool, x: torch.Tensor) -> torch.T
     plain = known and not (branched and current_wave().adapted)
     # The activation and the product with it end the matrix products: no pass of their own.
     alike = plain and _takes(gate, x) and _takes(up, x) and gate.packed == up.packed
-    if alike and (gate.packed or tokens >= _fewest(gate)):
+    if alike and tokens >= fewest_tokens(gate):
         out = gated_pair(gate, up, x)
     elif plain and tokens > most_tokens(gate) and _torch_chains(gate):
         active = torch.ops.mkldnn._linear_pointwise(x, gate.weight, gate.bias, "swish", [], "")
@@ -116,12 +116,8 @@ def _takes(linear: Any, x: torch.Tensor) -> bool:
     return x.is_cpu and x.dtype is linear.stored.dtype and x.shape[-1] == linear.in_features
 
 
-def _fewest(linear: Any) -> int:
-    return gemm_min_tokens(linear.in_features, linear.out_features, linear.weight.dtype)
-
-
 def _torch_chains(linear: Any) -> bool:
-    narrow = linear.weight.dtype is torch.bfloat16 and multiplies_bfloat16()
+    narrow = next(linear.parameters()).dtype is torch.bfloat16 and multiplies_bfloat16()
     return narrow and torch.backends.mkldnn.is_available()
 
 

@@ -115,9 +115,8 @@ def attend_to_picked(
 def _expansion(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What makes keys ``[heads, dim, rank]`` and values ``[heads, value dim, rank]`` of a latent."""
     projection, rank = module.kv_b_proj, module.kv_lora_rank
-    if projection.weight.dtype == query.dtype:
-        weight = projection.weight
-    else:
+    weight = projection.weight
+    if weight.dtype != query.dtype:
         # Quantised: only the layer knows what its weights are.
         weight = projection(torch.eye(rank, dtype=query.dtype, device=query.device)).T
     heads, plain = query.shape[1], module.qk_nope_head_dim

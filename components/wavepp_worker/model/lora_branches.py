@@ -107,6 +107,7 @@ def attach_adapters(
                         f"lora_modules: {adapter.name} changes {name}, which is no linear layer of this model that "
                         "runs on all tokens of a wave, as recurrent ones do not; give an adapter of other layers"
                     )
+                # Of one whose weights are packed, ``weight`` would be a copy.
                 beside = next(linear.parameters())
                 a, b = (file.get_tensor(part).to(beside.device, beside.dtype) for part in (pair.a, pair.b))
                 if (b.shape[0], a.shape[1]) != (linear.out_features, linear.in_features):

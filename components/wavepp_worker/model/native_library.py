@@ -3,7 +3,7 @@ and ``decoder_layers.cpp``, which is made of these.
 
 It is built when the package is installed where there is a compiler. Where it is not, or the CPU lacks AVX2, torch's
 kernels do its work. Numbers are bfloat16 or float32; each kernel has a form for CPUs that multiply bfloat16
-(AVX512-BF16), and one that computes either kind in float32.
+(AVX512-BF16), and one that computes either kind in float32. Attention and linear layers have one for AMX, too.
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ import torch
 from wavepp_worker.errors import ConfigError
 
 INSTRUCTIONS = ("AVX2", "AVX512", "AVX512_BF16", "AMX")
-"""What kernels have forms for, each with those before, by the names that ``instructions.cpp`` has for them."""
+"""What ``WAVEPP_MAX_CPU_ISA`` may say that kernels use at most, as ``instructions.cpp`` knows it, with all before it.
+
+For AVX-512 they have no form of their own, but leave more to torch, whose products are the faster ones with it.
+"""
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 6
 """Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
-_WITH_BFLOAT16, _BESIDE_TILES, _WITH_TILES = 2, 3, 4
-"""What the library says where it runs and multiplies bfloat16, where the CPU has tiles, and where kernels use them."""
+_WITH_BFLOAT16, _BESIDE_AMX, _WITH_AMX = 2, 3, 4
+"""What the library says where it runs and multiplies bfloat16, where torch has AMX beside it, and where kernels do."""
 
 
 def computes_on(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels are there, and take tensors of this kind."""
+    """Whether the kernels are there, and take tensors of this kind.
+
+    Raises:
+        ConfigError: as ``library()``.
+    """
     return dtype in (torch.bfloat16, torch.float32) and device.type == "cpu" and library() is not None
 
 
@@ -42,43 +49,31 @@ def multiplies_bfloat16() -> bool:
 
 
 @cache
-def torch_multiplies_tiles() -> bool:
-    """Whether the CPU has tiles of bfloat16 (AMX), which torch uses; only where ``computes_on()`` holds."""
-    return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_TILES)
+def torch_has_amx() -> bool:
+    """Whether torch multiplies bfloat16 by AMX, and kernels may; only where ``computes_on()`` holds."""
+    return bool(_loaded().wavepp_kernels_run_here() >= _BESIDE_AMX)
 
 
 @cache
-def multiplies_tiles() -> bool:
-    """Whether the kernels do, too; only where ``computes_on()`` holds."""
-    return bool(_loaded().wavepp_kernels_run_here() >= _WITH_TILES)
-
-
-@cache
-def allowed_instructions() -> str | None:
-    """What ``WAVEPP_MAX_CPU_ISA`` says that the kernels may use at most; None where it says nothing.
-
-    Raises:
-        ConfigError: it says what there is not.
-    """
-    most = os.environ.get("WAVEPP_MAX_CPU_ISA")
-    if most is not None and most not in INSTRUCTIONS:
-        raise ConfigError(
-            f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may "
-            "use, or leave it away for all that this CPU has"
-        )
-    return most
+def has_amx() -> bool:
+    """Whether the kernels do; only where ``computes_on()`` holds."""
+    return bool(_loaded().wavepp_kernels_run_here() >= _WITH_AMX)
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library, if it is there and this CPU has the instructions. Says once if it was not built."""
+    """The library, if it is there and this CPU has the instructions. Says once if it was not built.
+
+    Raises:
+        ConfigError: ``WAVEPP_MAX_CPU_ISA`` is none of the ``INSTRUCTIONS``.
+    """
     built = find_spec("wavepp_worker.model._kernels")
     if built is None or built.origin is None:
         _left_out(
             "there was no C++ compiler when wavepp-worker was installed; install g++, then wavepp-worker again"
         )
         return None
-    allowed_instructions()
+    _check_max_isa()
     # torch is loaded by now, so that the library shares its OpenMP threads rather than bring its own.
     try:
         loaded = ctypes.CDLL(built.origin)
@@ -103,6 +98,15 @@ def kernel(
     found.restype = returns
     found.argtypes = list(arguments)
     return found
+
+
+def _check_max_isa() -> None:
+    most = os.environ.get("WAVEPP_MAX_CPU_ISA")
+    if most is not None and most not in INSTRUCTIONS:
+        raise ConfigError(
+            f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may "
+            "use, or unset it to use all that this CPU has"
+        )
 
 
 def _left_out(why: str) -> None:

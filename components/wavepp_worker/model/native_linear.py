@@ -1,6 +1,7 @@
 """Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more.
 
-Where the CPU multiplies tiles of bfloat16 (AMX), layers keep their weights packed for that, and in no other order.
+Where the CPU has AMX, layers of bfloat16 keep their weights packed for it, and in no other order (``PackedLinear``);
+but not those that share them or do not fit.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -17,10 +19,10 @@ from torch import nn
 
 from wavepp_worker.model.native_library import (
     computes_on,
+    has_amx,
     kernel,
     multiplies_bfloat16,
-    multiplies_tiles,
-    torch_multiplies_tiles,
+    torch_has_amx,
 )
 
 MOST_FEW = 64
@@ -28,13 +30,13 @@ MOST_FEW = 64
 FEWER_TOKENS, FEW_INPUTS = 16, 640
 """The same where torch is better at them: of float32 in one thread, as torch gains little from several for few tokens,
 and on CPUs that multiply bfloat16, whose vectors of floats are wider than ours; of bfloat16 with more inputs than the
-latter where torch multiplies tiles of them (AMX) and weights are not packed for ours."""
+latter where torch has AMX and weights are not packed for our kernels."""
+_MOST_UNFIT = 8
+"""The same of bfloat16, where the CPU multiplies it, for layers that the kernel for many cannot take."""
 _OUTPUTS = 4
 """A multiple of this: so many weight rows are read at a time."""
 _TILE_OUTPUTS, _TILE_INPUTS = 16, 32
-"""Layers of multiples of these can be packed."""
-_MOST_UNFIT = 8
-"""The same of bfloat16, where the CPU multiplies it, for layers that the kernel for many cannot take."""
+"""Layers of multiples of these can be packed for AMX."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -42,7 +44,7 @@ class NativeLinear(nn.Linear):
     """A linear layer on the CPU that goes through the kernels as far as they are faster, else through torch."""
 
     packed = False
-    """Whether its weights are packed in tiles."""
+    """Whether it is a ``PackedLinear``."""
 
     @property
     def stored(self) -> torch.Tensor:
@@ -71,7 +73,7 @@ class NativeLinear(nn.Linear):
         return out
 
 
-class TiledLinear(NativeLinear):
+class PackedLinear(NativeLinear):
     """One whose weights ``[outputs, inputs]`` are packed as ``[outputs / 16, inputs / 2, 16 outputs, 2 inputs]``."""
 
     packed = True
@@ -137,7 +139,7 @@ def most_tokens(layer: nn.Linear) -> int:
         return FEWER_TOKENS if torch_is_better else MOST_FEW
     if not multiplies_bfloat16():
         return MOST_FEW
-    if not torch_multiplies_tiles():
+    if not torch_has_amx():
         return _MOST_UNFIT
     return FEWER_TOKENS if layer.in_features > FEW_INPUTS else MOST_FEW
 
@@ -153,14 +155,22 @@ def gemm_min_tokens(inputs: int, outputs: int, dtype: torch.dtype) -> int:
 
 
 def takes_many(layer: nn.Linear) -> bool:
-    """Whether the kernels take any number of tokens of a layer."""
+    """Whether the kernels take any number of tokens of a layer, of ``fewest_tokens()`` on as a ``gated_pair``."""
     return most_tokens(layer) == sys.maxsize
 
 
-def make_native(model: nn.Module) -> None:
+def fewest_tokens(layer: NativeLinear) -> int:
+    """From how many tokens on a layer that ``takes_many()`` goes through the kernels for many."""
+    if layer.packed:
+        return 1
+    return gemm_min_tokens(layer.in_features, layer.out_features, layer.stored.dtype)
+
+
+def make_native(model: nn.Module, unpacked: Collection[nn.Module] = ()) -> None:
     """Have the model's linear layers go through the kernels, where there are such for them.
 
-    Of those whose weights are packed, ``weight`` is a copy from now on; those that share theirs keep them.
+    Of those whose weights are packed, ``weight`` is a copy from now on; ``unpacked`` ones and those that share theirs
+    keep them.
     """
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
     for layer in model.modules():
@@ -169,15 +179,15 @@ def make_native(model: nn.Module) -> None:
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
         alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
         if alike and computes_on(layer.weight.dtype, layer.weight.device):
-            if uses[id(layer.weight)] == 1 and _fits_tiles(layer):
-                TiledLinear.pack(layer)
+            if uses[id(layer.weight)] == 1 and layer not in unpacked and _can_be_packed(layer):
+                PackedLinear.pack(layer)
             else:
                 layer.__class__ = NativeLinear
 
 
-def _fits_tiles(layer: nn.Linear) -> bool:
+def _can_be_packed(layer: nn.Linear) -> bool:
     fits = not layer.in_features % _TILE_INPUTS and not layer.out_features % _TILE_OUTPUTS
-    return fits and layer.weight.dtype is torch.bfloat16 and multiplies_tiles()
+    return fits and layer.weight.dtype is torch.bfloat16 and has_amx()
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -97,7 +97,7 @@ void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, c
 
 }  // namespace
 
-void attend(const Layer &layer, const Task &task) {
+void attend_bfloat16(const Layer &layer, const Task &task) {
   static thread_local Buffers own;
   const auto over_tile = [&](const KeyTile &tile, const RowState &state, int64_t count) {
     int64_t row = 0;
@@ -111,7 +111,7 @@ void attend(const Layer &layer, const Task &task) {
       case 1: rows_over_tile<1>(layer, task, tile, state, row); break;
     }
   };
-  attend_by_tiles(layer, task, {ROWS, layer.dim / 2, LANES}, own, over_tile);
+  attend_by_key_tiles(layer, task, {ROWS, layer.dim / 2, LANES}, own, over_tile);
 }
 
 #pragma GCC pop_options

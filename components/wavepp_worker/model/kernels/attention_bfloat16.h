@@ -117,7 +117,7 @@ struct RowState {
 
 // Goes through all tiles of keys of a task, and calls `over_tile(tile, state, rows)` for each.
 template <typename OverTile>
-inline void attend_by_tiles(const Layer &layer, const Task &task, const Shape &shape, Buffers &own,
+inline void attend_by_key_tiles(const Layer &layer, const Task &task, const Shape &shape, Buffers &own,
                             const OverTile &over_tile) {
   const int64_t each = layer.heads / layer.groups, count = task.tokens * each;
   const int64_t dim = layer.dim, words = shape.words, value_dim = layer.value_dim;

@@ -9,9 +9,10 @@
 
 #include <cstdint>
 
-constexpr int ATTENTION_ROWS = 6;        // of a register tile
+constexpr int ATTENTION_ROWS = 6;       // of a register tile
+constexpr int ATTENTION_AMX_ROWS = 32;  // of two of AMX
 constexpr int64_t ATTENTION_TASK_ROWS = 252;  // most rows of a task, which share the packing
-constexpr int64_t ATTENTION_TILES_TASK_ROWS = 1024;  // the same where rows take less time, and packing a larger part of it
+constexpr int64_t ATTENTION_AMX_TASK_ROWS = 1024;  // the same where rows take less time, and packing a larger part of it
 
 // One layer's tensors, of numbers T: bfloat16 (as its 16 bits) or float.
 template <typename T>
@@ -47,9 +48,9 @@ struct AttentionRows {
   const T *value(int64_t key) const { return layer.values + (at(key) * layer.groups + group) * layer.value_dim; }
 };
 
-// Computes a task: attention_tiles.cpp (AMX), attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either
+// Computes a task: attention_amx.cpp (AMX), attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either
 // kind of numbers).
-void attend_with_tiles(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
-void attend(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
+void attend_amx(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
+void attend_bfloat16(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 template <typename T>
 void attend_in_float(const AttentionLayer<T> &layer, const AttentionTask &task);

@@ -1,4 +1,5 @@
-// Decoder layers like Llama's in one call, so that Python takes no time between their kernels.
+// Decoder layers like Llama's in one call, so that Python takes no time between their kernels, and a thread's rows stay in
+// its core's cache from one to the next.
 
 #include "calls.h"
 #include "gemm.h"
@@ -16,7 +17,7 @@
 // Must have the fields of fused_decoder_layers.py.
 struct Linear {
   const void *weight, *bias;  // no bias: null
-  int64_t packed, in, out;    // packed: the weights are, for tiles
+  int64_t packed, in, out;    // packed: the weights are, for AMX
 };
 
 struct DecoderLayer {
@@ -50,9 +51,12 @@ static_assert(sizeof(DecoderLayer) == 44 * 8 && sizeof(Wave) == 19 * 8, "as of f
 
 namespace {
 
-constexpr int64_t MOST_ROWS = 256;    // of a slice: what a layer computes of them stays in the second-level cache
-constexpr int64_t FEWEST_ROWS = 64;   // the same where each thread can read all weights as often,
-constexpr int64_t LIGHT_WEIGHTS = 2 * 1024 * 1024;  // as they stay in its cache, too
+constexpr int64_t MOST_ROWS = 256;  // of a slice: what a layer computes of them stays in the second-level cache
+// A slice reads all weights of a layer. It has so many rows at least, or half of it where these are light: with so many
+// numbers they stay in that cache, too.
+constexpr int64_t FEWEST_ROWS = 128;
+constexpr int64_t LIGHT_WEIGHTS = 1024 * 1024;
+constexpr int64_t ROUND_ROWS = 32;  // that are multiplied together
 
 // Memory for what a layer computes in between, in parts, in a buffer of the thread's.
 class Workspace {
@@ -87,18 +91,20 @@ void *gather(const void *rows, const int64_t *places, int64_t count, int64_t wid
   return to;
 }
 
-// Calls `part(first, count, threads)` for all rows, from `first` on: for some of them in each thread by itself, which then
-// stay in its cache from one operation to the next, or for all at once in all threads.
+// Calls `part(first, count, threads)` for all rows, from `first` on: for each slice of them in one thread, or for all at
+// once in all threads.
 template <typename Part>
-void for_slices(int64_t rows, int64_t most, int64_t threads, const Part &part) {
-  if (rows <= most) return part(int64_t{0}, rows, threads);
-  const int64_t count = (rows + most - 1) / most;
+void for_slices(int64_t rows, int64_t slices, int64_t threads, const Part &part) {
+  if (slices <= 1) return part(int64_t{0}, rows, threads);
+  const auto start = [&](int64_t i) {
+    return std::min(rows, (rows * i / slices + ROUND_ROWS - 1) / ROUND_ROWS * ROUND_ROWS);
+  };
 #pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast<int>(threads)) if (threads > 1)
-  for (int64_t i = 0; i < count; ++i) part(i * most, std::min(most, rows - i * most), int64_t{1});
+  for (int64_t i = 0; i < slices; ++i) part(start(i), start(i + 1) - start(i), int64_t{1});
 }
 
 // A layer in one wave.
-struct Computation {
+struct LayerInWave {
   const DecoderLayer &layer;
   const Wave &wave;
   const int64_t number_bytes = wave.narrow ? 2 : 4, width = layer.query.in, dim = layer.head_dim;
@@ -111,13 +117,14 @@ struct Computation {
     return std::all_of(std::begin(linears), std::end(linears), [](const Linear *linear) { return linear->packed; });
   }
 
-  // Most rows of a slice. Weights that are not packed are so anew for each.
-  int64_t most_rows(int64_t rows) const {
-    if (!packed) return rows;
+  // Into how many slices rows are cut: as many for each thread, or one. Weights that are not packed would be packed again
+  // for each.
+  int64_t slices(int64_t rows) const {
     const int64_t weights = 2 * width * (queries + keyed) + 3 * width * inner;
-    const int64_t fewest = weights <= LIGHT_WEIGHTS ? FEWEST_ROWS : MOST_ROWS;
-    const int64_t each = (rows / wave.threads + FEWEST_ROWS - 1) / FEWEST_ROWS * FEWEST_ROWS;
-    return std::clamp(each, fewest, MOST_ROWS);
+    const int64_t fewest = weights <= LIGHT_WEIGHTS ? FEWEST_ROWS / 2 : FEWEST_ROWS;
+    if (!packed || rows < wave.threads * fewest) return 1;
+    const int64_t rounds = (rows + wave.threads * MOST_ROWS - 1) / (wave.threads * MOST_ROWS);
+    return rounds * wave.threads;
   }
 
   template <typename T>
@@ -137,8 +144,8 @@ struct Computation {
   }
 
   // From hidden [tokens, width] keys and values in their pools and, if they are asked for, query [tokens, queries].
-  void look(const void *hidden, void *query, void *keys, void *values) const {
-    for_slices(wave.tokens, most_rows(wave.tokens), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
+  void project_and_store(const void *hidden, void *query, void *keys, void *values) const {
+    for_slices(wave.tokens, slices(wave.tokens), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
       Workspace memory(number_bytes, rows * (width + keyed + layer.value.out));
       void *normed = memory.take(rows * width), *key = memory.take(rows * keyed);
       void *value = memory.take(rows * layer.value.out);
@@ -157,7 +164,7 @@ struct Computation {
   }
 
   // Query [rows, queries] of hidden [rows, width], with their own cos and sin.
-  void ask(const void *hidden, const void *cos, const void *sin, int64_t rows, void *query) const {
+  void project_queries(const void *hidden, const void *cos, const void *sin, int64_t rows, void *query) const {
     Workspace memory(number_bytes, rows * width);
     void *normed = memory.take(rows * width);
     norm(hidden, layer.attention_norm, rows, normed, wave.threads);
@@ -174,8 +181,8 @@ struct Computation {
   }
 
   // out [rows, width] of hidden [rows, width], which it may be, and of what attention gave them.
-  void answer(const void *hidden, const void *attended, int64_t all, void *out) const {
-    for_slices(all, most_rows(all), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
+  void output_and_mlp(const void *hidden, const void *attended, int64_t all, void *out) const {
+    for_slices(all, slices(all), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
       const bool both_packed = layer.gate.packed && layer.up.packed;
       const bool as_pair = both_packed || gemm_takes(rows, width, inner, wave.narrow);
       Workspace memory(number_bytes, rows * (2 * width + inner + (as_pair ? 0 : inner + layer.up.out)));
@@ -202,23 +209,24 @@ struct Computation {
 
 // hidden [tokens, width] and out [rows, width], which may be one; rows are the tokens, of a trimmed layer the wanted ones:
 // of the others it computes keys and values alone.
-void compute(const Computation &layer, bool trimmed, void *keys, void *values, const void *hidden, void *out) {
+void compute(const LayerInWave &own, bool trimmed, void *keys, void *values, const void *hidden, void *out) {
+  // Of its own, as the thread's is its slices'.
   static thread_local std::vector<char> kept;
-  const Wave &wave = layer.wave;
-  const int64_t rows = trimmed ? wave.wanted_count : wave.tokens, width = layer.width, dim = layer.dim;
-  Workspace memory(layer.number_bytes, rows * (2 * layer.queries + (trimmed ? width + 2 * dim : 0)), kept);
-  void *query = memory.take(rows * layer.queries), *attended = memory.take(rows * layer.queries);
-  layer.look(hidden, trimmed ? nullptr : query, keys, values);
+  const Wave &wave = own.wave;
+  const int64_t rows = trimmed ? wave.wanted_count : wave.tokens, width = own.width, dim = own.dim;
+  Workspace memory(own.number_bytes, rows * (2 * own.queries + (trimmed ? width + 2 * dim : 0)), kept);
+  void *query = memory.take(rows * own.queries), *attended = memory.take(rows * own.queries);
+  own.project_and_store(hidden, trimmed ? nullptr : query, keys, values);
   if (!rows) return;
   if (trimmed) {
     const auto of_wanted = [&](const void *all, int64_t numbers) {
-      return gather(all, wave.wanted, rows, numbers, layer.number_bytes, memory.take(rows * numbers));
+      return gather(all, wave.wanted, rows, numbers, own.number_bytes, memory.take(rows * numbers));
     };
     hidden = of_wanted(hidden, width);
-    layer.ask(hidden, of_wanted(wave.cos, dim), of_wanted(wave.sin, dim), rows, query);
+    own.project_queries(hidden, of_wanted(wave.cos, dim), of_wanted(wave.sin, dim), rows, query);
   }
-  layer.attend(trimmed ? wave.wanted_spans : wave.all, query, keys, values, attended);
-  layer.answer(hidden, attended, rows, out);
+  own.attend(trimmed ? wave.wanted_spans : wave.all, query, keys, values, attended);
+  own.output_and_mlp(hidden, attended, rows, out);
 }
 
 }  // namespace

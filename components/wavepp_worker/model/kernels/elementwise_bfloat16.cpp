@@ -40,7 +40,7 @@ void silu_numbers(const uint16_t *gate, const uint16_t *up, int64_t count, uint1
 void add_numbers(const uint16_t *x, const uint16_t *y, int64_t count, uint16_t *sum) {
   for (int64_t i = 0; i < count; i += LANES) {
     const __mmask16 some = some_of(count - i);
-    store_exactly(some, sum + i, _mm512_add_ps(load(some, x + i), load(some, y + i)));
+    store_with_subnormals(some, sum + i, _mm512_add_ps(load(some, x + i), load(some, y + i)));
   }
 }
 

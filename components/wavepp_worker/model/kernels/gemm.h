@@ -1,4 +1,4 @@
-// Matrix products of many tokens with the weights of linear layers, with sums in float32.
+// Matrix products of tokens with the weights of linear layers, with sums in float32.
 
 #pragma once
 
@@ -12,16 +12,16 @@ int64_t gemm_min_tokens(int64_t in, int64_t out, bool narrow);
 // Whether they take so many.
 bool gemm_takes(int64_t tokens, int64_t in, int64_t out, bool narrow);
 
-// y = x w^T + b, and y = silu(gate) * up of x with two layers' weights, each where gemm_min_tokens() is not 0.
+// y = x w^T + b, and y = silu(gate) * up of x with two layers' weights, each of many tokens and where
+// gemm_min_tokens() is not 0, but with AMX.
 
 // AVX512-BF16.
 void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                          int threads);
-// Tiles of bfloat16 (AMX): of any number of tokens, with a multiple of 32 inputs and of 16 outputs, and with weights that
-// are packed (gemm_tiles.cpp).
-void gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
-void gated_gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
+// AMX: any number of tokens, a multiple of 32 inputs and of 16 outputs, and packed weights (gemm_amx.cpp).
+void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
+void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                       int threads);
 // AVX2.
 template <typename T>

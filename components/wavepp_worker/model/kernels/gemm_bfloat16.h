@@ -1,11 +1,8 @@
-// What the two forms of the products of gemm.h in bfloat16 share: weights are packed as [pair of inputs][16 outputs].
+// How the products of gemm.h in bfloat16 turn sums into answers.
 
 #pragma once
 
 #include <immintrin.h>
-
-#include <algorithm>
-#include <cstring>
 
 #include "gemm_blocks.h"
 #include "vectors_bfloat16.h"
@@ -17,35 +14,10 @@ namespace {
 
 constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
-// A Kernel (gemm_blocks.h) but for add() and its blocks.
-struct PairsOfBfloat16 {
+// What a Kernel (gemm_blocks.h) says of numbers and answers.
+struct Bfloat16Answers {
   using Number = uint16_t;
-  using Input = uint16_t;
-  using Packed = uint32_t;
-  static constexpr int64_t OUTPUTS = LANES, STEP = 2, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
-  static constexpr bool FETCHES_AHEAD = true;
-
-  // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
-  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to, int64_t stride) {
-    // Where these are whole rows, the next ones are fetched in the order in which they lie: memory is faster so.
-    const bool whole = steps * STEP == in;
-    for (int64_t at = 0; at < steps; at += LANES) {
-      const int64_t rest = std::min(LANES, steps - at);
-      const auto some = static_cast<__mmask16>((1u << rest) - 1);
-      __m512i square[LANES];
-      for (int n = 0; n < LANES; ++n) {
-        const uint16_t *row = rows + n * in + 2 * at;
-        // Past the last row a prefetch does no harm.
-        const uint16_t *next = LANES * in + (whole ? rows + (at + n) * STEP * LANES : row);
-        _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T1);
-        square[n] = _mm512_maskz_loadu_epi32(some, row);
-      }
-      transpose(square);
-      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * stride, square[i]);
-    }
-  }
-
-  static void copy_inputs(const uint16_t *x, int64_t in, uint16_t *to) { std::memcpy(to, x, in * sizeof(uint16_t)); }
+  static constexpr int64_t OUTPUTS = LANES;
 
   static void store(const float *sums, int64_t tokens, const uint16_t *bias, uint16_t *y, int64_t stride) {
     const __m512 added = bias_or_zero(bias);

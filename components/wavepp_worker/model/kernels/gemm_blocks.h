@@ -1,4 +1,4 @@
-// How the products of gemm.h go through tokens, inputs and outputs, for kernels of any instructions.
+// How the products of gemm.h go through tokens, inputs and outputs, for kernels of vectors of any width.
 //
 // A panel is two vectors of outputs: of one layer, or one of a gate and one of what it is multiplied with. Weights lie in
 // memory as in the checkpoint; those of some panels are packed, for the second-level cache to keep them while all tokens

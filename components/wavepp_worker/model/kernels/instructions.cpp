@@ -13,7 +13,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "tiles.h"
+#include "amx.h"
 
 // What the user lets the kernels use at most, as their own names for it (native_library.py); all where they say nothing.
 static bool may_use(const char *instructions) {
@@ -57,23 +57,23 @@ static bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-bool cpu_has_tiles() {
-  unsigned a, b, c, d;
-  constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
-  static const bool there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
-  return there && has_bfloat16() && may_use("AMX");
-}
-
 // A process has to ask Linux for the room that its threads' tiles take.
-static bool may_use_tiles() {
+static bool system_lets_use_tiles() {
   constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
   return !syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA);
 }
 
-bool has_tiles() {
-#ifdef WAVEPP_HAS_TILES
-  static const bool usable = cpu_has_tiles() && may_use_tiles();
+bool cpu_has_amx() {
+  unsigned a, b, c, d;
+  constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
+  static const bool usable = has_bfloat16() && may_use("AMX") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+                             (d & AMX_BF16) && (d & AMX_TILE) && system_lets_use_tiles();
   return usable;
+}
+
+bool has_amx() {
+#ifdef WAVEPP_KNOWS_AMX
+  return cpu_has_amx();
 #else
   return false;
 #endif
@@ -82,19 +82,19 @@ bool has_tiles() {
 #else
 
 bool has_bfloat16() { return false; }
-bool cpu_has_tiles() { return false; }
+bool cpu_has_amx() { return false; }
 bool has_avx512() { return false; }
 bool has_large_cache() { return false; }
 static bool has_avx2() { return false; }
-bool has_tiles() { return false; }
+bool has_amx() { return false; }
 
 #endif
 
-// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16; 3: so they do, and the CPU has tiles of
-// bfloat16, for which torch has products; 4: for these, too, kernels run here.
+// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16; 3: so they do, and torch has AMX; 4: so do
+// they.
 extern "C" int wavepp_kernels_run_here() {
-  if (has_tiles()) return 4;
-  if (has_bfloat16()) return cpu_has_tiles() ? 3 : 2;
+  if (has_amx()) return 4;
+  if (has_bfloat16()) return cpu_has_amx() ? 3 : 2;
   return has_avx2() ? 1 : 0;
 }
 

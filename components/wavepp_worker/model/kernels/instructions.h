@@ -1,13 +1,13 @@
-// What this CPU can, for kernels that come in several forms. Without AVX2 none of them is called.
+// What this CPU can, and WAVEPP_MAX_CPU_ISA allows (native_library.py), for kernels that come in several forms. Without AVX2 none of them is called.
 
 #pragma once
 
 // AVX512-BF16 and what the kernels in bfloat16 need beside it (AMD Zen 4, Intel Sapphire Rapids, and newer).
 bool has_bfloat16();
-// Tiles of bfloat16 (AMX; Intel Sapphire Rapids and newer) beside it.
-bool cpu_has_tiles();
-// ... and the kernels for them, as this library's compiler knew them, and the system lets this process use them.
-bool has_tiles();
+// AMX with bfloat16 beside it (Intel Sapphire Rapids and newer), and that the system lets this process use it.
+bool cpu_has_amx();
+// The same, and that this library's compiler knew it.
+bool has_amx();
 // Vectors of 16 floats.
 bool has_avx512();
 // A first-level data cache of 48 KiB or more (AMD Zen 5, Intel Sunny Cove, and newer), as far as it says.

@@ -6,11 +6,20 @@
 
 #if defined(__x86_64__)
 
+#include <algorithm>
+
 #include "instructions.h"
 
 // As many as pay for so many multiplications: a team of threads costs some microseconds.
 static int threads_for(int64_t multiplications, int64_t threads) {
   return multiplications > 1024 * 1024 ? static_cast<int>(threads) : 1;
+}
+
+// The same of `layers` layers of a size that are packed: some microseconds are the time of 4 million multiplications, or
+// of reading as many weights as 128 tokens take that long with.
+static int threads_for_packed(const Product<uint16_t> &product, int64_t layers, int64_t threads) {
+  const int64_t tokens = std::max<int64_t>(128, product.tokens);
+  return layers * tokens * product.in * product.out > 4 * 1024 * 1024 ? static_cast<int>(threads) : 1;
 }
 
 template <typename T>
@@ -34,12 +43,6 @@ static void gated_linear(const Product<T> &product, const Weights<T> &gate, cons
   gated_gemm_float(product, gate, up, team);
 }
 
-// The same of tiles, which take some reading of the weights or, with more tokens, their multiplications.
-static int threads_for_tiles(const Product<uint16_t> &product, int64_t layers, int64_t threads) {
-  const int64_t tokens = product.tokens < 128 ? 128 : product.tokens;
-  return layers * tokens * product.in * product.out > 4 * 1024 * 1024 ? static_cast<int>(threads) : 1;
-}
-
 template <typename T>
 static Weights<T> weights_of(const void *weight, const void *bias) {
   return {static_cast<const T *>(weight), static_cast<const T *>(bias)};
@@ -51,12 +54,12 @@ static Product<T> product_of(const void *x, int64_t tokens, int64_t in, int64_t 
 }
 
 // y [tokens, out] = x [tokens, in] weight^T + bias; bias [out] or null. `narrow`: all numbers are bfloat16, else floats.
-// `packed`: the weights are, for tiles (gemm_tiles.cpp).
+// `packed`: the weights are, for AMX (gemm_amx.cpp).
 extern "C" void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t packed, int64_t tokens, int64_t in,
                               int64_t out, void *y, int64_t threads, int64_t narrow) {
   if (packed) {
     const auto product = product_of<uint16_t>(x, tokens, in, out, y);
-    return gemm_tiles(product, weights_of<uint16_t>(weight, bias), threads_for_tiles(product, 1, threads));
+    return gemm_amx(product, weights_of<uint16_t>(weight, bias), threads_for_packed(product, 1, threads));
   }
   const auto with = [&](auto number) {
     using T = decltype(number);
@@ -71,8 +74,8 @@ extern "C" void wavepp_gated_linear(const void *x, const void *gate, const void 
                                     int64_t threads, int64_t narrow) {
   if (packed) {
     const auto product = product_of<uint16_t>(x, tokens, in, out, y);
-    return gated_gemm_tiles(product, weights_of<uint16_t>(gate, gate_bias), weights_of<uint16_t>(up, up_bias),
-                            threads_for_tiles(product, 2, threads));
+    return gated_gemm_amx(product, weights_of<uint16_t>(gate, gate_bias), weights_of<uint16_t>(up, up_bias),
+                            threads_for_packed(product, 2, threads));
   }
   const auto with = [&](auto number) {
     using T = decltype(number);

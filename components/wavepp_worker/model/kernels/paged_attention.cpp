@@ -24,15 +24,16 @@ int64_t products(const AttentionLayer<T> &layer, const int64_t *starts, const in
   return pairs * layer.heads * (layer.dim + layer.value_dim);
 }
 
+// Tasks of at most `most` rows, which are computed `rows` at a time.
 template <typename T>
 std::vector<AttentionTask> tasks_of(const AttentionLayer<T> &layer, const int64_t *starts, const int64_t *lengths,
-                                    const int64_t *table_at, int64_t chunks, int64_t most, int threads) {
+                                    const int64_t *table_at, int64_t chunks, int64_t rows, int64_t most, int threads) {
   const int64_t each = layer.heads / layer.groups;
   int64_t tokens = 0;
   for (int64_t c = 0; c < chunks; ++c) tokens += lengths[c];
   // Several tasks for each thread, as they are not equally long.
   if (threads > 1)
-    most = std::clamp<int64_t>(tokens * layer.heads / (4 * threads), 4 * ATTENTION_ROWS, most);
+    most = std::clamp<int64_t>(tokens * layer.heads / (4 * threads), 4 * rows, most);
   const int64_t step = std::max<int64_t>(1, most / each);
   std::vector<AttentionTask> tasks;
   int64_t packed = 0;
@@ -64,23 +65,23 @@ extern "C" void wavepp_paged_attention(const void *query, int64_t query_token, i
                                        int64_t heads, int64_t groups, int64_t dim, int64_t value_dim, double scale,
                                        int64_t window, void *out, int64_t threads, int64_t narrow) {
   const float log2e = 1.44269504f;
-  const auto run = [&](auto number, auto attend_one, int64_t task_rows) {
+  const auto run = [&](auto number, auto attend_one, int64_t rows, int64_t most_rows) {
     using T = decltype(number);
     const AttentionLayer<T> layer{
         static_cast<const T *>(query), query_token, query_head, static_cast<const T *>(keys),
         static_cast<const T *>(values), tables, block, heads, groups, dim, value_dim,
         static_cast<float>(scale) * log2e, window, static_cast<T *>(out)};
     const int team = products(layer, starts, lengths, chunks) < TOGETHER ? 1 : static_cast<int>(threads);
-    attend_all<T>(layer, tasks_of(layer, starts, lengths, table_at, chunks, task_rows, team), team, attend_one);
+    attend_all<T>(layer, tasks_of(layer, starts, lengths, table_at, chunks, rows, most_rows, team), team, attend_one);
   };
   if (!narrow)
-    run(float{}, attend_in_float<float>, ATTENTION_TASK_ROWS);
-  else if (has_tiles())
-    run(uint16_t{}, attend_with_tiles, ATTENTION_TILES_TASK_ROWS);
+    run(float{}, attend_in_float<float>, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
+  else if (has_amx())
+    run(uint16_t{}, attend_amx, ATTENTION_AMX_ROWS, ATTENTION_AMX_TASK_ROWS);
   else if (has_bfloat16())
-    run(uint16_t{}, attend, ATTENTION_TASK_ROWS);
+    run(uint16_t{}, attend_bfloat16, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
   else
-    run(uint16_t{}, attend_in_float<uint16_t>, ATTENTION_TASK_ROWS);
+    run(uint16_t{}, attend_in_float<uint16_t>, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
 }
 
 #endif

@@ -1,13 +1,13 @@
-// Attention over paged KV (attention_tasks.h) where the CPU multiplies tiles of bfloat16 (tiles.h): bfloat16 in and out,
+// Attention over paged KV (attention_tasks.h) where the CPU multiplies tiles of bfloat16 (amx.h): bfloat16 in and out,
 // float32 between.
 
 #if defined(__x86_64__)
 
-#include "tiles.h"
+#include "amx.h"
 
 #include "attention_tasks.h"
 
-#ifdef WAVEPP_HAS_TILES
+#ifdef WAVEPP_KNOWS_AMX
 
 #include "attention_bfloat16.h"
 
@@ -16,14 +16,14 @@
 
 namespace {
 
-constexpr int64_t ROWS = 2 * TILE;
+constexpr int64_t ROWS = ATTENTION_AMX_ROWS;
 constexpr int64_t ROW_KEYS = KEYS * sizeof(float), ROW_WEIGHTS = KEYS * sizeof(uint16_t);  // bytes from row to row
 
-// scores [16 or 32 rows][32 keys], ... of `vectors` vectors of keys, two at a time; a query has `words` words.
+// The scores of `vectors` vectors of keys, an even number, for 16 rows or BOTH halves of 32; a query has `words` words.
 template <bool BOTH>
 void dot_keys(const uint32_t *query, const uint32_t *keys, int64_t words, int64_t vectors, float *scores) {
   const int64_t query_bytes = words * sizeof(uint32_t);
-  written(query);
+  visible_to_tiles(query);
   for (int64_t n = 0; n < vectors; n += 2) {
     const uint32_t *low = keys + n * words * TILE, *high = low + words * TILE;
     _tile_zero(0);
@@ -54,7 +54,7 @@ void dot_keys(const uint32_t *query, const uint32_t *keys, int64_t words, int64_
   }
 }
 
-// out [16 or 32 rows][16 or 32 columns of dim] += weights . values of `count` keys, a multiple of 32.
+// out += weights . values of `count` keys, a multiple of 32; for 16 rows or BOTH halves of 32, and 16 columns or WIDE, 32.
 template <bool BOTH, bool WIDE>
 void add_values(const uint32_t *weights, const uint32_t *values, int64_t count, int64_t dim, float *out) {
   const int64_t row_bytes = dim * sizeof(float);
@@ -127,6 +127,7 @@ void weigh_rows(const Layer &layer, const Task &task, const KeyTile &tile, const
   const __m512 now = _mm512_max_ps(before, _mm512_mul_ps(seen, _mm512_set1_ps(layer.scale)));
   const __mmask16 some = _mm512_cmp_ps_mask(now, none, _CMP_NEQ_OQ);
   _mm512_store_ps(less, _mm512_maskz_mov_ps(some, now));
+  // No maximum before is an infinite power, which is taken for a small one: nothing is kept.
   const __m512 kept = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), some, power_of_two(_mm512_sub_ps(before, now)));
   _mm512_store_ps(keep, kept);
   _mm512_store_ps(state.maxima + row, now);
@@ -139,7 +140,8 @@ void weigh_rows(const Layer &layer, const Task &task, const KeyTile &tile, const
     if (keep[m] != 1.0f) scale_row(state.out + (row + m) * layer.value_dim, layer.value_dim, keep[m]);
 }
 
-// `count` rows from `row` on, 16 or 32 with those that nobody asks for.
+// `count` rows from `row` on, more than 16 with BOTH. What tiles hold of rows beyond is what was there before: nobody reads
+// what becomes of it.
 template <bool BOTH>
 void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t words,
                     int64_t row, int64_t count) {
@@ -151,7 +153,7 @@ void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, c
   for (int64_t m = 0; m < count; m += TILE)
     weigh_rows(layer, task, tile, state, row + m, std::min(TILE, count - m), keys / LANES, state.scores + m * KEYS,
                state.weights + m * (KEYS / 2));
-  written(state.weights);
+  visible_to_tiles(state.weights);
   int64_t c = 0;
   for (; c + 2 * TILE <= dim; c += 2 * TILE)
     add_values<BOTH, true>(state.weights, tile.values + c, keys, dim, out + c);
@@ -160,9 +162,9 @@ void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, c
 
 }  // namespace
 
-void attend_with_tiles(const Layer &layer, const Task &task) {
+void attend_amx(const Layer &layer, const Task &task) {
   static thread_local Buffers own;
-  const TileShapes shapes(TILE, TILE);
+  const TileConfiguration tiles(TILE, TILE);
   const int64_t words = (layer.dim + TILE_NUMBERS - 1) / TILE_NUMBERS * TILE;
   const auto over_tile = [&](const KeyTile &tile, const RowState &state, int64_t count) {
     for (int64_t row = 0; row < count; row += ROWS) {
@@ -173,7 +175,7 @@ void attend_with_tiles(const Layer &layer, const Task &task) {
         rows_over_tile<false>(layer, task, tile, state, words, row, rows);
     }
   };
-  attend_by_tiles(layer, task, {ROWS, words, TILE_NUMBERS}, own, over_tile);
+  attend_by_key_tiles(layer, task, {ROWS, words, TILE_NUMBERS}, own, over_tile);
 }
 
 #pragma GCC pop_options
@@ -182,7 +184,7 @@ void attend_with_tiles(const Layer &layer, const Task &task) {
 
 #include <cstdlib>
 
-void attend_with_tiles(const AttentionLayer<uint16_t> &, const AttentionTask &) { std::abort(); }
+void attend_amx(const AttentionLayer<uint16_t> &, const AttentionTask &) { std::abort(); }
 
 #endif
 

@@ -1,4 +1,4 @@
-// The products of gemm.h where the CPU multiplies tiles of bfloat16 (tiles.h).
+// The products of gemm.h where the CPU multiplies tiles of bfloat16 (amx.h).
 //
 // 32 tokens and a panel at a time: the four tiles of sums, two of tokens' numbers and two of weights are all there are.
 // Weights come packed, once and for all, as [16 outputs' vector][pair of inputs][16 outputs], so that each vector lies where
@@ -6,11 +6,11 @@
 
 #if defined(__x86_64__)
 
-#include "tiles.h"
+#include "amx.h"
 
 #include "gemm.h"
 
-#ifdef WAVEPP_HAS_TILES
+#ifdef WAVEPP_KNOWS_AMX
 
 #include "gemm_bfloat16.h"
 
@@ -25,10 +25,10 @@ constexpr int64_t MOST_DEPTH = 288;   // inputs of a part: 32 tokens' numbers an
 constexpr int64_t MOST_TOKENS = 256;  // of a task
 constexpr int64_t MOST_PANELS = 16;   // of a task: the weights of a part stay in the second-level cache
 constexpr int64_t TASKS_EACH = 4;     // of a thread, if there is enough to do, as others may take its core for a while
-constexpr int64_t CONFLICT = 2048;    // bytes: rows so far apart push each other out of the first-level cache
+constexpr int64_t CONFLICT = 2048;    // bytes: of 32 rows so far apart not all fit the first-level cache
 
-using OneLayer = Plain<PairsOfBfloat16>;
-using GateAndUp = Gated<PairsOfBfloat16>;
+using OneLayer = Plain<Bfloat16Answers>;
+using GateAndUp = Gated<Bfloat16Answers>;
 
 // Numbers of up to 32 tokens, from the first input on.
 struct Block {
@@ -46,8 +46,8 @@ inline void fetch_tile(const uint16_t *from) {
     _mm_prefetch(reinterpret_cast<const char *>(from + line * TILE_NUMBERS), _MM_HINT_T1);
 }
 
-// sums [32][panel] = x . weights, or with sums before: `depth` inputs of more than 16 tokens or not, a panel of two
-// vectors or one.
+// sums [32][panel] = or, if not `first`, += x . weights, of `depth` inputs. BOTH: there are more than 16 tokens. WIDE: the
+// panel has two vectors.
 template <bool BOTH, bool WIDE>
 void add(const Block &block, const PanelWeights &weights, int64_t depth, bool first, float *sums) {
   constexpr int64_t SUMS_BYTES = SUMS * sizeof(float), WEIGHTS_BYTES = TILE_NUMBERS * sizeof(uint16_t);
@@ -105,7 +105,7 @@ struct Task {
 };
 
 template <typename Layers>
-void multiply(const Product<uint16_t> &product, const Layers &layers, const Task &task, TileShapes &shapes) {
+void multiply(const Product<uint16_t> &product, const Layers &layers, const Task &task, TileConfiguration &tiles) {
   // Not on the stack, which threads may have little of.
   static thread_local std::vector<float> summed;
   static thread_local std::vector<uint16_t> copy;
@@ -120,10 +120,10 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t token = task.token + b * BLOCK_TOKENS, tokens = std::min(BLOCK_TOKENS, task.token_end - token);
       const bool both = tokens > TILE;
-      shapes.set(std::min(tokens, TILE), both ? tokens - TILE : TILE);
+      tiles.set(std::min(tokens, TILE), both ? tokens - TILE : TILE);
       Block block{product.x + token * in + first, in, TILE_NUMBERS};
       if (copies) block = copied(block, tokens, depth, room);
-      written(room);
+      visible_to_tiles(room);
       for (int64_t panel = task.panel; panel < task.panel_end; ++panel) {
         const bool wide = layers.vectors(panel, product.out) == 2;
         PanelWeights weights{};
@@ -153,23 +153,23 @@ void multiply_all(const Product<uint16_t> &product, const Layers &layers, int th
   const int64_t slices = pieces(product.tokens, tokens), groups = pieces(panels, group);
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    TileShapes shapes(TILE, TILE);
+    TileConfiguration tiles(TILE, TILE);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < slices * groups; ++i) {
       const int64_t token = i / groups * tokens, panel = i % groups * group;
       const Task task{token, std::min(product.tokens, token + tokens), panel, std::min(panels, panel + group)};
-      multiply(product, layers, task, shapes);
+      multiply(product, layers, task, tiles);
     }
   }
 }
 
 }  // namespace
 
-void gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
+void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
   multiply_all(product, OneLayer{weights}, threads);
 }
 
-void gated_gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
+void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                       int threads) {
   multiply_all(product, GateAndUp{gate, up}, threads);
 }
@@ -180,9 +180,9 @@ void gated_gemm_tiles(const Product<uint16_t> &product, const Weights<uint16_t> 
 
 #include <cstdlib>
 
-void gemm_tiles(const Product<uint16_t> &, const Weights<uint16_t> &, int) { std::abort(); }
+void gemm_amx(const Product<uint16_t> &, const Weights<uint16_t> &, int) { std::abort(); }
 
-void gated_gemm_tiles(const Product<uint16_t> &, const Weights<uint16_t> &, const Weights<uint16_t> &, int) {
+void gated_gemm_amx(const Product<uint16_t> &, const Weights<uint16_t> &, const Weights<uint16_t> &, int) {
   std::abort();
 }
 
