@@ -40,6 +40,19 @@ def test_ports_that_are_held_are_chosen_by_nobody_else(monkeypatch: pytest.Monke
     assert HeldPorts().choose(1) == [first]
 
 
+@pytest.mark.parametrize("wide", ["0.0.0.0", "::"])
+def test_a_port_that_is_held_on_all_addresses_is_held_on_each(wide: str) -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+    first, second = HeldPorts(), HeldPorts()
+    assert first.hold(wide, port)
+    assert not second.hold(HOST, port)
+    first.close()
+    assert second.hold(HOST, port)
+    assert not first.hold(wide, port)
+    assert first.hold("127.0.0.2", port), "nobody else listens there"
+
+
 def test_another_launcher_leaves_a_port_alone_before_and_while_its_process_listens() -> None:
     with socket.create_server((HOST, 0)) as listener:
         default = listener.getsockname()[1] + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+from pathlib import Path
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
@@ -14,6 +15,8 @@ LAST_OF_DYNAMO = 32767
 # Below that, and below the range Linux takes outgoing ports from, so that a free port stays free until its process
 # binds it.
 _FIRST, _LAST = 20000, 32000
+_NAME = "wavepp-port"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
 
 
 def is_free(host: str, port: int, *, host_key: str = "--host", port_key: str = "--port") -> bool:
@@ -74,8 +77,11 @@ class HeldPorts:
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         held = False
         try:
-            name.bind(f"\0wavepp-port-{address[0]}-{port}")
-            held = is_free(host, port, host_key=host_key, port_key=port_key)
+            name.bind(f"\0{_NAME}-{address[0]}-{port}")
+            # Of two launchers that come at the same time, each sees the other, or one of them.
+            held = not _held_elsewhere(address[0], port) and is_free(
+                host, port, host_key=host_key, port_key=port_key
+            )
         except OSError:
             held = False
         finally:
@@ -127,6 +133,18 @@ class HeldPorts:
             f"{key}: port {asked} of {host} is in use; stop who listens there (ss -ltnp 'sport = :{asked}'), "
             "choose another, or leave it out to get a free one"
         )
+
+
+def _held_elsewhere(address: str, port: int) -> bool:
+    """Whether ``port`` is held on another address that cannot be listened on beside this one."""
+    start, end = f"@{_NAME}-", f"-{port}"
+    for line in Path("/proc/net/unix").read_text().splitlines():
+        name = line.rpartition(" ")[2]
+        if name.startswith(start) and name.endswith(end):
+            other = name[len(start) : -len(end)]
+            if other != address and (other in _ALL_ADDRESSES or address in _ALL_ADDRESSES):
+                return True
+    return False
 
 
 def _resolved(host: str, port: int, host_key: str) -> tuple[socket.AddressFamily, Any]:
