@@ -360,6 +360,7 @@ def test_packed_weights_are_the_same_numbers(inputs: int, outputs: int) -> None:
     make_native(layer)
     assert isinstance(layer, PackedLinear)
     assert torch.equal(layer.weight, weight)
+    assert layer.weight is layer.weight
     assert not torch.equal(layer.stored.view(outputs, inputs), weight)
     assert sum(each.numel() for each in layer.parameters()) == weight.numel() + outputs
 

@@ -102,7 +102,7 @@ def kernel(
 
 def _check_max_isa() -> None:
     most = os.environ.get("WAVEPP_MAX_CPU_ISA")
-    if most is not None and most not in INSTRUCTIONS:
+    if most and most not in INSTRUCTIONS:
         raise ConfigError(
             f"WAVEPP_MAX_CPU_ISA: {most!r} is none of {', '.join(INSTRUCTIONS)}; name the most that kernels may "
             "use, or unset it to use all that this CPU has"

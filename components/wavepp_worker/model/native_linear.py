@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections import Counter
-from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -78,6 +77,7 @@ class PackedLinear(NativeLinear):
 
     packed = True
     packed_weight: nn.Parameter
+    _copied: tuple[nn.Parameter, torch.Tensor] | None = None
 
     @classmethod
     def pack(cls, layer: nn.Linear) -> None:
@@ -96,9 +96,12 @@ class PackedLinear(NativeLinear):
     # To torch it is a parameter, which nothing here sets.
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
-        """Its weights ``[outputs, inputs]``, copied, for the few who do something else with them than call it."""
-        pairs = self.packed_weight.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
-        return pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
+        """Its weights ``[outputs, inputs]``, a copy that is kept: who asks for it once may do so in every wave."""
+        packed = self.packed_weight
+        if self._copied is None or self._copied[0] is not packed:
+            pairs = packed.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
+            self._copied = packed, pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
+        return self._copied[1]
 
 
 def gated_pair(gate: NativeLinear, up: NativeLinear, x: torch.Tensor) -> torch.Tensor:
@@ -166,11 +169,10 @@ def fewest_tokens(layer: NativeLinear) -> int:
     return gemm_min_tokens(layer.in_features, layer.out_features, layer.stored.dtype)
 
 
-def make_native(model: nn.Module, unpacked: Collection[nn.Module] = ()) -> None:
+def make_native(model: nn.Module) -> None:
     """Have the model's linear layers go through the kernels, where there are such for them.
 
-    Of those whose weights are packed, ``weight`` is a copy from now on; ``unpacked`` ones and those that share theirs
-    keep them.
+    Of those whose weights are packed, ``weight`` is a copy from now on; those that share theirs keep them.
     """
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
     for layer in model.modules():
@@ -179,7 +181,7 @@ def make_native(model: nn.Module, unpacked: Collection[nn.Module] = ()) -> None:
         parts = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
         alike = all(part.dtype is layer.weight.dtype and part.is_contiguous() for part in parts)
         if alike and computes_on(layer.weight.dtype, layer.weight.device):
-            if uses[id(layer.weight)] == 1 and layer not in unpacked and _can_be_packed(layer):
+            if uses[id(layer.weight)] == 1 and _can_be_packed(layer):
                 PackedLinear.pack(layer)
             else:
                 layer.__class__ = NativeLinear

@@ -100,10 +100,8 @@ def load_torch_stage(
     if scheme is not None:
         _say_cost(scheme, layers, dtype, sum(tensor.bytes_read for tensor in tensors.values()), model)
     model = _to_device(model.eval().requires_grad_(False), device)
+    make_native(model)
     caches, decoder = model_caches(config), model.base_model
-    sparse = [decoder.layers[i].self_attn for i in layers if caches[i].kind in (INDEXED, SHARED_INDEX)]
-    # Their attention multiplies with these weights itself.
-    make_native(model, unpacked=[attention.kv_b_proj for attention in sparse])
     for i in layers:
         if caches[i].kind == INDEXED:
             attention = decoder.layers[i].self_attn

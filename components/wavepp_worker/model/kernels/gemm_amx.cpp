@@ -25,7 +25,8 @@ constexpr int64_t MOST_DEPTH = 288;   // inputs of a part: 32 tokens' numbers an
 constexpr int64_t MOST_TOKENS = 256;  // of a task
 constexpr int64_t MOST_PANELS = 16;   // of a task: the weights of a part stay in the second-level cache
 constexpr int64_t TASKS_EACH = 4;     // of a thread, if there is enough to do, as others may take its core for a while
-constexpr int64_t CONFLICT = 2048;    // bytes: of 32 rows so far apart not all fit the first-level cache
+constexpr int64_t CONFLICT = 2048;    // bytes: of 32 rows so far apart not all fit the first-level cache,
+constexpr int64_t PANELS_WORTH_A_COPY = 4;  // so that with so many panels it pays to copy them
 
 using OneLayer = Plain<Bfloat16Answers>;
 using GateAndUp = Gated<Bfloat16Answers>;
@@ -100,6 +101,32 @@ Block copied(const Block &block, int64_t tokens, int64_t depth, uint16_t *to) {
 
 int64_t pieces(int64_t of, int64_t most) { return (of + most - 1) / most; }
 
+// Answers of a panel of two vectors, both at once.
+void finish_both(const OneLayer &layer, const Product<uint16_t> &product, int64_t token, int64_t tokens, int64_t panel,
+                 const float *sums) {
+  const int64_t output = panel * SUMS;
+  const uint16_t *bias = layer.weights.bias;
+  const __m512 low = bias ? load(ALL, bias + output) : _mm512_setzero_ps();
+  const __m512 high = bias ? load(ALL, bias + output + LANES) : _mm512_setzero_ps();
+  uint16_t *y = product.y + token * product.out + output;
+  for (int64_t m = 0; m < tokens; ++m) {
+    const __m512 first = _mm512_add_ps(_mm512_load_ps(sums + m * SUMS), low);
+    const __m512 second = _mm512_add_ps(_mm512_load_ps(sums + m * SUMS + LANES), high);
+    _mm512_storeu_si512(y + m * product.out, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+  }
+}
+
+void finish(const OneLayer &layer, const Product<uint16_t> &product, int64_t token, int64_t tokens, int64_t panel,
+            const float *sums) {
+  if (layer.vectors(panel, product.out) == PANEL_VECTORS) return finish_both(layer, product, token, tokens, panel, sums);
+  layer.finish(product, token, tokens, panel, sums);
+}
+
+void finish(const GateAndUp &layers, const Product<uint16_t> &product, int64_t token, int64_t tokens, int64_t panel,
+            const float *sums) {
+  layers.finish(product, token, tokens, panel, sums);
+}
+
 struct Task {
   int64_t token, token_end, panel, panel_end;
 };
@@ -112,7 +139,7 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
   const int64_t in = product.in, panels = task.panel_end - task.panel;
   const int64_t blocks = pieces(task.token_end - task.token, BLOCK_TOKENS);
   const int64_t most = pieces(pieces(in, pieces(in, MOST_DEPTH)), TILE_NUMBERS) * TILE_NUMBERS;  // inputs of a part
-  const bool parted = in > most, copies = in * sizeof(uint16_t) % CONFLICT == 0;
+  const bool parted = in > most, copies = in * sizeof(uint16_t) % CONFLICT == 0 && panels >= PANELS_WORTH_A_COPY;
   float *sums = scratch(summed, (parted ? blocks * panels : 1) * BLOCK_SUMS);
   uint16_t *room = scratch(copy, BLOCK_TOKENS * most);
   for (int64_t first = 0; first < in; first += most) {
@@ -135,7 +162,7 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
         float *own = sums + (parted ? (b * panels + panel - task.panel) * BLOCK_SUMS : 0);
         const auto how = both ? wide ? add<true, true> : add<true, false> : wide ? add<false, true> : add<false, false>;
         how(block, weights, depth, !first, own);
-        if (first + depth == in) layers.finish(product, token, tokens, panel, own);
+        if (first + depth == in) finish(layers, product, token, tokens, panel, own);
       }
     }
   }

@@ -22,7 +22,7 @@ static bool may_use(const char *instructions) {
     return std::find_if(std::begin(KNOWN), std::end(KNOWN), [&](const char *known) { return !std::strcmp(known, name); });
   };
   const char *most = std::getenv("WAVEPP_MAX_CPU_ISA");
-  return !most || place(instructions) <= place(most);
+  return !most || !*most || place(instructions) <= place(most);
 }
 
 static bool cpu_has_bfloat16() {
