@@ -77,7 +77,7 @@ class PackedLinear(NativeLinear):
 
     packed = True
     packed_weight: nn.Parameter
-    _copied: tuple[nn.Parameter, torch.Tensor] | None = None
+    _copied: tuple[tuple[int, torch.dtype], torch.Tensor] | None = None
 
     @classmethod
     def pack(cls, layer: nn.Linear) -> None:
@@ -97,10 +97,11 @@ class PackedLinear(NativeLinear):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """Its weights ``[outputs, inputs]``, a copy that is kept: who asks for it once may do so in every wave."""
-        packed = self.packed_weight
-        if self._copied is None or self._copied[0] is not packed:
+        packed = self.packed_weight.data
+        of = packed.data_ptr(), packed.dtype
+        if self._copied is None or self._copied[0] != of:
             pairs = packed.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
-            self._copied = packed, pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
+            self._copied = of, pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
         return self._copied[1]
 
 

@@ -72,16 +72,12 @@ void add(const Block &block, const PanelWeights &weights, int64_t depth, bool fi
       if (WIDE) fetch_tile(weights.next[1] + at * TILE);
     }
     _tile_loadd(4, x, x_bytes);
+    if (BOTH) _tile_loadd(5, x + TILE * block.row, x_bytes);
     _tile_loadd(6, weights.vectors[0] + at * TILE, WEIGHTS_BYTES);
+    if (WIDE) _tile_loadd(7, weights.vectors[1] + at * TILE, WEIGHTS_BYTES);
     _tile_dpbf16ps(0, 4, 6);
-    if (WIDE) {
-      _tile_loadd(7, weights.vectors[1] + at * TILE, WEIGHTS_BYTES);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if (BOTH) {
-      _tile_loadd(5, x + TILE * block.row, x_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-    }
+    if (BOTH) _tile_dpbf16ps(2, 5, 6);
+    if (WIDE) _tile_dpbf16ps(1, 4, 7);
     if (BOTH && WIDE) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, sums, SUMS_BYTES);
