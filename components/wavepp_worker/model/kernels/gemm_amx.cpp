@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t BLOCK_TOKENS = 2 * TILE;
 constexpr int64_t BLOCK_SUMS = BLOCK_TOKENS * SUMS;
 constexpr int64_t MOST_DEPTH = 288;   // inputs of a part: 32 tokens' numbers and a panel's weights stay in the first-level cache
+constexpr int64_t MOST_DEPTH_OF_FEW = 4096;  // the same of one block alone, which reads its weights best as they lie
 constexpr int64_t MOST_TOKENS = 256;  // of a task
 constexpr int64_t MOST_PANELS = 16;   // of a task: the weights of a part stay in the second-level cache
 constexpr int64_t TASKS_EACH = 4;     // of a thread, if there is enough to do, as others may take its core for a while
@@ -134,7 +135,8 @@ void multiply(const Product<uint16_t> &product, const Layers &layers, const Task
   static thread_local std::vector<uint16_t> copy;
   const int64_t in = product.in, panels = task.panel_end - task.panel;
   const int64_t blocks = pieces(task.token_end - task.token, BLOCK_TOKENS);
-  const int64_t most = pieces(pieces(in, pieces(in, MOST_DEPTH)), TILE_NUMBERS) * TILE_NUMBERS;  // inputs of a part
+  const int64_t deepest = blocks > 1 ? MOST_DEPTH : MOST_DEPTH_OF_FEW;
+  const int64_t most = pieces(pieces(in, pieces(in, deepest)), TILE_NUMBERS) * TILE_NUMBERS;  // inputs of a part
   const bool parted = in > most, copies = in * sizeof(uint16_t) % CONFLICT == 0 && panels >= PANELS_WORTH_A_COPY;
   float *sums = scratch(summed, (parted ? blocks * panels : 1) * BLOCK_SUMS);
   uint16_t *room = scratch(copy, BLOCK_TOKENS * most);
