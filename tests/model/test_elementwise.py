@@ -11,6 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 from wavepp_worker.model.elementwise import rms_norm, rotate_and_store, silu_times
 from wavepp_worker.model.native_library import computes_on
 
+from tests.support.torch_threads import in_threads
+
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
     reason="no compiler at installation, or a CPU without AVX2",
@@ -40,13 +42,9 @@ def test_norms_and_activations_are_those_of_torch(
     x, up = _normal(rows, width, dtype=dtype), _normal(rows, width, dtype=dtype)
     norm = LlamaRMSNorm(width, 1e-5).to(dtype)
     norm.weight.data = _normal(width, dtype=dtype)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with in_threads(threads):
         torch.testing.assert_close(rms_norm(x, norm.weight, 1e-5), norm(x), **ROUNDING[dtype])
         torch.testing.assert_close(silu_times(4 * x, up), F.silu(4 * x) * up, **ROUNDING[dtype])
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -22,6 +22,7 @@ from wavepp_worker.model.torch_stage import TorchStage
 
 from tests.support.lora_adapters import make_adapter
 from tests.support.tiny_models import make_model
+from tests.support.torch_threads import in_threads
 
 pytestmark = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),
@@ -248,14 +249,10 @@ def test_slices_of_rows_are_bit_for_bit_one(
         assert logits is not None
         return [logits, *(pool for layer in stage.layers for pool in kv.pools(layer))]
 
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
+    with in_threads(threads):
         at_once = [answers_of(count) for count in lengths]
-        torch.set_num_threads(1)
-        monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
+    with in_threads(1):
         for count, own in zip(lengths, at_once, strict=True):
             for one, other in zip(own, answers_of(count), strict=True):
                 assert torch.equal(one, other), count
-    finally:
-        torch.set_num_threads(before)

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.model.native_attention import RequestSpans, attend_in_place, reads_in_place
 
+from tests.support.torch_threads import in_threads
+
 CPU = torch.device("cpu")
 needs_kernel = pytest.mark.skipif(
     not reads_in_place(torch.bfloat16, CPU, 16, 16),
@@ -113,12 +115,8 @@ def test_it_computes_what_attention_is_and_reads_nothing_else(
     dtype: torch.dtype,
 ) -> None:
     wave = drawn(seed, spans, block, groups, each, dim, value_dim, dtype)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with in_threads(threads):
         got = wave.attend(dim**-0.5, window)
-    finally:
-        torch.set_num_threads(before)
     wanted = wave.defined(dim**-0.5, window)
     torch.testing.assert_close(got.float(), wanted, **ROUNDING[dtype])
 

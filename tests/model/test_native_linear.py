@@ -6,8 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 import torch
@@ -29,17 +28,7 @@ from wavepp_worker.model.native_linear import (
     takes_many,
 )
 
-
-@contextmanager
-def in_threads(count: int) -> Iterator[None]:
-    """torch computes in so many inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
+from tests.support.torch_threads import in_threads
 
 needs_kernel = pytest.mark.skipif(
     not computes_on(torch.bfloat16, torch.device("cpu")),

@@ -22,7 +22,7 @@ void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_
 // AMX: any number of tokens, a multiple of 32 inputs and of 16 outputs, and packed weights (gemm_amx.cpp).
 void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
-                      int threads);
+                    int threads);
 // AVX2.
 template <typename T>
 void gemm_float(const Product<T> &product, const Weights<T> &weights, int threads);

@@ -87,7 +87,7 @@ void add(const Block &block, const PanelWeights &weights, int64_t depth, bool fi
   if (BOTH && WIDE) _tile_stored(3, below + LANES, SUMS_BYTES);
 }
 
-// The same with all tokens of a tile next to each other.
+// A block of `depth` inputs with all tokens of a tile next to each other.
 Block copied(const Block &block, int64_t tokens, int64_t depth, uint16_t *to) {
   for (int64_t token = 0; token < tokens; ++token)
     for (int64_t at = 0; at < depth; at += TILE_NUMBERS)
@@ -102,9 +102,8 @@ int64_t pieces(int64_t of, int64_t most) { return (of + most - 1) / most; }
 void finish_both(const OneLayer &layer, const Product<uint16_t> &product, int64_t token, int64_t tokens, int64_t panel,
                  const float *sums) {
   const int64_t output = panel * SUMS;
-  const uint16_t *bias = layer.weights.bias;
-  const __m512 low = bias ? load(ALL, bias + output) : _mm512_setzero_ps();
-  const __m512 high = bias ? load(ALL, bias + output + LANES) : _mm512_setzero_ps();
+  const uint16_t *bias = layer.weights.bias ? layer.weights.bias + output : nullptr;
+  const __m512 low = bias_or_zero(bias), high = bias_or_zero(bias ? bias + LANES : nullptr);
   uint16_t *y = product.y + token * product.out + output;
   for (int64_t m = 0; m < tokens; ++m) {
     const __m512 first = _mm512_add_ps(_mm512_load_ps(sums + m * SUMS), low);
@@ -195,7 +194,7 @@ void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights
 }
 
 void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
-                      int threads) {
+                    int threads) {
   multiply_all(product, GateAndUp{gate, up}, threads);
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
+inline __m512 bias_or_zero(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
+
 // What a Kernel (gemm_blocks.h) says of numbers and answers.
 struct Bfloat16Answers {
   using Number = uint16_t;
@@ -35,9 +37,6 @@ struct Bfloat16Answers {
       ::store(ALL, y + m * stride, _mm512_mul_ps(rounded(silu(value)), times));
     }
   }
-
- private:
-  static __m512 bias_or_zero(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
 };
 
 }  // namespace

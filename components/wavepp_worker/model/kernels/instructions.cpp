@@ -90,8 +90,8 @@ bool has_amx() { return false; }
 
 #endif
 
-// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16; 3: so they do, and torch has AMX; 4: so do
-// they.
+// 0: no kernel runs here; 1: all run; 2: all run, and with products of bfloat16; 3: so they do, and torch has AMX; 4: kernels
+// have it as well.
 extern "C" int wavepp_kernels_run_here() {
   if (has_amx()) return 4;
   if (has_bfloat16()) return cpu_has_amx() ? 3 : 2;
