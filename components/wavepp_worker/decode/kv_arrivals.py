@@ -74,6 +74,7 @@ class KvArrivals:
         self._tasks: dict[str, asyncio.Task[Received | None]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv arrivals", daemon=True)
+        self._stopping: asyncio.Task[None] | None = None
         self.bytes_received = 0
 
     def start(self) -> None:
@@ -94,7 +95,13 @@ class KvArrivals:
 
     def stop(self) -> None:
         """Cancel everything and end the thread, without waiting for it."""
-        self._call(lambda: self._loop.create_task(self._stop()))
+
+        def begin() -> None:
+            # Once: a second would wait for a loop that the first has stopped.
+            if self._stopping is None:
+                self._stopping = self._loop.create_task(self._stop())
+
+        self._call(begin)
 
     def close(self, timeout: float) -> None:
         """``stop``, and wait for it up to ``timeout`` seconds; idempotent."""

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from bench.vllm import others
-from bench.vllm.__main__ import _settings
-from bench.vllm.sides import Setting, run_theirs
+from bench.vllm.__main__ import _print, _settings, main
+from bench.vllm.sides import Figures, Setting, run_theirs
 
 CELLS = ("cold:8:1:2", "cold:16:1:2")
 ROW = '{"cell": "cold:8:1:2", "seconds": 2, "reused": 4, "completion": [1, 1], "others": 0.25}'
@@ -43,3 +43,20 @@ def test_a_setting_has_stages_and_tokens() -> None:
     for word in ("2", "2:", "0:512", "two:512"):
         with pytest.raises(typer.BadParameter, match="like 2:512"):
             _settings([word], "--ours")
+
+
+def test_without_vllm_ours_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="needs --vllm"):
+        main(vllm=None, theirs=["1:2048"])
+    ours = Figures(1234.5, 2.5, 0.5, 0.1, 0.2, 0.0)
+    _print({CELLS[0]: {"ours, P=1, 64": [ours]}}, "alone")
+    row = next(line for line in capsys.readouterr().out.splitlines() if CELLS[0] in line)
+    assert "1,234" in row
+    assert " - " in row
+
+
+def test_the_share_is_of_the_best_of_vllms_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    sides = {"ours": 300.0, "vLLM, P=1": 100.0, "vLLM, P=2": 200.0}
+    _print({CELLS[0]: {side: [Figures(speed, 1, 0, 0, 0, 0)] for side, speed in sides.items()}}, "both")
+    shares = [line.split()[-6] for line in capsys.readouterr().out.splitlines() if CELLS[0] in line]
+    assert shares == ["1.50", "0.50", "1.00"]
