@@ -28,6 +28,7 @@ kernels = Extension(
             "gemm",
             "gemm_bfloat16",
             "gemm_blocks",
+            "gemm_weights",
             "instructions",
             "product",
             "scratch",

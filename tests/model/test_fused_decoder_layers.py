@@ -235,7 +235,7 @@ def test_layers_whose_norms_differ_stay(tiny_llama: Path, monkeypatch: pytest.Mo
 def test_slices_of_rows_are_bit_for_bit_one(
     family: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of layers that are all packed, where a CPU has AMX; of two requests one has tokens before the wave."""
+    """Of layers that are all packed, where a CPU multiplies bfloat16; one of two requests has tokens before it."""
     stage = load(make_model(tmp_path / "packed", family, intermediate_size=128), range(4, 6), torch.bfloat16)
     block, lengths = 16, (31, 97, 128, 129, 257, 300, 600, 1300)
     hidden = torch.randn(2 * max(lengths), 64, generator=torch.Generator().manual_seed(3)).bfloat16()

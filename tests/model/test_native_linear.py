@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import native_linear
 from wavepp_worker.model.elementwise import silu_times
-from wavepp_worker.model.native_library import computes_on, has_amx
+from wavepp_worker.model.native_library import computes_on, has_amx, reads_packed_weights
 from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
     MOST_FEW,
@@ -222,7 +222,7 @@ def test_more_tokens_than_torch_takes_longer_for_are_left_to_it(
     monkeypatch.setattr(native_linear, "gemm_min_tokens", lambda *_: many if fits else 0)
     monkeypatch.setattr(native_linear, "multiplies_bfloat16", lambda: cpu not in ("AVX2", "AVX-512"))
     monkeypatch.setattr(native_linear, "torch_has_amx", lambda: cpu == "AMX")
-    monkeypatch.setattr(native_linear, "has_amx", lambda: False)
+    monkeypatch.setattr(native_linear, "reads_packed_weights", lambda: False)
     layer, taken = nn.Linear(inputs, 16).to(dtype), []
     make_native(layer)
     monkeypatch.setattr(native_linear, "_linear", lambda: lambda *arguments: taken.append(arguments[4]))
@@ -335,13 +335,14 @@ def test_threads_leave_no_memory_behind_when_a_team_becomes_smaller() -> None:
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-500:]}"
 
 
-needs_amx = pytest.mark.skipif(
-    not (computes_on(torch.bfloat16, torch.device("cpu")) and has_amx()),
-    reason="a CPU without AMX",
+_COMPUTES = computes_on(torch.bfloat16, torch.device("cpu"))
+needs_packing = pytest.mark.skipif(
+    not (_COMPUTES and reads_packed_weights()), reason="weights are not packed on this CPU"
 )
+needs_amx = pytest.mark.skipif(not (_COMPUTES and has_amx()), reason="a CPU without AMX")
 
 
-@needs_amx
+@needs_packing
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (96, 48), (576, 80), (4096, 16)])
 def test_packed_weights_are_the_same_numbers(inputs: int, outputs: int) -> None:
     layer = nn.Linear(inputs, outputs).bfloat16().requires_grad_(False)
@@ -354,7 +355,7 @@ def test_packed_weights_are_the_same_numbers(inputs: int, outputs: int) -> None:
     assert sum(each.numel() for each in layer.parameters()) == weight.numel() + outputs
 
 
-@needs_amx
+@needs_packing
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 31, 32, 33, 63, 64, 255, 256, 257, 600])
 @pytest.mark.parametrize(("inputs", "outputs"), [(32, 16), (256, 768), (288, 528), (2080, 48)])
 def test_packed_layers_multiply_any_number_of_tokens(tokens: int, inputs: int, outputs: int) -> None:
@@ -386,7 +387,7 @@ def test_torch_has_amx_of_its_own_before_and_after() -> None:
     assert torch.equal(plain(x), other)
 
 
-@needs_amx
+@needs_packing
 def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     embedding, head = nn.Embedding(64, 32), nn.Linear(32, 64, False)
     head.weight = embedding.weight
@@ -399,7 +400,7 @@ def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     assert head.weight is embedding.weight
 
 
-@needs_amx
+@needs_packing
 def test_a_packed_layer_takes_no_other_weights_and_may_be_cast() -> None:
     layer = nn.Linear(32, 16).bfloat16()
     before = layer.state_dict()

@@ -61,6 +61,15 @@ def has_amx() -> bool:
 
 
 @cache
+def reads_packed_weights() -> bool:
+    """Whether the kernels multiply packed weights of bfloat16; only where ``computes_on()`` holds.
+
+    Not where torch has AMX and they have not: its products are the faster ones.
+    """
+    return has_amx() or (multiplies_bfloat16() and not torch_has_amx())
+
+
+@cache
 def library() -> ctypes.CDLL | None:
     """The library, if it is there and this CPU has the instructions. Says once if it was not built.
 

@@ -1,7 +1,7 @@
 """Linear layers on a CPU: the kernels of ``linear.cpp`` for few tokens, as in decode steps, and for more.
 
-Where the CPU has AMX, layers of bfloat16 keep their weights packed for it, and in no other order (``PackedLinear``);
-but not those that share them or do not fit.
+Where the CPU multiplies bfloat16, such layers keep their weights packed for it, and in no other order
+(``PackedLinear``); but not those that share them or do not fit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import nn
 
 from wavepp_worker.model.native_library import (
     computes_on,
-    has_amx,
     kernel,
     multiplies_bfloat16,
+    reads_packed_weights,
     torch_has_amx,
 )
 
@@ -35,7 +35,7 @@ _MOST_UNFIT = 8
 _OUTPUTS = 4
 """A multiple of this: so many weight rows are read at a time."""
 _TILE_OUTPUTS, _TILE_INPUTS = 16, 32
-"""Layers of multiples of these can be packed for AMX."""
+"""Layers of multiples of these can be packed."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -190,7 +190,7 @@ def make_native(model: nn.Module) -> None:
 
 def _can_be_packed(layer: nn.Linear) -> bool:
     fits = not layer.in_features % _TILE_INPUTS and not layer.out_features % _TILE_OUTPUTS
-    return fits and layer.weight.dtype is torch.bfloat16 and has_amx()
+    return fits and layer.weight.dtype is torch.bfloat16 and reads_packed_weights()
 
 
 def _by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

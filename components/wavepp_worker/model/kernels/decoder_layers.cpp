@@ -17,7 +17,7 @@
 // Must have the fields of fused_decoder_layers.py.
 struct Linear {
   const void *weight, *bias;  // no bias: null
-  int64_t packed, in, out;    // packed: the weights are, for AMX
+  int64_t packed, in, out;    // packed: the weights are (product.h)
 };
 
 struct DecoderLayer {

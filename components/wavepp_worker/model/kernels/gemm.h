@@ -12,14 +12,14 @@ int64_t gemm_min_tokens(int64_t in, int64_t out, bool narrow);
 // Whether they take so many.
 bool gemm_takes(int64_t tokens, int64_t in, int64_t out, bool narrow);
 
-// y = x w^T + b, and y = silu(gate) * up of x with two layers' weights, each of many tokens and where
-// gemm_min_tokens() is not 0, but with AMX.
+// y = x w^T + b, and y = silu(gate) * up of x with two layers' weights: of packed ones, any number of tokens, a multiple of
+// 32 inputs and of 16 outputs; of others many tokens, and where gemm_min_tokens() is not 0.
 
-// AVX512-BF16.
-void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
+// AVX512-BF16. `packed`: the weights are.
+void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, bool packed, int threads);
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
-                         int threads);
-// AMX: any number of tokens, a multiple of 32 inputs and of 16 outputs, and packed weights (gemm_amx.cpp).
+                         bool packed, int threads);
+// AMX, of packed weights.
 void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                     int threads);

@@ -1,8 +1,7 @@
 // The products of gemm.h where the CPU multiplies tiles of bfloat16 (amx.h).
 //
 // 32 tokens and a panel at a time: the four tiles of sums, two of tokens' numbers and two of weights are all there are.
-// Weights come packed, once and for all, as [16 outputs' vector][pair of inputs][16 outputs], so that each vector lies where
-// its 16 rows would.
+// Weights come packed (product.h), so that each vector of 16 outputs lies where its 16 rows would.
 
 #if defined(__x86_64__)
 

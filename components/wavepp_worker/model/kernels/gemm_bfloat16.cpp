@@ -18,9 +18,9 @@
 
 namespace {
 
-// sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [pair][V][16].
+// sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [V][pair][16].
 template <int M, int V>
-void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t count, float *sums,
+void add(const uint16_t *x, int64_t stride, const uint32_t *const *packed, int64_t count, float *sums,
          const Ahead &ahead) {
   __m512 sum[M][V];
 #pragma GCC unroll 16
@@ -35,7 +35,7 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *packed, int64_t coun
     __m512bh weights[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v)
-      weights[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(packed + (pair * V + v) * LANES));
+      weights[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(packed[v] + pair * LANES));
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       int numbers;
@@ -61,7 +61,7 @@ struct VectorKernel : Bfloat16Answers {
   static constexpr Add<VectorKernel> add = ::add<TOKENS, VECTORS>;
 
   // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
-  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to, int64_t stride) {
+  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to) {
     // Where these are whole rows, the next ones are fetched in the order in which they lie: memory is faster so.
     const bool whole = steps * STEP == in;
     for (int64_t at = 0; at < steps; at += LANES) {
@@ -76,7 +76,7 @@ struct VectorKernel : Bfloat16Answers {
         square[n] = _mm512_maskz_loadu_epi32(some, row);
       }
       transpose(square);
-      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * stride, square[i]);
+      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * LANES, square[i]);
     }
   }
 
@@ -85,12 +85,14 @@ struct VectorKernel : Bfloat16Answers {
 
 }  // namespace
 
-void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
+void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, bool packed, int threads) {
+  if (packed) return multiply_all<VectorKernel>(product, Plain<VectorKernel, true>{weights}, threads);
   multiply_all<VectorKernel>(product, Plain<VectorKernel>{weights}, threads);
 }
 
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
-                         int threads) {
+                         bool packed, int threads) {
+  if (packed) return multiply_all<VectorKernel>(product, Gated<VectorKernel, true>{gate, up}, threads);
   multiply_all<VectorKernel>(product, Gated<VectorKernel>{gate, up}, threads);
 }
 

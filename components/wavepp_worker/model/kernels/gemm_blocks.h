@@ -1,8 +1,8 @@
 // How the products of gemm.h go through tokens, inputs and outputs, for kernels of vectors of any width.
 //
-// A panel is two vectors of outputs: of one layer, or one of a gate and one of what it is multiplied with. Weights lie in
-// memory as in the checkpoint; those of some panels are packed, for the second-level cache to keep them while all tokens
-// are multiplied with them, a block of tokens and a panel at a time.
+// A panel is two vectors of outputs: of one layer, or one of a gate and one of what it is multiplied with. A block of
+// tokens and a panel are multiplied at a time, and the second-level cache keeps the panel's packed weights (gemm_weights.h)
+// until all tokens are.
 //
 // A Kernel says how, and has
 //
@@ -10,12 +10,12 @@
 //   OUTPUTS, BLOCK_TOKENS      outputs of a vector; most tokens of a block
 //   SLICE_TOKENS               most tokens that go through all weights before more of them do
 //   STEP, MOST_STEPS           inputs that are multiplied together; most of these at a time: beyond, sums wait in memory
-//   void pack_weights(const Number *rows, int64_t in, int64_t steps, Packed *to, int64_t stride)
-//                              OUTPUTS weight rows of `in` numbers as [step][OUTPUTS], steps `stride` apart
+//   void pack_weights(const Number *rows, int64_t in, int64_t steps, Packed *to)
+//                              OUTPUTS weight rows of `in` numbers as [step][OUTPUTS]; only of weights not packed before
 //   FETCHES_AHEAD              whether add() fetches what it is given as `ahead`
-//   void add<TOKENS, VECTORS>(const Input *x, int64_t stride, const Packed *weights, int64_t steps, float *sums,
+//   void add<TOKENS, VECTORS>(const Input *x, int64_t stride, const Packed *const *weights, int64_t steps, float *sums,
 //                             const Ahead &ahead)
-//                              sums [token][panel] += x, whose tokens are `stride` apart, times packed weights
+//                              sums [token][panel] += x, whose tokens are `stride` apart, times each vector's packed weights
 //   void copy_inputs(const Number *x, int64_t in, Input *to)
 //   void store(const float *sums, int64_t tokens, const Number *bias, Number *y, int64_t stride)
 //   void store_gated(const float *sums, int64_t tokens, const Number *gate_bias, const Number *up_bias, Number *y,
@@ -38,34 +38,25 @@
 #include <utility>
 #include <vector>
 
+#include "gemm_weights.h"
 #include "product.h"
 #include "scratch.h"
 
 namespace {
 
-constexpr int64_t PANEL_VECTORS = 2;
-constexpr int64_t PACKED_WORDS = 32 * 1024;     // weights that are packed at a time: 128 KiB of a second-level cache
 constexpr int64_t FEWEST_OF_SLICE = 64;         // tokens of a slice: each packs the weights anew
 constexpr int64_t ALL_TOKENS = 1 << 30;         // SLICE_TOKENS of a kernel that needs no slices
 constexpr int64_t PAGE = 4096;                  // bytes: rows so far apart push each other out of the first-level cache,
 constexpr int64_t OUTPUTS_WORTH_A_COPY = 256;   // so that from so many outputs on it pays to copy them apart
 constexpr int64_t MOST_COPIED_ALONE = 1 << 19;  // numbers: a team of threads is slow to meet on a busy machine
+constexpr int64_t FEW_TOKENS = 64;              // of so few with packed weights, a thread takes its share at once
 
-// The weights that are packed next, for memory to have something to do while those at hand are multiplied: at each step a
-// cache line of each vector, those of OUTPUTS rows in turn. With strides of 0, it is the same line at all steps.
-struct Ahead {
-  const char *vectors[PANEL_VECTORS];
-  int64_t row_bytes, line_bytes;  // from row to row, and from one line of each to the next
-};
-
-template <typename Kernel>
-constexpr int64_t PANEL = PANEL_VECTORS * Kernel::OUTPUTS;
-
-// One layer: the last panel may have one vector alone.
-template <typename Kernel>
+// One layer: the last panel may have one vector alone. IS_PACKED: its weights are, before.
+template <typename Kernel, bool IS_PACKED = false>
 struct Plain {
   using T = typename Kernel::Number;
   static constexpr int64_t OUTPUTS = Kernel::OUTPUTS;
+  static constexpr bool PACKED = IS_PACKED;
   Weights<T> weights;
 
   static int64_t panels(int64_t out) { return (out + PANEL<Kernel> - 1) / PANEL<Kernel>; }
@@ -83,10 +74,11 @@ struct Plain {
 };
 
 // A gate and what it is multiplied with: a panel has a vector of each.
-template <typename Kernel>
+template <typename Kernel, bool IS_PACKED = false>
 struct Gated {
   using T = typename Kernel::Number;
   static constexpr int64_t OUTPUTS = Kernel::OUTPUTS;
+  static constexpr bool PACKED = IS_PACKED;
   Weights<T> gate, up;
 
   static int64_t panels(int64_t out) { return out / OUTPUTS; }
@@ -102,7 +94,7 @@ struct Gated {
 };
 
 template <typename Kernel>
-using Add = void (*)(const typename Kernel::Input *, int64_t, const typename Kernel::Packed *, int64_t, float *,
+using Add = void (*)(const typename Kernel::Input *, int64_t, const typename Kernel::Packed *const *, int64_t, float *,
                      const Ahead &);
 
 // Kernel::add() for a block of 1, 2, ... tokens.
@@ -119,48 +111,33 @@ void multiply(const Product<typename Kernel::Number> &product, const Layers &lay
   constexpr int64_t STEP = Kernel::STEP;
   constexpr auto ALL = std::make_integer_sequence<int, Kernel::BLOCK_TOKENS>();
   static constexpr auto ADD_ONE = by_tokens<Kernel, 1>(ALL), ADD_TWO = by_tokens<Kernel, 2>(ALL);
+  using Source = std::conditional_t<Layers::PACKED, PackedBefore<Kernel, Layers>, PackedInTurn<Kernel, Layers>>;
   // Not on the stack, which threads may have little of.
-  static thread_local std::vector<typename Kernel::Packed> packed;
   static thread_local std::vector<float> summed;
-  typename Kernel::Packed *weights = scratch(packed, PACKED_WORDS);
   const int64_t steps = product.in / STEP, parts = (steps + Kernel::MOST_STEPS - 1) / Kernel::MOST_STEPS;
   const int64_t most = (steps + parts - 1) / parts;  // steps of a part
-  const int64_t together = std::max(int64_t{1}, PACKED_WORDS / (most * PANEL<Kernel>));  // panels that are packed at a time
+  const int64_t together = Source::together(most);
   const int64_t tokens = end - token, blocks = (tokens + Kernel::BLOCK_TOKENS - 1) / Kernel::BLOCK_TOKENS;
   // Sums that wait for no other part may lie where those of the block before lay.
   const int64_t kept_blocks = parts > 1 ? blocks : 1, block_sums = Kernel::BLOCK_TOKENS * PANEL<Kernel>;
   float *sums = scratch(summed, kept_blocks * together * block_sums);
+  Source weights(layers, product);
   for (; panel < panel_end; panel += together) {
     const int64_t group = std::min(together, panel_end - panel);
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t first = part * most, count = std::min(most, steps - first);
-      for (int64_t p = 0; p < group; ++p)
-        for (int v = 0, vectors = layers.vectors(panel + p, product.out); v < vectors; ++v)
-          Kernel::pack_weights(layers.weight_rows(panel + p, v, product.in) + STEP * first, product.in, count,
-                               weights + p * count * PANEL<Kernel> + v * Kernel::OUTPUTS, vectors * Kernel::OUTPUTS);
-      const auto next_of = [&](int64_t p) {
-        const bool more = part + 1 < parts;
-        Ahead ahead{};
-        for (int v = 0; v < PANEL_VECTORS; ++v)
-          ahead.vectors[v] = reinterpret_cast<const char *>(
-              layers.weight_rows(panel + p + (more ? 0 : group), v, product.in) + (more ? STEP * (first + count) : 0));
-        // Whole rows follow each other, and are fetched as they lie: memory is faster so.
-        ahead.row_bytes = parts == 1 ? LINE : product.in * sizeof(typename Kernel::Number);
-        ahead.line_bytes = parts == 1 ? LINE * Kernel::OUTPUTS : LINE;
-        return ahead;
-      };
-      const auto *there = reinterpret_cast<const char *>(weights);
+    for (int64_t number = 0; number < parts; ++number) {
+      const int64_t first = number * most;
+      const Part part{first, std::min(most, steps - first), number == parts - 1};
+      weights.begin(panel, group, part);
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t from = token + tokens * block / blocks, many = token + tokens * (block + 1) / blocks - from;
         for (int64_t p = 0; p < group; ++p) {
           float *own = sums + ((parts > 1 ? block : 0) * together + p) * block_sums;
-          if (!part) std::memset(own, 0, block_sums * sizeof(float));
+          if (!number) std::memset(own, 0, many * PANEL<Kernel> * sizeof(float));
+          const typename Kernel::Packed *vectors[] = {weights.vector(p, 0), weights.vector(p, 1)};
           const auto &add = layers.vectors(panel + p, product.out) == 2 ? ADD_TWO : ADD_ONE;
-          // Past the last row a fetch does no harm.
-          const Ahead ahead = Kernel::FETCHES_AHEAD && !block ? next_of(p) : Ahead{{there, there}, 0, 0};
-          add[many - 1](x + (from - token) * stride + STEP * first, stride, weights + p * count * PANEL<Kernel>, count, own,
-                        ahead);
-          if (part == parts - 1) layers.finish(product, from, many, panel + p, own);
+          const Ahead ahead = Kernel::FETCHES_AHEAD ? weights.ahead(p, block, blocks) : Ahead{};
+          add[many - 1](x + (from - token) * stride + STEP * first, stride, vectors, part.count, own, ahead);
+          if (part.last) layers.finish(product, from, many, panel + p, own);
         }
       }
     }
@@ -204,13 +181,15 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
   {
     // Guided self-scheduling: at a time, a thread takes its share of half of what is left. One that has to leave its core
     // to others for a while takes less, and keeps nobody waiting for long.
-    const int64_t shares = threads > 1 ? 2 * omp_get_num_threads() : 1;
+    const int64_t team = omp_get_num_threads();
+    const bool few = Layers::PACKED && product.tokens <= FEW_TOKENS;
     int64_t copied_slice = -1;
     for (int64_t at = 0, end = 0;;) {
       if (at == end) {
         at = untaken.load(std::memory_order_relaxed);
         do {
-          end = at + std::max(int64_t{1}, (all - at) / shares);
+          const int64_t share = few || team == 1 ? (all + team - 1) / team : (all - at) / (2 * team);
+          end = std::min(all, at + std::max(int64_t{1}, share));
         } while (!untaken.compare_exchange_weak(at, end, std::memory_order_relaxed));
         if (at >= all) break;
       }

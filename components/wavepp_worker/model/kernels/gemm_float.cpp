@@ -19,15 +19,15 @@ namespace {
 constexpr int64_t SUMS = PANEL_VECTORS * WIDE;  // of a token and a panel
 constexpr int64_t AT_ONCE = 4;                  // inputs of one round of the loop, which itself takes a fifth of the time of one
 
-// sums [M tokens, V vectors] += `count` numbers of x, whose tokens are `stride` apart, times weights [number][V][8].
+// sums [M tokens, V vectors] += `count` numbers of x, whose tokens are `stride` apart, times weights [V][number][8].
 template <int M, int V>
-void add(const float *x, int64_t stride, const float *packed, int64_t count, float *sums, const Ahead &) {
+void add(const float *x, int64_t stride, const float *const *packed, int64_t count, float *sums, const Ahead &) {
   __m256 sum[M][V];
   UNROLL for (int m = 0; m < M; ++m)
     UNROLL for (int v = 0; v < V; ++v) sum[m][v] = load(sums + m * SUMS + v * WIDE);
   const auto multiply = [&](int64_t at) {
     __m256 weights[V];
-    UNROLL for (int v = 0; v < V; ++v) weights[v] = load(packed + (at * V + v) * WIDE);
+    UNROLL for (int v = 0; v < V; ++v) weights[v] = load(packed[v] + at * WIDE);
     UNROLL for (int m = 0; m < M; ++m) {
       const __m256 number = _mm256_broadcast_ss(x + m * stride + at);
       UNROLL for (int v = 0; v < V; ++v) sum[m][v] = _mm256_fmadd_ps(number, weights[v], sum[m][v]);
@@ -54,7 +54,7 @@ struct Floats {
   template <int TOKENS, int VECTORS>
   static constexpr Add<Floats> add = ::add<TOKENS, VECTORS>;
 
-  static void pack_weights(const T *rows, int64_t in, int64_t steps, float *to, int64_t stride) {
+  static void pack_weights(const T *rows, int64_t in, int64_t steps, float *to) {
     int64_t at = 0;
     for (; at + WIDE <= steps; at += WIDE) {
       __m256 square[WIDE];
@@ -65,10 +65,10 @@ struct Floats {
         square[n] = load(row);
       }
       transpose(square);
-      for (int i = 0; i < WIDE; ++i) ::store(to + (at + i) * stride, square[i]);
+      for (int i = 0; i < WIDE; ++i) ::store(to + (at + i) * WIDE, square[i]);
     }
     for (; at < steps; ++at)
-      for (int n = 0; n < WIDE; ++n) to[at * stride + n] = widened(rows[n * in + at]);
+      for (int n = 0; n < WIDE; ++n) to[at * WIDE + n] = widened(rows[n * in + at]);
   }
 
   static void copy_inputs(const T *x, int64_t in, float *to) {

@@ -31,7 +31,7 @@ static void linear(const Product<T> &product, const Weights<T> &weights, int64_t
   const int team = threads_for((many ? tokens : 16) * in * out, threads);
   if constexpr (NARROW)
     if (has_bfloat16())
-      return many ? gemm_bfloat16(product, weights, team) : thin_linear_bfloat16(product, weights, team);
+      return many ? gemm_bfloat16(product, weights, false, team) : thin_linear_bfloat16(product, weights, team);
   many ? gemm_float(product, weights, team) : thin_linear_float(product, weights, team);
 }
 
@@ -39,7 +39,7 @@ template <typename T>
 static void gated_linear(const Product<T> &product, const Weights<T> &gate, const Weights<T> &up, int64_t threads) {
   const int team = threads_for(2 * product.tokens * product.in * product.out, threads);
   if constexpr (sizeof(T) == sizeof(uint16_t))
-    if (has_bfloat16()) return gated_gemm_bfloat16(product, gate, up, team);
+    if (has_bfloat16()) return gated_gemm_bfloat16(product, gate, up, false, team);
   gated_gemm_float(product, gate, up, team);
 }
 
@@ -54,12 +54,14 @@ static Product<T> product_of(const void *x, int64_t tokens, int64_t in, int64_t 
 }
 
 // y [tokens, out] = x [tokens, in] weight^T + bias; bias [out] or null. `narrow`: all numbers are bfloat16, else floats.
-// `packed`: the weights are, for AMX (gemm_amx.cpp).
+// `packed`: the weights are (product.h); only where the CPU multiplies bfloat16.
 extern "C" void wavepp_linear(const void *x, const void *weight, const void *bias, int64_t packed, int64_t tokens, int64_t in,
                               int64_t out, void *y, int64_t threads, int64_t narrow) {
   if (packed) {
     const auto product = product_of<uint16_t>(x, tokens, in, out, y);
-    return gemm_amx(product, weights_of<uint16_t>(weight, bias), threads_for_packed(product, 1, threads));
+    const auto weights = weights_of<uint16_t>(weight, bias);
+    const int team = threads_for_packed(product, 1, threads);
+    return has_amx() ? gemm_amx(product, weights, team) : gemm_bfloat16(product, weights, true, team);
   }
   const auto with = [&](auto number) {
     using T = decltype(number);
@@ -74,8 +76,9 @@ extern "C" void wavepp_gated_linear(const void *x, const void *gate, const void 
                                     int64_t threads, int64_t narrow) {
   if (packed) {
     const auto product = product_of<uint16_t>(x, tokens, in, out, y);
-    return gated_gemm_amx(product, weights_of<uint16_t>(gate, gate_bias), weights_of<uint16_t>(up, up_bias),
-                            threads_for_packed(product, 2, threads));
+    const auto gates = weights_of<uint16_t>(gate, gate_bias), ups = weights_of<uint16_t>(up, up_bias);
+    const int team = threads_for_packed(product, 2, threads);
+    return has_amx() ? gated_gemm_amx(product, gates, ups, team) : gated_gemm_bfloat16(product, gates, ups, true, team);
   }
   const auto with = [&](auto number) {
     using T = decltype(number);

@@ -12,7 +12,7 @@ struct Product {
   T *y;
 };
 
-// weight [out, in] without gaps, or packed (gemm_amx.cpp); bias [out] or null.
+// weight [out, in] without gaps, or packed as [out / 16][in / 2][16 outputs][2 inputs]; bias [out] or null.
 template <typename T>
 struct Weights {
   const T *weight, *bias;
