@@ -1,7 +1,7 @@
 """Who is served first when the prefixes do not all fit: ``python -m bench.order``.
 
 Clients in a closed loop ask for one of ``--prefixes`` of 16,384 tokens and 512 tokens of their own. The pool holds six
-of the prefixes and little more, or all. One replica on the virtual clock (``bench.virtual.replica``) for each row.
+of the prefixes and little more, or all; of many short ones (``--prefix-tokens``) hardly any. One replica on the virtual clock (``bench.virtual.replica``) for each row.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def measure(
     requests: int,
     charge: float,
     traffic: SuffixTraffic,
+    longest: int,
 ) -> list[str]:
     """One row: a fresh replica, which has seen all prefixes."""
     with tempfile.TemporaryDirectory() as directory:
@@ -48,7 +49,7 @@ def measure(
             max_num_batched_tokens=DEVICES[device].wave_tokens,
             block_size=BLOCK,
             kv_tokens=pool,
-            max_model_len=PREFIX + SUFFIX,
+            max_model_len=longest,
             max_num_seqs=128,
             order=order,
             order_max_passed_tokens=bound,
@@ -85,6 +86,8 @@ def main(
     least: Annotated[int, typer.Option(help="Requests of a row at least.")] = 512,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(DEVICES)}.")] = "glm-5.2-pp4",
     prefixes: Annotated[int, typer.Option(help="How many prefixes there are.")] = PREFIXES,
+    prefix_tokens: Annotated[int, typer.Option(help="Of each prefix.")] = PREFIX,
+    suffix_tokens: Annotated[int, typer.Option(help="That follow it.")] = SUFFIX,
     unequal: Annotated[
         float,
         typer.Option(help="The n-th prefix is asked for n to the power of this as seldom as the first."),
@@ -96,7 +99,7 @@ def main(
     require_known([model], DEVICES)
     require_known(order or ORDERS, ORDERS)
     table = plain_table(
-        f"{prefixes} prefixes of {PREFIX:,} tokens and {SUFFIX} of one's own on {DEVICES[model].name}",
+        f"{prefixes} prefixes of {prefix_tokens:,} tokens and {suffix_tokens} of one's own on {DEVICES[model].name}",
         f"measured at {origin_now()}",
         texts=["order"],
         numbers=("pool", "clients", "seed", "bound", *COLUMNS),
@@ -111,9 +114,10 @@ def main(
         for limit in (default if name == "fcfs" or not bound else bound)
     ]
     for size, count, name, limit, drawn in track(rows, description="measuring"):
-        traffic = SuffixTraffic(drawn, prefixes, unequal)
+        traffic = SuffixTraffic(drawn, prefixes, unequal, prefix_tokens, suffix_tokens)
         asked = max(least, requests * count)
-        figures = measure(model, name, limit, size, count, asked, charge, traffic)
+        longest = prefix_tokens + suffix_tokens
+        figures = measure(model, name, limit, size, count, asked, charge, traffic, longest)
         bound_shown = "default" if limit is None else f"{limit:,}"
         table.add_row(name, f"{size:,}", str(count), str(drawn), bound_shown, *figures)
     print_table(Console(), table)

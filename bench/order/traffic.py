@@ -10,7 +10,7 @@ from bench.virtual.replica import Served
 
 PREFIXES = 8
 PREFIX, SUFFIX = 16_384, 512
-"""Tokens of a prefix, and of what follows it."""
+"""Tokens of a prefix, and of what follows it, unless others are asked for."""
 
 
 class SuffixTraffic:
@@ -21,10 +21,18 @@ class SuffixTraffic:
         unequal: the n-th prefix is asked for ``n ** unequal`` times as seldom as the first.
     """
 
-    def __init__(self, seed: int, prefixes: int = PREFIXES, unequal: float = 0.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        prefixes: int = PREFIXES,
+        unequal: float = 0.0,
+        prefix_tokens: int = PREFIX,
+        suffix_tokens: int = SUFFIX,
+    ) -> None:
         self._new = Prompts(seed)
         self._draw = random.Random(seed)
-        self.prefixes = [self._new.tokens(PREFIX) for _ in range(prefixes)]
+        self._suffix_tokens = suffix_tokens
+        self.prefixes = [self._new.tokens(prefix_tokens) for _ in range(prefixes)]
         self._weights = [at**-unequal for at in range(1, prefixes + 1)] if unequal else None
 
     def prompts(self, count: int) -> Iterator[bytes]:
@@ -34,7 +42,7 @@ class SuffixTraffic:
                 prefix = self._draw.choice(self.prefixes)
             else:
                 (prefix,) = self._draw.choices(self.prefixes, self._weights)
-            yield prefix + self._new.tokens(SUFFIX)
+            yield prefix + self._new.tokens(self._suffix_tokens)
 
 
 def most_passed(served: Sequence[Served]) -> int:

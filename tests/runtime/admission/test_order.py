@@ -225,6 +225,24 @@ def test_the_prefix_that_comes_back_is_the_one_that_most_wait_for_also_of_those_
     assert served.asked() == ["12345678m"]
 
 
+def test_who_would_hardly_be_joined_by_anybody_does_not_wait_while_stages_idle() -> None:
+    """Of many popular prefixes few are there: others who come want other ones."""
+    prefixes = [f"{chr(ord('A') + at)}bcdefgh" for at in range(40)]
+    served = Served(Cache(held=["12345678"]), room=200, limit=200, stages=2, wave=16)
+    served.cache.present = prefixes
+    for _ in range(2):
+        served.served(*(f"{prefix}x" for prefix in prefixes))
+    served.cache.present = []
+    for each in "abcdefghijklmnopqrstuvwxyz":
+        served.served(f"{each}9876543")
+    served.arrive(*(f"12345678{each}" for each in "vwxyz"))
+    served.admit()
+    served.arrive(*(f"{prefix}y" for prefix in prefixes))
+    chosen = served.asked()
+    assert len(chosen) == 5, "5 of 9 tokens fill three waves of 16, beside 5 that compute one each"
+    assert chosen == [f"{prefix}y" for prefix in prefixes[:5]]
+
+
 def test_who_has_been_passed_by_half_the_bound_is_not_held_back() -> None:
     served = Served(Cache(present=["abcdefgh"], held=["12345678"]), 17, room=200)
     for each in ("i", "j", "k", "l"):

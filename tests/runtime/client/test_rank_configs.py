@@ -12,7 +12,12 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.runtime.client import config_checks
 from wavepp_worker.runtime.client.config_checks import activations_of, ownership_of
-from wavepp_worker.runtime.client.kv_pools import headroom_blocks, pool_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import (
+    headroom_blocks,
+    of_use_to_the_leader,
+    pool_blocks,
+    tier_blocks,
+)
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 
 
@@ -37,6 +42,15 @@ def test_pools_are_whole_blocks_of_each_rank() -> None:
     ):
         with pytest.raises(ConfigError, match=sentence):
             tier_blocks(config(**values))
+
+
+def test_the_leader_keeps_no_more_than_the_smallest_rank_can() -> None:
+    none = (0, 0)
+    assert of_use_to_the_leader([40, 10, 20], [none] * 3) == (10, none)
+    assert of_use_to_the_leader([10, 40], [none] * 2) == (10, none)
+    assert of_use_to_the_leader([40, 10], [(50, 60), (20, 0)]) == (30, none)
+    assert of_use_to_the_leader([40, 10], [(50, 60), (20, 80)]) == (40, (50, 20))
+    assert of_use_to_the_leader([40, 80], [(0, 60), (0, 80)]) == (40, (0, 60))
 
 
 def test_headroom_is_two_waves_a_rank_but_a_small_pool_is_used() -> None:
@@ -86,8 +100,8 @@ def test_activations_go_by_nccl_where_each_rank_has_a_gpu_of_its_own(monkeypatch
 
 def test_every_rank_gets_its_own(tiny_llama: Path, tmp_path: Path) -> None:
     info = read_model_info(tiny_llama)
-    made = rank_configs(config(tiny_llama, pp=2, kv_tokens=(640, 320)), info, tmp_path)
-    assert [each.blocks for each in made] == [40, 20]
+    made = rank_configs(config(tiny_llama, pp=2, kv_tokens=(320, 640)), info, tmp_path)
+    assert [each.blocks for each in made] == [20, 40]
     assert [each.first for each in made] == [True, False]
     assert made[0].layers[1] == made[1].layers[0]
     assert made[0].commands == made[1].commands

@@ -64,9 +64,10 @@ class InTheMaking:
         """Admitted requests that are not over."""
         return len(self._writers)
 
-    def under_way(self, most: int) -> int:
-        """Blocks that those compute in all, of each at most so many."""
-        return sum(min(most, writer.end - writer.start) for writer in self._writers.values())
+    def under_way(self, most: int | None = None) -> int:
+        """Blocks that those compute in all; of each at most so many."""
+        computed = [writer.end - writer.start for writer in self._writers.values()]
+        return sum(computed if most is None else (min(most, each) for each in computed))
 
     def admitted(self, request_id: str, keys: BlockKeys, endpoint: int, branches: Iterable[int] = ()) -> None:
         """All ranks hold a request, which will compute what follows ``endpoint``; if it reads, then up to there.

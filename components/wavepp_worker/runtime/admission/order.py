@@ -9,7 +9,6 @@ passed for ever: what those compute who pass a request is bounded.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -18,6 +17,7 @@ from typing import Protocol
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.demand import Demand, demands
+from wavepp_worker.runtime.admission.held_back import MOST_JOINING, likely_alike, released
 from wavepp_worker.runtime.admission.popular import PopularPrefixes
 from wavepp_worker.runtime.admission.waiting import Waiting
 
@@ -29,7 +29,8 @@ HELD_BACK = 1 / 8
 """Share of a prompt that is popular and missing, from which on it is held back."""
 HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
-latest; else when half as many others as there are stages run or could. More wait for it then, for one computation."""
+latest; else when half as many others as there are stages run or could, or as soon as stages idle and hardly anybody can
+be expected to join. More wait for it then, for one computation."""
 
 
 class CacheView(Protocol):
@@ -49,13 +50,15 @@ class Surroundings:
         room: tokens that could be reserved for them.
         cache: of rank 0.
         running: requests that are admitted or being prepared, and not over.
-        under_way: tokens that those compute, of each at most a wave's.
+        to_compute: tokens that those compute.
+        under_way: the same, of each at most a wave's.
         writer: see ``InTheMaking.writer``.
     """
 
     room: float
     cache: CacheView
     running: int
+    to_compute: int
     under_way: int
     writer: Callable[[BlockKeys, int, int], tuple[str, int] | None]
 
@@ -82,7 +85,8 @@ class PrefixOrder:
 
     def admitted(self, entry: Waiting, endpoint: int) -> None:
         """A request was admitted that reuses ``endpoint`` tokens."""
-        self._popular.reused(entry.keys, endpoint // self.block_size)
+        fresh = entry.prompt_tokens - endpoint >= HELD_BACK * entry.prompt_tokens
+        self._popular.reused(entry.keys, endpoint // self.block_size, fresh=fresh)
         if entry.demand is not None and entry.demand.shared:
             # What it took together with others is there for them now.
             self._looked_at = -1.0
@@ -121,24 +125,39 @@ class PrefixOrder:
         if not held_back:
             return arranged
         overdue = [each for each in rivals if self._overdue(each)]
-        chosen = without_held_back(arranged, held_back, 0, overdue)
-        if around.running + len(chosen) <= max(self.stages / 2, len(held_back) / HELD_PER_RUNNING):
-            chosen = without_held_back(arranged, held_back, 1, overdue)
-        return self._enough(chosen, around.under_way)
+        first = next(each for each in arranged if each in held_back)
+        few = max(self.stages / 2, len(held_back) / HELD_PER_RUNNING)
+
+        def opens(entry: Waiting, before: Sequence[Waiting]) -> bool:
+            running = around.running + len(before)
+            if entry is first and running <= few:
+                return True
+            busy = around.to_compute + sum(map(self._computes, before)) >= self._enough_tokens
+            alike = likely_alike(held_back, self._popular.share(entry.keys))
+            return not busy and running * alike <= MOST_JOINING
+
+        return self._enough(released(arranged, held_back, overdue, opens), around.under_way)
+
+    @property
+    def _enough_tokens(self) -> int:
+        """That keep every stage busy."""
+        return (self.stages + 1) * self.wave_tokens
+
+    def _computes(self, entry: Waiting) -> int:
+        present = 0 if entry.demand is None else self.block_size * entry.demand.present
+        return entry.prompt_tokens - present
 
     def _missing_popular(self, entry: Waiting) -> bool:
         return entry.demand is not None and self._held_back(entry, entry.demand)
 
     def _enough(self, chosen: Sequence[Waiting], under_way: int) -> list[Waiting]:
         """Of those, the first that keep every stage busy: what more take, prefixes that are wanted would lose."""
-        most = (self.stages + 1) * self.wave_tokens
         enough: list[Waiting] = []
         for each in chosen:
-            if under_way >= most:
+            if under_way >= self._enough_tokens:
                 break
             enough.append(each)
-            present = 0 if each.demand is None else self.block_size * each.demand.present
-            under_way += min(self.wave_tokens, each.prompt_tokens - present)
+            under_way += min(self.wave_tokens, self._computes(each))
         return enough
 
     def _overdue(self, entry: Waiting) -> bool:
@@ -196,28 +215,6 @@ def arrange(rivals: Sequence[Waiting], looked_at: Sequence[Demand], bound: int) 
             chosen.append(rivals[following])
             while oldest < len(rivals) and taken[oldest]:
                 oldest += 1
-    return chosen
-
-
-def without_held_back(
-    arranged: Sequence[Waiting], held_back: Sequence[Waiting], groups: int, overdue: Sequence[Waiting]
-) -> list[Waiting]:
-    """The leading requests among which those held back are of at most so many groups, and who does not wait for others.
-
-    Args:
-        overdue: are not left behind with those held back, as long as they pass nobody by it.
-    """
-    held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
-    seen: set[int] = set()
-    chosen: list[Waiting] = []
-    first_left = math.inf
-    for each in arranged:
-        if id(each) in held and each.demand is not None:
-            seen.add(each.demand.group)
-        if len(seen) <= groups or (id(each) in late and each.number < first_left):
-            chosen.append(each)
-        else:
-            first_left = min(first_left, each.number)
     return chosen
 
 

@@ -362,11 +362,16 @@ class AdmissionQueue:
         chosen = None
         if self.order is not None and cache is not None and places and now >= self._retry_at:
             making, wave_tokens = self._sharing.making, self.order.wave_tokens
-            under_way = self.block_size * making.under_way(wave_tokens // max(1, self.block_size)) + sum(
-                min(wave_tokens, entry.prompt_tokens - (entry.candidate or 0))
-                for entry in self._preparing.values()
+            preparing = [entry.prompt_tokens - (entry.candidate or 0) for entry in self._preparing.values()]
+            around = Surroundings(
+                room,
+                cache,
+                running=len(making) + len(self._preparing),
+                to_compute=self.block_size * making.under_way() + sum(preparing),
+                under_way=self.block_size * making.under_way(wave_tokens // max(1, self.block_size))
+                + sum(min(wave_tokens, tokens) for tokens in preparing),
+                writer=making.writer,
             )
-            around = Surroundings(room, cache, len(making) + len(self._preparing), under_way, making.writer)
             chosen = self._chosen = self.order.heads(self._waiting.values(), now, around)
         if chosen is None:
             return list(islice(self._waiting.items(), places))

@@ -52,6 +52,23 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     return list(zip(*tiers, strict=True))
 
 
+def of_use_to_the_leader(
+    blocks: Sequence[int], tiers: Sequence[tuple[int, int]]
+) -> tuple[int, tuple[int, int]]:
+    """Of rank 0's blocks on the device and of those in its tiers, as many as some rank has in all.
+
+    A prefix is reused as far as all ranks have it, so it loses nothing by that; and what it decides by what it has
+    itself, as who is served first under pressure, holds for the others.
+    """
+    left = min(on_device + sum(below) for on_device, below in zip(blocks, tiers, strict=True))
+    of_use = []
+    for own in (blocks[0], *tiers[0]):
+        of_use.append(min(own, left))
+        left -= of_use[-1]
+    on_device, in_host, on_disk = of_use
+    return on_device, (in_host, on_disk)
+
+
 def tier_bytes_of(config: EngineConfig, layers: Sequence[LayerCache], dtype: str, blocks: int) -> int:
     """Bytes of these layers in a tier of so many blocks below the device, without states."""
     return tier_bytes(token_bytes(layers, dtype), window_bytes(layers, dtype), blocks, config.block_size)

@@ -18,6 +18,7 @@ from wavepp_worker.runtime.client.config_checks import (
 )
 from wavepp_worker.runtime.client.kv_pools import (
     headroom_blocks,
+    of_use_to_the_leader,
     pool_blocks,
     snapshot_interval,
     state_blocks,
@@ -52,6 +53,7 @@ def rank_configs(
     dtype = dtype_name(config.dtype, info.dtype, config.device)
     blocks = pool_blocks(config)
     tiers, states = tier_blocks(config), state_blocks(config)
+    blocks[0], tiers[0] = of_use_to_the_leader(blocks, tiers)
     attend = keeping_everything(info.caches, layers)
     ownership = ownership_of(config)
     order = order_of(config, ownership)

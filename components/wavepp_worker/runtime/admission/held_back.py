@@ -1,0 +1,54 @@
+"""Who waits for others who want the same popular prefix, which is missing: one computation serves them all. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from wavepp_worker.runtime.admission.waiting import Waiting
+
+MOST_JOINING = 1 / 2
+"""So many others have to be expected to want the same prefix for stages to idle meanwhile."""
+KNOWN_PAIRS = 16
+"""So many pairs of those held back tell as much of how many want the same as the latest admissions do."""
+
+
+def likely_alike(held_back: Sequence[Waiting], known: float) -> float:
+    """How likely the next one who is held back wants the same prefix as one of these.
+
+    Args:
+        known: the same, as far as the latest admissions tell (``PopularPrefixes.share``).
+    """
+    sizes = Counter(each.demand.group for each in held_back if each.demand is not None).values()
+    pairs = math.comb(len(held_back), 2)
+    return (sum(math.comb(size, 2) for size in sizes) + KNOWN_PAIRS * known) / (pairs + KNOWN_PAIRS)
+
+
+def released(
+    arranged: Sequence[Waiting],
+    held_back: Sequence[Waiting],
+    overdue: Sequence[Waiting],
+    opens: Callable[[Waiting, Sequence[Waiting]], bool],
+) -> list[Waiting]:
+    """The leading requests up to the first that has to wait for others, and who does not wait for those.
+
+    Args:
+        held_back: those that wait for others unless their prefix is computed now.
+        overdue: are not left behind with those held back, as long as they pass nobody by it.
+        opens: whether to compute the prefix of one of ``held_back`` now, after these requests.
+    """
+    held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
+    opened: set[int] = set()
+    chosen: list[Waiting] = []
+    first_left = math.inf
+    for each in arranged:
+        leads = first_left == math.inf
+        if leads and id(each) in held and each.demand is not None and each.demand.group not in opened:
+            leads = opens(each, chosen)
+            opened.add(each.demand.group)
+        if leads or (id(each) in late and each.number < first_left):
+            chosen.append(each)
+        else:
+            first_left = min(first_left, each.number)
+    return chosen
