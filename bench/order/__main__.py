@@ -1,7 +1,8 @@
 """Who is served first when the prefixes do not all fit: ``python -m bench.order``.
 
 Clients in a closed loop ask for one of ``--prefixes`` of 16,384 tokens and 512 tokens of their own. The pool holds six
-of the prefixes and little more, or all; of many short ones (``--prefix-tokens``) hardly any. One replica on the virtual clock (``bench.virtual.replica``) for each row.
+of the prefixes and little more, or all; of many short ones (``--prefix-tokens``) hardly any. One replica on the virtual
+clock (``bench.virtual.replica``) for each row.
 """
 
 from __future__ import annotations

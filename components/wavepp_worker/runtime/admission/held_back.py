@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 from wavepp_worker.runtime.admission.waiting import Waiting
 
-MOST_JOINING = 1 / 2
-"""So many others have to be expected to want the same prefix for stages to idle meanwhile."""
+WORTH_IDLING = 1 / 16
+"""What those save who are expected to join has to be more than this share of what keeps all stages busy, for these to idle
+meanwhile."""
 KNOWN_PAIRS = 16
 """So many pairs of those held back tell as much of how many want the same as the latest admissions do."""
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.demand import Demand, demands
-from wavepp_worker.runtime.admission.held_back import MOST_JOINING, likely_alike, released
+from wavepp_worker.runtime.admission.held_back import WORTH_IDLING, likely_alike, released
 from wavepp_worker.runtime.admission.popular import PopularPrefixes
 from wavepp_worker.runtime.admission.waiting import Waiting
 
@@ -29,8 +29,8 @@ HELD_BACK = 1 / 8
 """Share of a prompt that is popular and missing, from which on it is held back."""
 HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
-latest; else when half as many others as there are stages run or could, or as soon as stages idle and hardly anybody can
-be expected to join. More wait for it then, for one computation."""
+latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may still
+join save too little (``WORTH_IDLING``). More wait for it then, for one computation."""
 
 
 class CacheView(Protocol):
@@ -134,7 +134,8 @@ class PrefixOrder:
                 return True
             busy = around.to_compute + sum(map(self._computes, before)) >= self._enough_tokens
             alike = likely_alike(held_back, self._popular.share(entry.keys))
-            return not busy and running * alike <= MOST_JOINING
+            saved = running * alike * self._missing(entry)
+            return not busy and saved <= WORTH_IDLING * self._enough_tokens
 
         return self._enough(released(arranged, held_back, overdue, opens), around.under_way)
 
@@ -167,8 +168,12 @@ class PrefixOrder:
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
         if self._overdue(entry):
             return False
-        missing = self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - demand.present)
-        return missing >= HELD_BACK * entry.prompt_tokens
+        return self._missing(entry) >= HELD_BACK * entry.prompt_tokens
+
+    def _missing(self, entry: Waiting) -> int:
+        """Tokens of a popular prefix that are not there, of one that was looked at."""
+        assert entry.demand is not None
+        return self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - entry.demand.present)
 
     def _look(self, rivals: Sequence[Waiting], now: float, around: Surroundings) -> list[Demand]:
         if not 0 <= now - self._looked_at <= LOOK_AGAIN_SECONDS:
