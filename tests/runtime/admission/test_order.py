@@ -53,7 +53,7 @@ class Served:
     room: float = 20
     order: bool = True
     stages: int = 1
-    wave: int = 100
+    wave: int = 20
 
     def __post_init__(self) -> None:
         order = PrefixOrder(self.bound, 1, self.stages, self.wave) if self.order else None

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from wavepp_worker.runtime.admission.waiting import Waiting
 
 WORTH_IDLING = 1 / 16
-"""What those save who are expected to join has to be more than this share of what keeps all stages busy, for these to idle
-meanwhile."""
+"""What those save who are expected to join has to be more than this share of what keeps all stages busy, for stages to
+idle meanwhile."""
 KNOWN_PAIRS = 16
 """So many pairs of those held back tell as much of how many want the same as the latest admissions do."""
 

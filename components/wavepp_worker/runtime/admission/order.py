@@ -29,8 +29,8 @@ HELD_BACK = 1 / 8
 """Share of a prompt that is popular and missing, from which on it is held back."""
 HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
-latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may still
-join save too little (``WORTH_IDLING``). More wait for it then, for one computation."""
+latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may join
+save too little (``WORTH_IDLING``). More wait for it then, for one computation."""
 
 
 class CacheView(Protocol):
