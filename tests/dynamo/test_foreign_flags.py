@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 from dynamo import common
+from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeArgGroup, DynamoRuntimeConfig
+from dynamo.common.constants import DisaggregationMode
+from wavepp_worker.dynamo import foreign_flags
 from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
-from wavepp_worker.dynamo.foreign_flags import FOREIGN
+from wavepp_worker.dynamo.flags import Parser
+from wavepp_worker.dynamo.foreign_flags import FOREIGN, RUNTIMES
+from wavepp_worker.dynamo.run_worker import worker_config
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.setting_names import flag_of, variable_of
 
@@ -18,6 +26,18 @@ ARGUMENTS = (
     "vllm/backend_args.py",
     "common/configuration/groups/frontend_decoding_args.py",
 )
+ROLE = DisaggregationMode.PREFILL
+OBEYED_NAMES = (
+    "namespace endpoint kv_state_endpoint discovery_backend request_plane event_plane response_plane "
+    "dyn_tool_call_parser dyn_reasoning_parser dyn_default_thinking_mode exclude_tools_when_tool_choice_none "
+    "custom_jinja_template endpoint_types dump_config_to health_check_payload engine_request_limit "
+    "tcp_tls_cert_path tcp_tls_key_path tcp_tls_ca_cert_path tcp_tls_insecure tcp_tls_server_name "
+    "tcp_tls_handshake_timeout_secs tcp_tls_client_cert_path tcp_tls_client_key_path "
+    "tcp_tls_client_ca_cert_path nats_tls_ca_cert_path nats_tls_insecure nats_tls_client_cert_path "
+    "nats_tls_client_key_path"
+)
+OBEYED = frozenset(OBEYED_NAMES.split())
+"""Flags of Dynamo's own group that take effect here, of all versions: the planes' are newer than 1.4."""
 
 
 def flags_of(file: str) -> set[str]:
@@ -105,6 +125,14 @@ def test_the_flags_of_another_worker_start_ours() -> None:
             "--fpm-trace (or DYN_FPM_TRACE): should be false, not true: waves are published",
         ),
         (
+            "--dyn-structural-tag-scope always",
+            "--dyn-structural-tag-scope (or DYN_STRUCTURAL_TAG_SCOPE): should be auto, not always: tool calls are ",
+        ),
+        (
+            "--dyn-structural-tag-schema=strict",
+            "--dyn-structural-tag-schema (or DYN_STRUCTURAL_TAG_SCHEMA): should be auto, not strict: tool calls",
+        ),
+        (
             "--media-output-http-url h",
             "--media-output-http-url (or DYN_MEDIA_OUTPUT_HTTP_URL): this worker makes no",
         ),
@@ -114,6 +142,61 @@ def test_what_makes_no_sense_here_is_refused_in_a_sentence(words: str, sentence:
     said = refusal(PrefillArgs, *words.split())
     assert said is not None
     assert said.startswith(sentence)
+
+
+def own_flags() -> set[str]:
+    """Flags of Dynamo's own group, by the names under which their values are kept."""
+    parser = Parser(add_help=False)
+    DynamoRuntimeArgGroup().add_arguments(parser)
+    return {action.dest for action in parser._actions}
+
+
+def test_every_flag_of_dynamos_own_group_is_obeyed_or_told_that_it_is_not() -> None:
+    forgotten = own_flags() - OBEYED - RUNTIMES.keys()
+    assert not forgotten, "make them take effect and name them in OBEYED, or refuse them in RUNTIMES"
+    assert OBEYED.isdisjoint(RUNTIMES)
+
+
+def test_what_is_said_to_be_obeyed_is_read(monkeypatch: pytest.MonkeyPatch, text_model: Path) -> None:
+    read: set[str] = set()
+
+    def note(options: object, name: str) -> object:
+        read.add(name)
+        return object.__getattribute__(options, name)
+
+    class Noted(argparse.Namespace):
+        __getattribute__ = note
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "environ", dict(os.environ))
+        patched.setattr(DynamoRuntimeConfig, "__getattribute__", note)
+        runtime = PrefillArgs.parse(["--model", str(text_model), "--custom-jinja-template", "x"]).runtime
+        options = Noted(**vars(runtime.options))
+        worker_config(dataclasses.replace(runtime, options=options), str(text_model), ROLE)
+    ours = {
+        node.attr
+        for file in Path(foreign_flags.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("options")
+    }
+    assert OBEYED & own_flags() <= read | ours
+
+
+def test_frontends_are_not_told_to_send_structural_tags(text_model: Path) -> None:
+    """As Dynamo 1.6 does unless told otherwise; requests with them are refused."""
+    config = worker_config(PrefillArgs.parse(["--model", str(text_model)]).runtime, str(text_model), ROLE)
+    assert getattr(config, "structural_tag", None) is None
+    assert getattr(config, "structural_tag_mode", "off") == "off"
+
+
+@pytest.mark.skipif("dyn_structural_tag" not in own_flags(), reason="this Dynamo has three flags for it")
+def test_the_newer_flag_for_structural_tags_takes_false_alone() -> None:
+    for value in ("true", '{"scope": "auto"}'):
+        said = refusal(PrefillArgs, f"--dyn-structural-tag={value}")
+        assert said is not None
+        assert said.startswith("--dyn-structural-tag (or DYN_STRUCTURAL_TAG): should be false")
+        assert "config(" not in said
+    assert refusal(PrefillArgs, "--dyn-structural-tag=false") is None
 
 
 def test_every_flag_that_is_refused_says_why_and_never_is_a_setting_of_ours() -> None:

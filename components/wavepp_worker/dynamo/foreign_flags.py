@@ -60,6 +60,7 @@ _FETCHED = (
 _ORDER = f"waves are planned by --planner and requests admitted by --order; {_LEAVE}"
 _TOKENIZER = f"the model directory's own tokenizer is used, by the frontend; {_LEAVE}"
 _POOLING = f"this worker generates text and nothing else; {_LEAVE}"
+_TAGS = f"tool calls are constrained by the tools' schemas, not by structural tags; {_LEAVE}"
 
 FOREIGN: Mapping[str, Foreign] = MappingProxyType(
     {
@@ -245,9 +246,8 @@ RUNTIMES: Mapping[str, Foreign] = MappingProxyType(
         "fpm_trace": Foreign(
             f"waves are published to the planner in any case, and written to no file; {_LEAVE}", ("false",)
         ),
-        "dyn_enable_structural_tag": Foreign(
-            f"tool calls are constrained by the tools' schemas, not by structural tags; {_LEAVE}", ("false",)
-        ),
+        **_several(_TAGS, "dyn_enable_structural_tag dyn_structural_tag", "false"),
+        **_several(_TAGS, "dyn_structural_tag_scope dyn_structural_tag_schema", "auto"),
         "multimodal_embedding_cache_capacity_gb": Foreign(_MULTIMODAL, ("0", "0.0")),
         "multimodal_embedding_cache_publisher": Foreign(_MULTIMODAL, ("false",)),
         "output_modalities": Foreign(_POOLING, ("text",)),
@@ -306,14 +306,15 @@ def check_runtimes(options: argparse.Namespace) -> None:
     for name, foreign in RUNTIMES.items():
         value = getattr(options, name, None)
         for each in value if isinstance(value, list) else [] if value is None else [value]:
-            _check(
-                f"{flag_of(name)} (or DYN_{name.removeprefix('dyn_').upper()})", str(each).lower(), foreign
-            )
+            _check(f"{flag_of(name)} (or DYN_{name.removeprefix('dyn_').upper()})", each, foreign)
 
 
-def _check(written: str, value: str, foreign: Foreign) -> None:
-    if value.lower() in foreign.taken:
+def _check(written: str, value: Any, foreign: Foreign) -> None:
+    text = str(value).lower()
+    if text in foreign.taken:
         return
     if not foreign.taken:
         raise ConfigError(f"{written}: {foreign.why}")
-    raise ConfigError(f"{written}: should be {' or '.join(foreign.taken)}, not {value}: {foreign.why}")
+    # What Dynamo has parsed into an object of its own does not look as it was written.
+    but = f", not {value if isinstance(value, str) else text}" if isinstance(value, str | int | float) else ""
+    raise ConfigError(f"{written}: should be {' or '.join(foreign.taken)}{but}: {foreign.why}")

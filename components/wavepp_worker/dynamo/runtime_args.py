@@ -14,6 +14,8 @@ from wavepp_worker.errors import ConfigError
 JOBS_ALONE = "-jobs"
 """What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
 
+_TAGS = "structural_tag"
+"""What Dynamo 1.6 makes of its flags for structural tags."""
 LONGEST_FILE_NAME = 255
 """Bytes that a file system takes."""
 
@@ -83,6 +85,9 @@ def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeA
         options.validate()
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if hasattr(options, _TAGS):
+        # Dynamo 1.6 has frontends send them unless told otherwise, and every request with one would be refused.
+        setattr(options, _TAGS, None)
     namespace, component, endpoint = given["namespace"], own.component, given["endpoint"]
     if endpoint and "." in endpoint:
         parts = endpoint.removeprefix("dyn://").split(".")
