@@ -23,8 +23,10 @@ def adapter(text_model: Path, tmp_path: Path) -> Path:
     return make_adapter(tmp_path / "adapter", text_model)
 
 
-async def with_adapters(kind: str, model: Path, adapter: Path, *names: str) -> Any:
-    words = ["--model", str(model), "--served-model-name", "tiny", "--discovery-backend", "file"]
+async def with_adapters(
+    kind: str, model: Path, adapter: Path, *names: str, flags: tuple[str, ...] = ()
+) -> Any:
+    words = ["--model", str(model), "--served-model-name", "tiny", "--discovery-backend", "file", *flags]
     modules = ",".join(f"{name}={adapter}" for name in names)
     worker, _ = await KINDS[kind].from_args([*words, "--lora-modules", modules])
     return worker
@@ -87,6 +89,36 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
         ]
 
     run(check())
+
+
+def test_what_frontends_are_told_of_the_base_model_they_are_told_of_adapters(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    flags = (
+        "--dyn-tool-call-parser=hermes",
+        "--dyn-reasoning-parser=qwen3",
+        "--dyn-default-thinking-mode=disabled",
+        "--no-exclude-tools-when-tool-choice-none",
+        "--kv-state-endpoint=dynamo.elsewhere.generate",
+    )
+
+    async def check(*flags: str) -> Any:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet", flags=flags), FakeEndpoint()
+        await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        await worker._adapters._entering
+        await worker.cleanup()
+        return next(fields for what, _, fields in told if what == "registered")["runtime_config"]
+
+    config = run(check(*flags))
+    assert (config.tool_call_parser, config.reasoning_parser) == ("hermes", "qwen3")
+    assert config.get_engine_specific(lora_models.THINKING) == "disabled"
+    assert config.exclude_tools_when_tool_choice_none is False
+    assert "elsewhere" in str(config.kv_state_endpoint)
+    del told[:]
+    plain = run(check())
+    assert plain.exclude_tools_when_tool_choice_none is True
+    assert (plain.kv_state_endpoint, plain.get_engine_specific(lora_models.THINKING)) == (None, None)
 
 
 def test_requests_take_the_adapter_whose_model_they_name(kind: str, text_model: Path, adapter: Path) -> None:

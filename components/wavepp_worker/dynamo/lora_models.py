@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable
 from functools import reduce
@@ -38,6 +39,8 @@ _ROLES = {
 
 POLL_SECONDS = 0.05
 """How often a worker looks whether it is in discovery, after which its adapters are entered there."""
+THINKING = "default_thinking_mode"
+"""The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
 
@@ -136,6 +139,10 @@ def _runtime_config(
     config, llm = ModelRuntimeConfig(), registration.llm
     config.tool_call_parser = options.dyn_tool_call_parser
     config.reasoning_parser = options.dyn_reasoning_parser
+    config.exclude_tools_when_tool_choice_none = options.exclude_tools_when_tool_choice_none
+    config.kv_state_endpoint = options.kv_state_endpoint
+    if options.dyn_default_thinking_mode is not None:
+        config.set_engine_specific(THINKING, json.dumps(options.dyn_default_thinking_mode))
     config.enable_local_indexer = options.enable_local_indexer and mode is not DisaggregationMode.DECODE
     if llm is None:
         return config
