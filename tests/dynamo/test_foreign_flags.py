@@ -223,3 +223,20 @@ def test_a_variable_of_such_a_name_counts_as_well(monkeypatch: pytest.MonkeyPatc
     assert said.startswith("DYN_WAVEPP_TENSOR_PARALLEL_SIZE: should be 1, not 2: ")
     monkeypatch.setenv(variable_of("tensor_parallel_size"), "1")
     assert refusal(DecodeArgs) is None
+
+
+def test_adapters_are_not_named_and_switched_off_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = "--lora-modules=a=/a"
+    for kind in (PrefillArgs, DecodeArgs, AggArgs):
+        for off in (["--no-enable-lora"], ["--enable-lora", "false"], ["--enable-lora=False"]):
+            said = refusal(kind, modules, *off)
+            assert (
+                said == "--enable-lora: is false, but --lora-modules names adapters; leave one of the two out"
+            )
+            assert refusal(kind, *off) is None
+        assert refusal(kind, modules, "--enable-lora") is None
+    monkeypatch.setenv(variable_of("lora_modules"), "a=/a")
+    monkeypatch.setenv(variable_of("enable_lora"), "false")
+    said = refusal(PrefillArgs)
+    assert said is not None
+    assert said.startswith("DYN_WAVEPP_ENABLE_LORA: is false, but DYN_WAVEPP_LORA_MODULES names adapters; ")

@@ -60,14 +60,6 @@ def test_a_frontend_that_could_not_take_answers_does_not_start(
     assert capsys.readouterr().err.startswith("error: DYN_TCP_RESPONSE_STREAM_HOST: 'eth99' is ")
 
 
-def test_predictions_without_kv_events_are_refused_before_anything_starts() -> None:
-    """The graphs ask for predictions, so whoever switches events off has to be told what else to change."""
-    without_events = ["--router-mode", "kv", "--no-router-kv-events"]
-    FrontendArgs.parse(without_events)
-    with pytest.raises(ConfigError, match=r"router_predicted_ttl_secs=null"):
-        FrontendArgs.parse([*without_events, "--router-predicted-ttl-secs", "30"])
-
-
 @pytest.mark.parametrize(
     ("ended_by", "code"),
     [(asyncio.CancelledError(), 0), (ConfigError("no"), 2), (PlaneUnreached("gone"), 1)],

@@ -82,3 +82,23 @@ def test_memory_for_kv_may_be_given_to_all_as_a_fraction() -> None:
         "error: --PrefillWorker.kv_tokens and --Common.kv_memory_fraction both say how large the KV pool is; give one "
         "of them\n"
     )
+
+
+def test_a_variable_may_do_nothing_in_some_services_and_a_key_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"INTAKE_SILENCE": "5", "BOOTSTRAP_PORT": "19330", "MAX_LOCAL_PREFILL_LENGTH": "7"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"DYN_WAVEPP_{name}", value)
+    said = dry_run()
+    assert said.count("--intake-silence=5") == 2
+    assert ("--bootstrap-port=19330" in said, "--bootstrap-port=19331" in said) == (True, True)
+    for name in given:
+        monkeypatch.delenv(f"DYN_WAVEPP_{name}")
+    assert dry_run("--PrefillWorker.intake_silence=5") == (
+        "error: --PrefillWorker.intake_silence: is of workers that take jobs from a queue; set PrefillWorker.intake to "
+        "nats or nats-alone, or leave it out\n"
+    )
+    assert dry_run("--DecodeWorker.bootstrap_port=19330").startswith(
+        "error: --DecodeWorker.bootstrap_port: is where workers that prefill hand KV over"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -20,9 +19,11 @@ from wavepp_worker.decode.longest_request import longest_request
 from wavepp_worker.dynamo.adapter_names import check_adapter_names
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, all_names, build, check_variables, take
 from wavepp_worker.dynamo.foreign_flags import FOREIGN
+from wavepp_worker.dynamo.frontend_flags import frontend_flags
 from wavepp_worker.dynamo.handoff_host import REQUESTS_VARIABLE, HandoffHost, handoff_host, routable_address
 from wavepp_worker.dynamo.model_fetch import model_name
 from wavepp_worker.dynamo.runtime_args import RuntimeArgs, add_runtime, take_runtime
+from wavepp_worker.dynamo.unused_settings import check_intake, check_remote_prefill
 from wavepp_worker.dynamo.worker_args import WorkerArgs, as_flags
 from wavepp_worker.dynamo.worker_settings import WorkerSettings
 from wavepp_worker.errors import ConfigError
@@ -123,7 +124,8 @@ class PrefillArgs(_EngineArgs):
         own, queue = take(given, EngineConfig), take(given, IntakeConfig)
         engine = build(EngineConfig, _with_handoff(own), own.spell)
         intake = build(IntakeConfig, queue, queue.spell)
-        runtime = take_runtime(given, "prefill", model_name(engine.model))
+        check_intake(intake, queue)
+        runtime = take_runtime(given, "prefill", model_name(engine.model), own)
         return cls(runtime=runtime, engine=engine, intake=intake, written=_written(own, queue))
 
     def check(self, shape: ModelShape) -> None:
@@ -151,7 +153,7 @@ class DecodeArgs(WorkerArgs):
         given = _given(parser, argv, cls)
         own = take(given, DecodeConfig)
         decode = build(DecodeConfig, own, own.spell)
-        runtime = take_runtime(given, "decode", model_name(decode.model))
+        runtime = take_runtime(given, "decode", model_name(decode.model), own)
         return cls(runtime=runtime, decode=decode, written=_written(own))
 
     @property
@@ -246,6 +248,7 @@ class AggArgs(_EngineArgs):
         own = take(given, DecodeConfig, prefix="decode_")
         queue = take(given, RemotePrefillConfig)
         remote = build(RemotePrefillConfig, queue, queue.spell)
+        check_remote_prefill(remote, queue)
         both = take(given, EngineConfig)
         engine = build(EngineConfig, _with_handoff(both), both.spell)
         common = {key: value for key, value in both.items() if present_name(key) in DecodeConfig.model_fields}
@@ -257,7 +260,7 @@ class AggArgs(_EngineArgs):
         spell = Taken({}, {**both.written, **own.written}).spell
         decode = build(DecodeConfig, overlay(common, own), spell)
         return cls(
-            runtime=take_runtime(given, "agg", model_name(engine.model)),
+            runtime=take_runtime(given, "agg", model_name(engine.model), both),
             engine=engine,
             decode=decode,
             decodes_own=_written(own),
@@ -297,22 +300,12 @@ def _given(parser: Parser, argv: Sequence[str] | None, kind: type[WorkerArgs]) -
     """What a command line says, by name; variables that no worker knows are refused."""
     known = {name for each in (PrefillArgs, DecodeArgs, AggArgs) for name in each.settings()}
     prefills = set(PrefillArgs.settings())
-    parser.others = dict.fromkeys(_frontends_flags(), _OF_FRONTENDS) | {
+    parser.others = dict.fromkeys(frontend_flags(), _OF_FRONTENDS) | {
         flag_of(name): _OF_PREFILL if name in prefills else _OF_AGG for name in known - set(kind.settings())
     }
     given = vars(parser.parse_args(argv))
     check_variables(known | FOREIGN.keys())
     return given
-
-
-def _frontends_flags() -> tuple[str, ...]:
-    from dynamo.frontend.frontend_args import FrontendArgGroup
-
-    parser = Parser(add_help=False)
-    # It reads numbers from the frontend's variables, and a bad one there is none of a worker's.
-    with contextlib.suppress(ValueError):
-        FrontendArgGroup().add_arguments(parser)
-    return tuple(parser.flags())
 
 
 def _written(*taken: Taken) -> dict[str, str]:

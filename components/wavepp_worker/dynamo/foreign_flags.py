@@ -20,6 +20,8 @@ from wavepp_worker.setting_names import flag_of, variable_of
 _PLACE = "foreign "
 """Begins where such a flag's value is kept; no setting's name has a blank in it."""
 _LEAVE = "leave it out"
+_ADAPTERS = "enable_lora"
+"""Whether there are adapters, which those that are named say as well."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
             "conversation_affinity_dp_rank_source",
             "engine",
         ),
-        **_several(_LORA, "enable_lora", "true", "false"),
+        **_several(_LORA, _ADAPTERS, "true", "false"),
         **_several(_LORA, "max_loras max_lora_rank max_cpu_loras lora_dtype default_mm_loras"),
         **_several(_SPECULATIVE, "speculative_config"),
         **_several(
@@ -281,10 +283,14 @@ def add_foreign(parser: Parser) -> None:
         )
 
 
-def check_foreign(given: dict[str, Any]) -> None:
+def check_foreign(given: dict[str, Any], adapters: str | None = None) -> None:
     """Take such flags out of what a command line gave, and refuse those that ask for what is not so.
 
     Variables of their names count as well.
+
+    Args:
+        given: values by name; changed.
+        adapters: how LoRA adapters were given; None if there are none.
 
     Raises:
         ConfigError: says why, and what there is instead.
@@ -292,18 +298,27 @@ def check_foreign(given: dict[str, Any]) -> None:
     for name, foreign in FOREIGN.items():
         flag, variable = _PLACE + name, variable_of(name)
         if flag in given:
-            _check(flag_of(name), given.pop(flag), foreign)
+            written, value = flag_of(name), given.pop(flag)
         elif os.environ.get(variable):
-            _check(variable, os.environ[variable], foreign)
+            written, value = variable, os.environ[variable]
+        else:
+            continue
+        _check(written, value, foreign)
+        if name == _ADAPTERS and value.lower() == "false" and adapters is not None:
+            raise ConfigError(f"{written}: is false, but {adapters} names adapters; leave one of the two out")
 
 
-def check_runtimes(options: argparse.Namespace) -> None:
-    """Refuse flags of Dynamo's own group, or their variables, that this worker would not obey.
+def check_options(options: Any, flags: Mapping[str, Foreign] = RUNTIMES) -> None:
+    """Refuse flags of Dynamo's own, or their variables, that would not be obeyed here.
+
+    Args:
+        options: values by attribute, as Dynamo has parsed them.
+        flags: those that are not; by default a worker's.
 
     Raises:
         ConfigError: says why, and what there is instead.
     """
-    for name, foreign in RUNTIMES.items():
+    for name, foreign in flags.items():
         value = getattr(options, name, None)
         for each in value if isinstance(value, list) else [] if value is None else [value]:
             _check(f"{flag_of(name)} (or DYN_{name.removeprefix('dyn_').upper()})", each, foreign)

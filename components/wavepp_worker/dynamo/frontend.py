@@ -15,13 +15,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, runtime_ended_line, wait_for_etcd
 from wavepp_worker.dynamo.flags import Parser
+from wavepp_worker.dynamo.frontend_flags import parse_frontend_flags
 from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
 from wavepp_worker.errors import ConfigError, PlaneUnreached
@@ -77,7 +78,7 @@ class FrontendArgs:
         for flag in _TLS:
             own.add_argument(flag)
         given, rest = own.parse_known_args(argv)
-        checked = _check_frontend_flags(argv)
+        checked = parse_frontend_flags(argv)
         certificate = None
         if checked.tls_cert_path and checked.tls_key_path:
             certificate = checked.tls_cert_path, checked.tls_key_path
@@ -92,38 +93,6 @@ class FrontendArgs:
             frozenset(name.strip() for each in given.served_model_name for name in each.split(",")),
             certificate,
         )
-
-
-def _check_frontend_flags(argv: Sequence[str] | None) -> Any:
-    from dynamo.frontend.frontend_args import FrontendArgGroup, FrontendConfig
-
-    program = "python -m wavepp_worker.dynamo.frontend"
-    parser = Parser(prog=program, allow_abbrev=False, usage=f"{program} [--model DIR] [FLAG ...]")
-    parser.add_argument(
-        "--model",
-        metavar="PATH",
-        help="model directory, to check token ids against its vocabulary (default: none)",
-    )
-    parser.add_argument(
-        "--served-model-name",
-        metavar="NAME,...",
-        help="names under which workers serve that model and its adapters, where the frontend has other models, too, "
-        "whose requests pass unchecked (default: all are checked)",
-    )
-    FrontendArgGroup().add_arguments(parser)
-    try:
-        config = FrontendConfig.from_cli_args(parser.parse_args(argv))
-        config.validate()
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    # The frontend itself would find out only while it starts, once for every restart.
-    if config.router_predicted_ttl_secs is not None and not (config.use_kv_events or config.load_aware):
-        raise ConfigError(
-            f"--router-predicted-ttl-secs: {config.router_predicted_ttl_secs:g} needs KV events, which "
-            "--no-router-kv-events switches off: leave one of the two out (for a graph, "
-            "--Frontend.router_predicted_ttl_secs=null)"
-        )
-    return config
 
 
 def tls_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:

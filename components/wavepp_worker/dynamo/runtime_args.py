@@ -6,14 +6,16 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from wavepp_worker.dynamo.flags import Parser, add_fields, build, take
-from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_runtimes
+from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
+from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
+from wavepp_worker.dynamo.unused_settings import check_without_effect
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
 from wavepp_worker.errors import ConfigError
 
 JOBS_ALONE = "-jobs"
 """What is added to the namespace of workers that take jobs alone; their queue is called after it without."""
 
+_OF_PREFILL = "is where workers that prefill hand KV over, and a decode worker only takes it; leave it out"
 _TAGS = "structural_tag"
 """What Dynamo 1.6 makes of its flags for structural tags."""
 LONGEST_FILE_NAME = 255
@@ -56,21 +58,26 @@ def add_runtime(parser: Parser) -> None:
         raise ConfigError(f"one of Dynamo's own variables, DYN_..., has a bad value: {error}") from error
 
 
-def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeArgs:
+def take_runtime(
+    given: dict[str, Any], role: Role, model_name: str, engine: Taken | None = None
+) -> RuntimeArgs:
     """Read what ``add_runtime`` added.
 
     Args:
         given: values of these flags and of no others, by name; changed.
         role: of the worker.
         model_name: what clients ask for where no name is given.
+        engine: what its engine is made of.
 
     Raises:
-        ConfigError: a flag is wrong, asks for another role, or for what this worker would not do; names it.
+        ConfigError: a flag is wrong, does nothing in this role, asks for another, or for what this worker would not
+            do; names it.
     """
     from dynamo.common.configuration.groups.runtime_args import DynamoRuntimeConfig
     from dynamo.common.utils.namespace import get_worker_namespace
 
-    check_foreign(given)
+    adapters = engine.spell("lora_modules") if engine is not None and engine.get("lora_modules") else None
+    check_foreign(given, adapters)
     taken = take(given, WorkerSettings)
     own = build(WorkerSettings, taken, taken.spell)
     if own.disaggregation_mode not in (None, role):
@@ -78,8 +85,10 @@ def take_runtime(given: dict[str, Any], role: Role, model_name: str) -> RuntimeA
             f"{taken.spell('disaggregation_mode')}: {own.disaggregation_mode} is not what this module runs, which is "
             f"{role}; start python -m wavepp_worker, which runs any"
         )
+    if role == "decode":
+        check_without_effect(own, taken, ("bootstrap_port",), _OF_PREFILL)
     options = DynamoRuntimeConfig.from_cli_args(argparse.Namespace(**given))
-    check_runtimes(options)
+    check_options(options)
     _check_limit(options.engine_request_limit)
     try:
         options.validate()

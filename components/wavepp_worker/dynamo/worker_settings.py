@@ -24,7 +24,7 @@ class WorkerSettings(Settings):
     component: str | None = None
     """Dynamo component; default: ``prefill`` for prefill workers, else ``backend``."""
     bootstrap_port: int = Field(default=0, ge=0, le=65535)
-    """Port that decode workers claim hand-offs on; 0 picks a free one."""
+    """Of workers that prefill: port that decode workers claim hand-offs on; 0 picks a free one."""
 
     perf_metrics: bool = False
     """Serve ``get_perf_metrics`` as well, where Dynamo's planner asks what forward passes cost: those of all sizes so

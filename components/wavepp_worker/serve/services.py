@@ -69,7 +69,7 @@ DECODE_WORKER = Service(
     arguments="wavepp_worker.dynamo.args:DecodeArgs",
     common=WORKER_COMMON,
     former=NAMES,
-    unshared=_OF_A_REPLICA,
+    unshared={"dump_config_to": "file"},
     needs_model=True,
     scaled_as="decode",
 )

@@ -1,0 +1,60 @@
+"""Flags of Dynamo's frontend, in front of which ours has a proxy."""
+
+from __future__ import annotations
+
+import pytest
+from wavepp_worker.dynamo.frontend_flags import REFUSED, frontend_flags, parse_frontend_flags
+from wavepp_worker.errors import ConfigError
+from wavepp_worker.setting_names import flag_of
+
+
+def test_predictions_without_kv_events_are_refused_before_anything_starts() -> None:
+    """The graphs ask for predictions, so whoever switches events off has to be told what else to change."""
+    without_events = ["--router-mode", "kv", "--no-router-kv-events"]
+    parse_frontend_flags(without_events)
+    with pytest.raises(ConfigError, match=r"router_predicted_ttl_secs=null"):
+        parse_frontend_flags([*without_events, "--router-predicted-ttl-secs", "30"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--kserve-grpc-server",
+            "--kserve-grpc-server (or DYN_KSERVE_GRPC_SERVER): should be false, not true: requests are taken over HTTP",
+        ),
+        (
+            "--grpc-metrics-port 8789",
+            "--grpc-metrics-port (or DYN_GRPC_METRICS_PORT): should be 8788, not 8789: requests are ",
+        ),
+        ("-i", "--interactive (or DYN_INTERACTIVE): should be false, not true: requests are taken over HTTP"),
+        (
+            "--migration-max-seq-len 5 --migration-limit 3",
+            "--migration-max-seq-len (or DYN_MIGRATION_MAX_SEQ_LEN): a request that has got nothing of its answer ",
+        ),
+    ],
+)
+def test_what_the_proxy_would_not_obey_is_refused(words: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_frontend_flags(words.split())
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_variable_counts_as_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DYN_KSERVE_GRPC_SERVER", "1")
+    with pytest.raises(ConfigError, match="DYN_KSERVE_GRPC_SERVER"):
+        parse_frontend_flags([])
+    parse_frontend_flags(["--no-kserve-grpc-server"])
+
+
+@pytest.mark.parametrize("flag", [flag_of(name) for name in REFUSED if flag_of(name) in frontend_flags()])
+def test_what_is_so_anyway_is_taken(flag: str) -> None:
+    for value in REFUSED[flag[2:].replace("-", "_")].taken:
+        words = [f"--no-{flag[2:]}"] if value == "false" else [flag, value]
+        parse_frontend_flags(words)
+
+
+def test_no_clients_certificate_is_left_unchecked() -> None:
+    """Dynamo 1.6 has the flag, 1.4 has not: either way it is not passed over."""
+    with pytest.raises(ConfigError, match=r"^--tls-client-ca-cert-path"):
+        parse_frontend_flags(["--tls-client-ca-cert-path", "/ca.pem"])
