@@ -123,8 +123,8 @@ def test_order_is_by_prefix_where_requests_lease_and_is_refused_elsewhere(
     info = read_model_info(tiny_llama)
     [leased, _] = rank_configs(config(tiny_llama, pp=2, kv_tokens=(640, 320)), info, tmp_path)
     assert (leased.order, leased.order_max_passed_tokens) == ("prefix", 640), "twice the smallest pool"
-    [told] = rank_configs(config(tiny_llama, order="fcfs", order_max_passed_tokens=7), info, tmp_path)
-    assert (told.order, told.order_max_passed_tokens) == ("fcfs", 7)
+    [told] = rank_configs(config(tiny_llama, order="prefix", order_max_passed_tokens=7), info, tmp_path)
+    assert (told.order, told.order_max_passed_tokens) == ("prefix", 7)
     [baseline] = rank_configs(config(tiny_llama, admission="lockstep"), info, tmp_path)
     assert baseline.order == "fcfs"
     with pytest.raises(ConfigError, match="order=prefix needs ownership=lease"):

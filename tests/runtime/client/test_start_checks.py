@@ -43,6 +43,18 @@ SHAPE = ModelShape(num_layers=6, context_length=1024, dtype="float32", has_chat_
         ({"timeline": "/no/where.json"}, "timeline is /no/where.json, but /no is not a directory"),
         ({"order": "prefix", "ownership": "none"}, "order=prefix needs ownership=lease"),
         ({"admission": "lockstep", "ownership": "lease"}, "ownership=lease needs admission=wave"),
+        (
+            {"order": "fcfs", "order_max_passed_tokens": 7},
+            "order_max_passed_tokens: with order=fcfs, which is the default without ownership=lease, nobody passes",
+        ),
+        (
+            {"ownership": "none", "order_max_passed_tokens": 0},
+            "order_max_passed_tokens: with order=fcfs, which is the default without",
+        ),
+        (
+            {"planner": "greedy", "min_num_batched_tokens": 32},
+            "min_num_batched_tokens: planner=greedy does not use it; leave it out, or set planner to throttle or ",
+        ),
         ({"min_num_batched_tokens": 600}, "wave budgets need block_size <= min_num_batched_tokens"),
         ({"wave_cost": (-1, 1, 1)}, "wave_cost: a stage needs seconds"),
     ],

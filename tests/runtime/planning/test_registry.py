@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from wavepp_worker import EngineConfig
@@ -78,3 +79,20 @@ def test_mpu_learns_the_cost_that_is_not_configured(planner: Make) -> None:
             mpu.observe((lane.span(tokens),), 0.01 * tokens)
     assert wave(learning, 120) < before[0], "waves cost little by themselves, so they can be small"
     assert wave(told, 120) == before[1]
+
+
+@pytest.mark.parametrize("name", get_args(EngineConfig.model_fields["planner"].annotation))
+def test_what_a_planner_does_not_use_it_is_not_given(name: str, planner: Make) -> None:
+    """Each value changes what a planner that takes it does, or is refused and told who takes it."""
+    for key, value, users in (
+        ("min_num_batched_tokens", 32, "throttle or mpu-paper or mpu"),
+        ("wave_cost", (2.0, 1.0, 0.0), "mpu"),
+    ):
+        if name in users.split(" or "):
+            assert planner(name, **{key: value})
+            continue
+        with pytest.raises(ConfigError) as caught:
+            planner(name, **{key: value})
+        assert str(caught.value) == (
+            f"{key}: planner={name} does not use it; leave it out, or set planner to {users}"
+        )

@@ -127,13 +127,19 @@ def order_of(config: EngineConfig, ownership: str) -> Literal["fcfs", "prefix"]:
     """Who is admitted first under pressure.
 
     Raises:
-        ConfigError: ``prefix`` needs leases.
+        ConfigError: ``prefix`` needs leases, and ``order_max_passed_tokens`` needs ``prefix``.
     """
-    if config.order == "auto":
-        return "prefix" if ownership == "lease" else "fcfs"
-    if config.order == "prefix" and ownership != "lease":
+    order = config.order
+    if order == "auto":
+        order = "prefix" if ownership == "lease" else "fcfs"
+    if order == "prefix" and ownership != "lease":
         raise ConfigError(
             "order=prefix needs ownership=lease: it looks at which blocks requests hold before they run; set order to "
             "fcfs, or ownership to lease"
         )
-    return config.order
+    if order != "prefix" and config.order_max_passed_tokens is not None:
+        raise ConfigError(
+            "order_max_passed_tokens: with order=fcfs, which is the default without ownership=lease, nobody passes "
+            "those who came earlier; leave it out, or set order to prefix"
+        )
+    return order

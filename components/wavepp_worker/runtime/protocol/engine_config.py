@@ -82,7 +82,7 @@ class EngineConfig(Settings):
     Requests of a higher priority come before all others."""
     order_max_passed_tokens: int | None = Field(default=None, ge=0)
     """Most tokens that those compute in all which ``order=prefix`` admits before a request that came earlier;
-    default: twice what the smallest rank's KV holds."""
+    default: twice what the smallest rank's KV holds. Other orders have none."""
     round_delay: float = Field(default=0.0, ge=0, le=LONGEST_SECONDS)
     """Seconds added to every admission round, to measure that admission does not hold execution up."""
     planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"
@@ -90,8 +90,8 @@ class EngineConfig(Settings):
     ``two-budget`` chooses between ``max_num_batched_tokens`` and half of it, ``greedy`` fills every wave up to that,
     ``throttle`` is gLLM's formula."""
     min_num_batched_tokens: int | None = Field(default=None, ge=1)
-    """Fewest tokens a wave's budget shrinks to (b_min); default: half of ``max_num_batched_tokens``, a
-    32nd for ``mpu``."""
+    """Fewest tokens a wave's budget shrinks to (b_min), for ``mpu``, ``mpu-paper`` and ``throttle``; default: half of
+    ``max_num_batched_tokens``, a 32nd for ``mpu``."""
     wave_cost: tuple[float, float, float] | None = None
     """Seconds of the slowest stage per wave, per token, and per token and token of context, for ``mpu``; default:
     learned from the waves as they are executed."""
