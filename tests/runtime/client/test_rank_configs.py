@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from wavepp_worker import EngineConfig
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.model_info import read_model_info
+from wavepp_worker.model.model_shape import read_model_shape
+from wavepp_worker.model.timed_model import write_timed_model
 from wavepp_worker.runtime.client import config_checks
 from wavepp_worker.runtime.client.config_checks import activations_of, ownership_of
 from wavepp_worker.runtime.client.kv_pools import (
@@ -19,6 +22,9 @@ from wavepp_worker.runtime.client.kv_pools import (
     tier_blocks,
 )
 from wavepp_worker.runtime.client.rank_configs import rank_configs
+from wavepp_worker.runtime.client.start_checks import check_start
+
+from tests.support.timed_models import timed_model
 
 
 def config(model: Path = Path("/m"), **values: Any) -> EngineConfig:
@@ -129,3 +135,33 @@ def test_order_is_by_prefix_where_requests_lease_and_is_refused_elsewhere(
     assert baseline.order == "fcfs"
     with pytest.raises(ConfigError, match="order=prefix needs ownership=lease"):
         rank_configs(config(tiny_llama, ownership="none", order="prefix"), info, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values", [{"snapshot_interval": 32}, {"state_blocks": 8}], ids=lambda values: next(iter(values))
+)
+def test_settings_of_recurrent_layers_need_some(
+    values: dict[str, Any], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """In an engine, by all that transformers says; in checks before it, by what the configuration's file says."""
+    [key], plain, hybrid = values, tiny_model("llama"), tiny_model("qwen3_next")
+    timed = write_timed_model(tmp_path / "timed", timed_model())
+    for model in (plain, timed):
+        asked = config(model, **values)
+        for check in (
+            lambda asked=asked: check_start(asked, read_model_shape(asked.model)),
+            lambda asked=asked: rank_configs(asked, read_model_info(asked.model), tmp_path),
+        ):
+            with pytest.raises(
+                ConfigError, match=f"^{key}: {model} has no recurrent layers, .*; leave it out"
+            ):
+                check()
+    [rank] = rank_configs(config(hybrid, **values), read_model_info(hybrid), tmp_path)
+    assert getattr(rank, key) == values[key]
+    check_start(config(hybrid, max_model_len=64, **values), read_model_shape(hybrid))
+
+
+def test_the_usual_interval_is_taken_of_any_model(tiny_llama: Path, tmp_path: Path) -> None:
+    usual = config(tiny_llama, snapshot_interval=1024)
+    assert rank_configs(usual, read_model_info(tiny_llama), tmp_path)
+    check_start(usual, read_model_shape(tiny_llama))

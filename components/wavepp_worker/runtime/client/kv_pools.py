@@ -8,6 +8,7 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.former_names import DEFAULT_POOL_TOKENS
 from wavepp_worker.model.context_limit import within_context
 from wavepp_worker.model.layer_cache import LayerCache, token_bytes, window_bytes
+from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.model.window_pool import tier_bytes
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
@@ -88,6 +89,30 @@ def snapshot_interval(config: EngineConfig) -> int:
             f"be reused; make it {whole}"
         )
     return whole
+
+
+def check_recurrent(config: EngineConfig, caches: Sequence[LayerCache]) -> None:
+    """Refuse settings of recurrent layers for a model that has none.
+
+    Args:
+        caches: what each layer keeps; nothing if that cannot be told.
+
+    Raises:
+        ConfigError: ``snapshot_interval`` or ``state_blocks`` is given, and is not what it is by default.
+    """
+    known = bool(caches) or is_timed(config.model)
+    if not known or not all(cache.per_token for cache in caches):
+        return
+    interval = config.snapshot_interval
+    usual = snapshot_interval(config.model_copy(update={"snapshot_interval": None}))
+    for key, given in (
+        ("snapshot_interval", interval not in (None, usual)),
+        ("state_blocks", config.state_blocks is not None),
+    ):
+        if given:
+            raise ConfigError(
+                f"{key}: {config.model} has no recurrent layers, of which there would be snapshots; leave it out"
+            )
 
 
 def state_blocks(config: EngineConfig) -> list[tuple[int, int, int]]:

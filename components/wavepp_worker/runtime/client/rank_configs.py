@@ -17,6 +17,7 @@ from wavepp_worker.runtime.client.config_checks import (
     transport_of,
 )
 from wavepp_worker.runtime.client.kv_pools import (
+    check_recurrent,
     headroom_blocks,
     of_use_to_the_leader,
     pool_blocks,
@@ -52,6 +53,7 @@ def rank_configs(
     transport, activations = transport_of(config), activations_of(config)
     dtype = dtype_name(config.dtype, info.dtype, config.device)
     blocks = pool_blocks(config)
+    check_recurrent(config, info.caches)
     tiers, states = tier_blocks(config), state_blocks(config)
     blocks[0], tiers[0] = of_use_to_the_leader(blocks, tiers)
     attend = keeping_everything(info.caches, layers)

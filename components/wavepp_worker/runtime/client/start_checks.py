@@ -18,7 +18,13 @@ from wavepp_worker.runtime.client.config_checks import (
 )
 from wavepp_worker.runtime.client.disk_room import check_room, disk_use
 from wavepp_worker.runtime.client.kv_budget import with_pools
-from wavepp_worker.runtime.client.kv_pools import longest_prompt, pool_blocks, state_blocks, tier_blocks
+from wavepp_worker.runtime.client.kv_pools import (
+    check_recurrent,
+    longest_prompt,
+    pool_blocks,
+    state_blocks,
+    tier_blocks,
+)
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 
@@ -34,6 +40,7 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
     if shape.num_layers is not None:
         check_partition(shape.num_layers, config.pp, config.partition)
     tier_blocks(config)
+    check_recurrent(config, shape.caches)
     read_adapters(config.lora_modules)
     if not is_timed(config.model):
         check_device(config.device)
