@@ -25,6 +25,8 @@ TOOLS = [
         ({"guided_json": SCHEMA}, [Grammar("json", TEXT)]),
         ({"guided_json": TEXT}, [Grammar("json", TEXT)]),
         ({"guided_regex": "a"}, [Grammar("regex", "a")]),
+        ({"guided_regex": "a", "guided_decoding_backend": "xgrammar"}, [Grammar("regex", "a")]),
+        ({"guided_decoding_backend": 5}, []),
         ({"guided_choice": ["a", "b"]}, [Grammar("choice", '["a", "b"]')]),
         ({"guided_grammar": 'start: "a"'}, [Grammar("rules", 'start: "a"')]),
         ({"response_format": {"type": "json_object"}}, [Grammar("json", '{"type": "object"}')]),
@@ -55,6 +57,7 @@ def test_what_has_to_be_compiled(body: dict[str, Any], grammars: list[Grammar]) 
     [
         ({"guided_json": {}, "guided_regex": "a"}, "guided_json and guided_regex are in one request"),
         ({"guided_regex": "a", "response_format": FORMAT}, "guided_regex and response_format are in one"),
+        ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend='outlines' is not supported"),
         ({"guided_json": {}, "guided_whitespace_pattern": " "}, "guided_whitespace_pattern is not supported"),
         ({"guided_json": 5}, "a JSON schema is an object"),
         ({"response_format": {**FORMAT, "json_schema": {"schema": 5}}}, "a JSON schema is an object"),

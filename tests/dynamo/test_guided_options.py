@@ -20,7 +20,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
         (None, None),
         ({}, None),
         (NOTHING, None),
-        ({**NOTHING, "backend": "xgrammar"}, None),
+        *(({**NOTHING, "backend": name}, None) for name in ("auto", "llguidance", "guidance", "xgrammar")),
         ({**NOTHING, "json": SCHEMA}, Grammar("json", json.dumps(SCHEMA))),
         ({"json": SCHEMA, "backend": "xgrammar"}, Grammar("json", json.dumps(SCHEMA))),
         ({"json": json.dumps(SCHEMA)}, Grammar("json", json.dumps(SCHEMA))),
@@ -47,6 +47,13 @@ def test_what_the_frontend_sends_is_understood(options: Any, grammar: Grammar | 
         ({"choice": [1]}, "guided_choice should be a list of texts"),
         ({"choice": "a"}, "guided_choice should be a list of texts"),
         ({"whitespace_pattern": " "}, "guided_decoding.whitespace_pattern is not supported"),
+        (
+            {"regex": "a", "backend": "outlines"},
+            "guided_decoding_backend='outlines' is not supported; constraints are compiled by llguidance: "
+            "leave it out, or give auto, llguidance, guidance or xgrammar",
+        ),
+        ({"backend": "lm-format-enforcer"}, "guided_decoding_backend='lm-format-enforcer' is not supported"),
+        ({"backend": []}, "guided_decoding_backend=.* is not supported"),
         ({"structural_tag": {}}, "guided_decoding.structural_tag is not supported"),
         ({"json": {}, "regex": "a"}, "has json and regex; an answer is constrained by one of them"),
         ({"regex": "a" * 65537}, "takes 65537 bytes"),

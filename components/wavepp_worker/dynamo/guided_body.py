@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from wavepp_worker.dynamo.guided_options import check_backend
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.grammar import Grammar, check_size
 
@@ -21,9 +22,11 @@ def wanted_grammars(body: Mapping[str, Any]) -> list[Grammar]:
     """All that has to be compiled for a request; what has the wrong type is left to the frontend.
 
     Raises:
-        InvalidRequest: it wants what cannot be had together, or something is too long.
+        InvalidRequest: it wants what cannot be had together or at all, or something is too long.
     """
     _check_combination(body)
+    if isinstance(backend := body.get("guided_decoding_backend"), str):
+        check_backend(backend)
     grammars = [*_guided(body), *_formats(body), *_tools(body)]
     for grammar in grammars:
         check_size(grammar)

@@ -9,6 +9,11 @@ from typing import Any
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.grammar import Grammar, check_size
 
+BACKENDS = ("auto", "llguidance", "guidance", "xgrammar")
+"""Names that a request may give of what compiles a constraint: llguidance does, under either of its names, and reads
+grammars as xgrammar does, which clients of other engines name."""
+_SHOWN = 80
+"""Characters of another name that are told."""
 _CONSTRAINTS = ("json", "regex", "choice", "grammar")
 
 
@@ -17,8 +22,7 @@ def read_guided_decoding(options: Any) -> Grammar | None:
 
     Args:
         options: ``guided_decoding`` of a request's ``sampling_options``; the frontend makes it of ``response_format``,
-            ``guided_json`` and its like, and of a tool call that is required. ``backend``, which names a library of
-            other engines, has no effect.
+            ``guided_json`` and its like, and of a tool call that is required.
 
     Raises:
         InvalidRequest: it is malformed, too long, or asks for something else.
@@ -27,7 +31,8 @@ def read_guided_decoding(options: Any) -> Grammar | None:
         return None
     if not isinstance(options, Mapping):
         raise InvalidRequest(f"guided_decoding={options!r} should be an object")
-    said = {key: value for key, value in options.items() if value is not None and key != "backend"}
+    said = {key: value for key, value in options.items() if value is not None}
+    check_backend(said.pop("backend", None))
     if not said:
         return None
     for key in said:
@@ -43,6 +48,22 @@ def read_guided_decoding(options: Any) -> Grammar | None:
     grammar = _grammar(*said.popitem())
     check_size(grammar)
     return grammar
+
+
+def check_backend(name: Any) -> None:
+    """Refuse to compile a constraint by what is not here.
+
+    Args:
+        name: of what shall compile it; None if that is left open.
+
+    Raises:
+        InvalidRequest: it is not ours; says which are.
+    """
+    if name is not None and name not in BACKENDS:
+        raise InvalidRequest(
+            f"guided_decoding_backend={repr(name)[:_SHOWN]} is not supported; constraints are compiled by llguidance: "
+            f"leave it out, or give {', '.join(BACKENDS[:-1])} or {BACKENDS[-1]}"
+        )
 
 
 def _grammar(key: str, value: Any) -> Grammar:
