@@ -116,6 +116,20 @@ def test_a_file_as_it_was(tmp_path: Path) -> None:
     assert "A=x B=y" in prefill
     assert "--block-size=8" in prefill
     assert "--max-model-len" not in prefill
+    assert said.count("limit nothing") == 1
+    assert (
+        "# note: PrefillWorker.ServiceArgs.resources.cpu and PrefillWorker.ServiceArgs.resources.memory limit nothing: "
+        "leave it out; on how many cores a rank computes threads says, "
+    ) in said
+
+
+def test_a_limit_that_is_none_is_said_once_for_each_service_that_has_it() -> None:
+    graph = "graphs:disagg_wavepp"
+    _, said = dry_run(graph, "--PrefillWorker.ServiceArgs.resources.memory=1Gi")
+    assert said.count("# note: PrefillWorker.ServiceArgs.resources.memory limits nothing: ") == 1
+    assert said.count("limits nothing") == 1
+    _, said = dry_run(graph, "--DecodeWorker.ServiceArgs.resources.gpu=0")
+    assert "limits nothing" not in said
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 PAGE = "docs/from-dynamo-0.3.md"
 SDK = "dynamo.sdk"
 """The package in which @service and depends were."""
 _CONFIG_VARIABLE = "DYN_DEPLOYMENT_CONFIG"
+_NO_LIMITS = ("cpu", "memory")
+"""Keys of ``ServiceArgs.resources`` that are taken for the sake of its files."""
 
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -57,6 +60,23 @@ def sdk_sentence(place: str) -> str:
     return (
         f"{place} imports {SDK}, which Dynamo has no longer since 0.4; write each class with @service as a Service of "
         f"a Graph, and what it depends on as the services after it ({PAGE})"
+    )
+
+
+def resource_note(service: str, resources: Mapping[str, Any]) -> str | None:
+    """What is said of a service's limits that the launcher of 0.3 did not apply either; None if it has none.
+
+    Args:
+        service: its name.
+        resources: of its ``ServiceArgs``.
+    """
+    keys = [f"{service}.ServiceArgs.resources.{key}" for key in _NO_LIMITS if resources.get(key) is not None]
+    if not keys:
+        return None
+    return (
+        f"{' and '.join(keys)} limit{'s' if len(keys) == 1 else ''} nothing: leave it out; on how many cores a rank "
+        "computes threads says, how much memory KV takes kv_tokens or kv_memory_fraction, and limits of processes are "
+        "those of systemd or the container"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.agreement import Serving, check_agreement, serving
-from wavepp_worker.serve.config_sources import deep_merge
+from wavepp_worker.serve.config_sources import LAUNCHER, deep_merge
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
     STORE_VARIABLE,
@@ -20,6 +20,7 @@ from wavepp_worker.serve.environment import (
     loopback_note,
 )
 from wavepp_worker.serve.flag_check import check_module
+from wavepp_worker.serve.former_launcher import resource_note
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, http_scheme, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
@@ -186,6 +187,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             check_module(service)
         most = own.most if service.name in planned else own.workers
         notes += unused_directories(service, flags, most)
+        resources = (config.get(service.name, {}).get(LAUNCHER) or {}).get("resources") or {}
+        if (note := resource_note(service.name, resources)) is not None:
+            notes.append(note)
         made = Replicas(
             graph,
             service,
