@@ -22,7 +22,8 @@ def test_the_configuration_that_counts_is_written_down(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DYN_WAVEPP_PP", "2")
-    words = ("--max-num-tokens", "64", "--namespace", "n", "--nats-server", "nats://me:secret@h:4222")
+    queue = ("--intake", "nats", "--nats-server", "nats://me:secret@h:4222")
+    words = ("--max-num-tokens", "64", "--namespace", "n", *queue)
     config = dumped(PrefillArgs, tiny_llama, tmp_path / "new" / "c.json", *words)
     assert set(config) == {"engine", "intake", "runtime"}
     engine, runtime = config["engine"], config["runtime"]

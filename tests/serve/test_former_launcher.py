@@ -119,7 +119,7 @@ def test_a_file_as_it_was(tmp_path: Path) -> None:
     assert said.count("limit nothing") == 1
     assert (
         "# note: PrefillWorker.ServiceArgs.resources.cpu and PrefillWorker.ServiceArgs.resources.memory limit nothing: "
-        "leave it out; on how many cores a rank computes threads says, "
+        "leave them out; on how many cores a rank computes threads says, "
     ) in said
 
 

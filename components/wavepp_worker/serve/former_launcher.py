@@ -73,8 +73,9 @@ def resource_note(service: str, resources: Mapping[str, Any]) -> str | None:
     keys = [f"{service}.ServiceArgs.resources.{key}" for key in _NO_LIMITS if resources.get(key) is not None]
     if not keys:
         return None
+    does, them = ("limits", "it") if len(keys) == 1 else ("limit", "them")
     return (
-        f"{' and '.join(keys)} limit{'s' if len(keys) == 1 else ''} nothing: leave it out; on how many cores a rank "
+        f"{' and '.join(keys)} {does} nothing: leave {them} out; on how many cores a rank "
         "computes threads says, how much memory KV takes kv_tokens or kv_memory_fraction, and limits of processes are "
         "those of systemd or the container"
     )
