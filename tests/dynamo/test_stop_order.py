@@ -16,7 +16,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
     monkeypatch.setattr(stop_order.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(stop_order, "POLL_SECONDS", 0.0)
-    for name, value in stop_variables(25).items():
+    for name, value in stop_variables(25, {}).items():
         monkeypatch.setenv(name, value)
     return clock
 

@@ -11,7 +11,7 @@ from dynamo.llm.exceptions import EngineShutdown, InvalidArgument, Unknown
 from wavepp_worker.dynamo import decode_handler
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.errors import EngineDead
-from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.liveness.stop_times import GRACE_VARIABLE, stop_variables
 
 from tests.support import fake_engines as fakes
 from tests.support.dynamo_workers import (
@@ -126,7 +126,7 @@ def test_a_worker_that_is_told_to_stop_ends_its_requests_before_it_closes(
 def test_what_does_not_end_in_time_fails_with_the_reason(
     kind: str, text_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in stop_variables(0).items():
+    for name, value in stop_variables(0, {GRACE_VARIABLE: "0"}).items():
         monkeypatch.setenv(name, value)
 
     async def check() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 ANSWERS = 4
 TOKENS = 1500
-"""These take some seconds; Dynamo's own grace is one."""
+"""These take some seconds; the grace is one here."""
 BEGUN_SECONDS = 120
 SHORT_SECONDS = 2
 

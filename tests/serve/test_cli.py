@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import typer.testing
 from wavepp_worker.compute_threads import SPINS
+from wavepp_worker.liveness.stop_times import FRONTEND_VARIABLE, GRACE_VARIABLE, WORKER_VARIABLE
 from wavepp_worker.serve.cli import app
+from wavepp_worker.serve.environment import PROBES
 
 from tests.support.graph_process import REPOSITORY, SERVE
 
@@ -46,16 +48,25 @@ def test_dry_run_shows_how_threads_wait_unless_the_user_says_how(monkeypatch: py
 def test_a_worker_has_the_time_to_stop_that_the_user_or_else_dynamo_gives_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def given(*words: str) -> str:
+    def given(*words: str) -> dict[str, str]:
         result = typer.testing.CliRunner().invoke(app, ["serve", "graphs:agg_wavepp", "--dry-run", *words])
         assert result.exit_code == 0, result.output
-        return re.findall(r"^DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT=(\d+)$", result.output, re.M)[0]
+        return dict(re.findall(r"^(DYN_\w*GRACEFUL\w*)=(\S+)$", result.output, re.M))
 
-    monkeypatch.delenv("DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT", raising=False)
-    assert given() == "30"
-    assert given("--stop-timeout", "3") == "8"
-    monkeypatch.setenv("DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT", "60")
-    assert given() == "60"
+    assert given() == {}, "not the grace either"
+    monkeypatch.setenv(WORKER_VARIABLE, "60")
+    assert given() == {}, "it is passed on"
+    assert given("--stop-timeout", "30") == {WORKER_VARIABLE: "35", FRONTEND_VARIABLE: "30"}
+    assert given("--stop-timeout", "3") == {WORKER_VARIABLE: "10", FRONTEND_VARIABLE: "3"}
+    monkeypatch.setenv(GRACE_VARIABLE, "1")
+    assert given("--stop-timeout", "3") == {WORKER_VARIABLE: "8", FRONTEND_VARIABLE: "3"}
+
+
+def test_dry_run_shows_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["serve", "graphs:agg_wavepp", "--dry-run"]
+    assert f"\nDYN_LOG={PROBES},info\n" in typer.testing.CliRunner().invoke(app, words).output
+    monkeypatch.setenv("DYN_LOG", "warn")
+    assert f"\nDYN_LOG={PROBES},warn\n" in typer.testing.CliRunner().invoke(app, words).output
 
 
 @pytest.mark.parametrize("option", ["--start-timeout", "--health-timeout"])

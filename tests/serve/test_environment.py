@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from wavepp_worker.liveness.stop_times import stop_variables
-from wavepp_worker.serve.environment import CANARY, LOOPBACK, QUIET, base_environment
+from wavepp_worker.liveness.stop_times import FRONTEND_VARIABLE, GRACE_VARIABLE, WORKER_VARIABLE
+from wavepp_worker.serve.environment import CANARY, LOG_VARIABLE, LOOPBACK, PROBES, QUIET, base_environment
 
 from tests.support.graph_process import REPOSITORY
 
@@ -36,13 +36,25 @@ def test_what_a_log_asks_for_never_has_health_checks_nor_secrets_in_it(
     assert {"dynamo_runtime::health_check=warn", "dynamo_backend_common::worker=warn"} < set(asked)
 
 
+def test_without_a_wish_dynamos_own_level_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DYN_LOG", raising=False)
+    assert base_environment()["DYN_LOG"] == f"{PROBES},info"
+
+
+def test_how_long_processes_have_to_stop_is_as_dynamo_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = (GRACE_VARIABLE, WORKER_VARIABLE, FRONTEND_VARIABLE)
+    for name in times:
+        monkeypatch.delenv(name, raising=False)
+    assert not base_environment().keys() & set(times)
+
+
 def test_all_that_the_launcher_sets_is_documented_and_gives_way_to_what_the_user_sets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page = (REPOSITORY / "docs/operate.md").read_text()
-    for name in {**LOOPBACK, **CANARY, **QUIET}:
+    for name in (*LOOPBACK, *CANARY, *QUIET, LOG_VARIABLE):
         assert f"`{name}`" in page
         monkeypatch.setenv(name, "7")
         assert base_environment()[name].endswith("7")
-    for name in stop_variables(25):
+    for name in (WORKER_VARIABLE, FRONTEND_VARIABLE):
         assert f"`{name}`" in page

@@ -47,3 +47,27 @@ def test_only_lines_of_this_launchers_own_requests_are_its_probes() -> None:
     line = f"{TIME}  INFO dynamo_llm::http::service::service_v2: http response sent request_id="
     assert is_probe(f"{line}{PROBE}0123456789ab")
     assert not is_probe(f"{line}82c588c3-fdd2-45e1-a2f5-827be7f19953")
+
+
+ANSWER = "INFO dynamo_llm::http::service::service_v2: http response sent status=200 latency_ms=0"
+OBJECT = '{"level":"INFO","target":"dynamo_llm::http","message":"http response sent","status":"200"'
+
+
+@pytest.mark.parametrize("line", [f"{TIME}  {ANSWER}", f"{OBJECT}}}"])
+def test_a_frontends_answer_without_a_name_is_to_who_looks_whether_it_lives(line: str) -> None:
+    assert is_probe(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{TIME}  {ANSWER} method=POST uri=/v1/completions",
+        f"{TIME} {ANSWER.replace('INFO', 'ERROR').replace('200', '503')}",
+        f"{TIME}  INFO worker.start: http response sent status=200 latency_ms=0",
+        f'{OBJECT},"uri":"/v1/completions"}}',
+        OBJECT.replace("INFO", "ERROR").replace("200", "503") + "}",
+        OBJECT,
+    ],
+)
+def test_other_answers_are_told_of(line: str) -> None:
+    assert not is_probe(line)

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from wavepp_worker.liveness.stop_times import stop_variables
+from wavepp_worker.liveness.stop_times import FRONTEND_VARIABLE, GRACE_VARIABLE, WORKER_VARIABLE
 from wavepp_worker.serve.child import Child
 
 from tests.support.graph_process import RunningGraph, Starter
@@ -45,10 +45,20 @@ def test_comes_up_says_so_once_and_stops_in_order(start_dummies: Starter, tmp_pa
         assert environment["COLOUR"] == "007"
         assert environment["DYN_FILE_KV"] == str(graph.run_dir / "store")
         assert environment["DYN_TCP_RPC_HOST"] == "127.0.0.1"
-        assert {**environment, **stop_variables(7)} == environment
+        assert (environment[WORKER_VARIABLE], environment[FRONTEND_VARIABLE]) == ("12", "7")
         assert graph.stop() == 0
         assert order.read_text().split() == ["front", "decode", "prefill", "prefill"]
-        assert "SIGINT: stopping, requests have 7 s to end, everything ends within 17 s" in graph.log()
+        assert "SIGINT: stopping, requests have 7 s to end, everything ends within 19 s" in graph.log()
+
+
+def test_what_nobody_asks_for_is_as_dynamo_has_it(start_dummies: Starter) -> None:
+    with start_dummies(env={GRACE_VARIABLE: ""}) as graph:
+        graph.wait_ready()
+        environment = _get(graph.processes("Decode")[0]["port"])["environment"]
+        assert environment[GRACE_VARIABLE] == "", "as it was given"
+        assert not environment.keys() & {WORKER_VARIABLE, FRONTEND_VARIABLE}
+        assert graph.stop() == 0
+        assert "SIGINT: stopping, requests have 5 s to end, everything ends within 45 s" in graph.log()
 
 
 def test_dead_service_is_reported_with_its_last_words_and_restarted(

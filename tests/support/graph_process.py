@@ -16,11 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wavepp_worker.liveness.stop_times import GRACE_VARIABLE
 from wavepp_worker.serve.guard import processes_of
 
 from tests.support.warm_processes import WarmProgram
 
 REPOSITORY = Path(__file__).parents[2]
+_SPARING = {
+    "COLUMNS": "200",
+    # A tenth of the machine's memory is more than a tiny model's tests need, and takes long to be zeroed.
+    "DYN_WAVEPP_KV_TOKENS": "32768",
+    # Dynamo's 5 s, for each kind of worker, would be most of what many tests take.
+    GRACE_VARIABLE: "1",
+}
+"""What tests set that the launcher does not."""
 SERVE = (sys.executable, "-m", "wavepp_worker.serve.cli", "serve")
 
 
@@ -125,8 +134,7 @@ def start_graph(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # A tenth of the machine's memory is more than a tiny model's tests need, and takes long to be zeroed.
-            env={**os.environ, "COLUMNS": "200", "DYN_WAVEPP_KV_TOKENS": "32768", **(env or {})},
+            env={**os.environ, **_SPARING, **(env or {})},
             cwd=cwd,
         )
     running = RunningGraph(process, run_dir, scratch / "log")

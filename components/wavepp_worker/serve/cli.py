@@ -14,7 +14,7 @@ import yaml
 from typer.core import TyperCommand, TyperGroup
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.liveness.stop_times import CLOSING_SECONDS, WORKER_VARIABLE, request_seconds
+from wavepp_worker.liveness.stop_times import FRONTEND_VARIABLE, WORKER_VARIABLE, StopTimes
 from wavepp_worker.log_form import lines_are_json
 from wavepp_worker.serve.config_sources import deep_merge, merge, read_file, split_overrides
 from wavepp_worker.serve.former_launcher import COMMANDS, OPTIONS, variable_objection
@@ -175,8 +175,8 @@ def serve(
         int | None,
         typer.Option(
             min=0,
-            help="Seconds that requests have to end once a process is told to stop (default: 25, as Dynamo's workers "
-            f"have; where {WORKER_VARIABLE} is set, {CLOSING_SECONDS} less than that).",
+            help="Seconds that requests have to end once a process is told to stop (default: Dynamo's, 5 at a frontend "
+            f"and 25 at a worker, or what {FRONTEND_VARIABLE} and {WORKER_VARIABLE} say).",
             show_default=False,
         ),
     ] = None,
@@ -209,8 +209,8 @@ def serve(
         plan = make_launch_plan(
             chosen, config, Options(host=host, port=port, only=service_name, dynamo_planner=dynamo_planner)
         )
-        stop_seconds = request_seconds(os.environ) if stop_timeout is None else stop_timeout
-        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop_seconds)
+        stop = StopTimes.of(stop_timeout, os.environ)
+        limits = KeepLimits(start_timeout, health_timeout, restarts_per_minute, stop)
         check_run_dir(run_dir)
         if dry_run:
             with printing():

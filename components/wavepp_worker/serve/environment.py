@@ -44,13 +44,10 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
-    # Health checks and the comings and goings of connections would drown the rest.
-    # And a worker would say what it registers, in which is the key of a prefill worker's rooms.
-    "DYN_LOG": "info,tower_http=off,dynamo_runtime=warn,dynamo_llm::http::service::service_v2=warn,"
-    "dynamo_backend_common::worker=warn",
-    # A worker is out of discovery before this grace, in which frontends hear of it; what it runs has longer to end.
-    "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "1",
 }
+
+LOG_VARIABLE = "DYN_LOG"
+DYNAMOS_LOG = "info"
 
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
@@ -58,15 +55,14 @@ PROBES = (
     "tower_http=off,dynamo_runtime::health_check=warn,dynamo_runtime::system_status_server=info,"
     "dynamo_backend_common::adapter=info,dynamo_backend_common::worker=warn"
 )
-"""What ``DYN_LOG`` leaves out, whatever else it asks for: health checks, and the key of a prefill worker's
-rooms. Who names one of these after it gets its lines all the same."""
+"""What ``DYN_LOG`` leaves out, whatever else it asks for: health checks, one each second, and the key of a prefill
+worker's rooms, which is in what it registers. Who names one of these after it gets its lines all the same."""
 
 
 def base_environment() -> dict[str, str]:
     """What processes inherit: the launcher's environment over the defaults for a machine of its own."""
     inherited = {**LOOPBACK, **CANARY, **QUIET, **os.environ}
-    if "DYN_LOG" in os.environ:
-        inherited["DYN_LOG"] = f"{PROBES},{os.environ['DYN_LOG']}"
+    inherited[LOG_VARIABLE] = f"{PROBES},{os.environ.get(LOG_VARIABLE, DYNAMOS_LOG)}"
     # One port for all would let only the first worker start.
     inherited.pop("DYN_SYSTEM_PORT", None)
     return inherited

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from wavepp_worker.liveness.stop_times import StopTimes
 
 UNHEALTHY_SECONDS = 5.0
 """How long a process may say that it is not well."""
@@ -16,13 +18,13 @@ class KeepLimits:
         start_seconds: until it is ready.
         silent_seconds: without an answer to a health check, once it was ready.
         restarts_per_minute: most times it is started again in any minute.
-        stop_seconds: for its requests to end once it is told to stop.
+        stop: once it is told to.
     """
 
     start_seconds: float = 300.0
     silent_seconds: float = 60.0
     restarts_per_minute: int = 5
-    stop_seconds: int = 25
+    stop: StopTimes = field(default_factory=StopTimes)
 
 
 class HealthWatch:

@@ -11,12 +11,12 @@ from pathlib import Path
 import yaml
 
 from wavepp_worker.compute_threads import with_short_spins
-from wavepp_worker.liveness.stop_times import stop_variables
 from wavepp_worker.nats_variables import PASSWORD_VARIABLE
 from wavepp_worker.serve.broker import Broker
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
     CANARY,
+    LOG_VARIABLE,
     LOOPBACK,
     QUIET,
     STORE_VARIABLE,
@@ -39,7 +39,7 @@ def describe(plan: LaunchPlan, limits: KeepLimits) -> str:
         for key, value in with_short_spins({**LOOPBACK, **CANARY, **QUIET}).items()
         if inherited.get(key) == value
     }
-    shared |= stop_variables(limits.stop_seconds)
+    shared |= {LOG_VARIABLE: inherited[LOG_VARIABLE], **limits.stop.variables}
     if plan.own_store:
         shared[STORE_VARIABLE] = "<run directory>/store"
     if plan.own_broker:
@@ -82,11 +82,7 @@ def _launch(plan: LaunchPlan, run_dir: Path | None, limits: KeepLimits, log: Log
     broker = None
     try:
         # Not the shell's, as the launcher kills by the same.
-        environment = {
-            **base_environment(),
-            **stop_variables(limits.stop_seconds),
-            **directory.environment(),
-        }
+        environment = {**base_environment(), **limits.stop.variables, **directory.environment()}
         if plan.own_store:
             environment[STORE_VARIABLE] = str(directory.store)
         if plan.own_broker:

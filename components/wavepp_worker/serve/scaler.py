@@ -144,13 +144,13 @@ class Scaler:
         for keeper in self._keepers(role):
             if keeper.process.replica == number:
                 self._log.say(
-                    f"{keeper.process.label} is to leave; its requests have {self._limits.stop_seconds} s"
+                    f"{keeper.process.label} is to leave; its requests have {self._limits.stop.requests} s"
                 )
                 await self._remove(role, keeper)
                 self._log.say(f"{keeper.process.label} is gone")
 
     async def _remove(self, role: str, keeper: Keeper) -> None:
-        await self._fleet.remove(keeper, self._limits.stop_seconds + KILL_SECONDS)
+        await self._fleet.remove(keeper, self._limits.stop.requests + KILL_SECONDS)
         self._plan.replicas[role].release(keeper.process.replica)
 
     def _settle(self, shortfall: Iterable[str]) -> None:

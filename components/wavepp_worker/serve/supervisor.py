@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from wavepp_worker.liveness.stop_times import KILL_SECONDS
 from wavepp_worker.serve.fleet import Fleet
 from wavepp_worker.serve.frontend_watch import FrontendWatch
 from wavepp_worker.serve.health import known_workers, listed_models
@@ -24,6 +23,7 @@ from wavepp_worker.serve.log import Log
 from wavepp_worker.serve.planner_link import PlannerLink
 from wavepp_worker.serve.run_dir import RunDir
 from wavepp_worker.serve.scaler import Scaler
+from wavepp_worker.serve.stop_ends import stop_ends
 
 _POLL_SECONDS = 0.1
 _FRONTEND_SECONDS = 5.0
@@ -43,7 +43,8 @@ class Supervisor:
     ) -> None:
         """``environment`` is what every process gets before its own variables; ``limits`` are each process's."""
         self._start_seconds = limits.start_seconds
-        self._stop_seconds = limits.stop_seconds
+        self._stop_times = limits.stop
+        self._stop_ends = stop_ends(plan.processes, environment, limits.stop)
         self._plan = plan
         self._run_dir = run_dir
         self._log = log
@@ -104,9 +105,10 @@ class Supervisor:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if not self._stop.is_set():
+            times, alone = self._stop_times, self._plan.base_url is None
             self._log.say(
-                f"{number.name}: stopping, requests have {self._stop_seconds} s to end, everything ends within "
-                f"{self._stop_seconds + KILL_SECONDS} s; once more to kill everything at once",
+                f"{number.name}: stopping, requests have {times.requests if alone else times.answers} s to end, "
+                f"everything ends within {max(self._stop_ends.values()):.0f} s; once more to kill everything at once",
                 "bold",
             )
             self._stop.set()
@@ -197,14 +199,12 @@ class Supervisor:
         for keeper in self._keepers:
             keeper.no_restart()
         began = time.monotonic()
-        services = list(dict.fromkeys(process.service for process in self._plan.processes))
-        for number, service in enumerate(services, 1):
+        for service, seconds in self._stop_ends.items():
             of_service = [keeper for keeper in self._keepers if keeper.process.service == service]
             if not self._killed:
                 self._log.say(f"stopping {service}")
-            # Each has to leave some of the time to those that it depends on.
-            end = began + self._stop_seconds + KILL_SECONDS * number / len(services)
-            await asyncio.gather(*(keeper.stop(max(0.0, end - time.monotonic())) for keeper in of_service))
+            left = max(0.0, began + seconds - time.monotonic())
+            await asyncio.gather(*(keeper.stop(left) for keeper in of_service))
         self._log.say("everything is killed" if self._killed else "stopped")
 
     def _write_state(self) -> None:
