@@ -9,14 +9,12 @@ import pytest
 from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.serve.discovery_entries import forgetter
 
-from tests.support import etcd_server
-from tests.support.etcd_server import EtcdServer
+from tests.support.etcd_server import EtcdServer, require_etcd
 
 
 @pytest.fixture
 def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    if etcd_server.BINARY is None:
-        pytest.skip("there is no etcd on this machine; install one (apt install etcd-server)")
+    require_etcd()
     server = EtcdServer(tmp_path)
     server.start()
     for lease in (42, 43):

@@ -20,20 +20,13 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import served
-from tests.support import etcd_server
-from tests.support.etcd_server import EtcdServer
+from tests.support.etcd_server import EtcdServer, require_etcd
 from tests.support.nats_servers import NatsServer
 from tests.support.planner_process import PassListener, PlannerProcess
 from tests.support.reference import Reference
 from tests.support.served_graph import ServedGraph
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(
-        etcd_server.BINARY is None,
-        reason="there is no etcd on this machine; install one (apt install etcd-server)",
-    ),
-]
+pytestmark = pytest.mark.e2e
 NAMES = ["etcd-tcp-zmq", "etcd-nats-nats"]
 """Of the planes: discovery, requests, events."""
 EVERYWHERE = pytest.mark.parametrize("planes", NAMES, indirect=True, scope="module")
@@ -68,6 +61,7 @@ class Planes:
 def planes(
     request: pytest.FixtureRequest, ascii_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Planes]:
+    require_etcd()
     discovery, requests, events = request.param.split("-")
     with ExitStack() as stack:
         etcd = EtcdServer(tmp_path_factory.mktemp("etcd"))

@@ -13,8 +13,7 @@ from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue
 
-from tests.support import etcd_server
-from tests.support.etcd_server import EtcdServer
+from tests.support.etcd_server import EtcdServer, require_etcd
 from tests.support.fake_prefills import FakePrefills
 from tests.support.nats_servers import NatsServer
 
@@ -67,8 +66,7 @@ def make_intake(server: NatsServer, name: QueueName) -> Iterator[MakeIntake]:
 
 @pytest.fixture
 def etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EtcdServer]:
-    if etcd_server.BINARY is None:
-        pytest.skip("there is no etcd on this machine; install one (apt install etcd-server)")
+    require_etcd()
     server = EtcdServer(tmp_path)
     server.start()
     monkeypatch.setattr(etcd_key, "AGAIN_SECONDS", 0.05)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.server_process import ServerProcess
 
 BINARY = shutil.which("etcd")
+NEEDED = "WAVEPP_TESTS_NEED_ETCD"
+"""A variable with which no test is left out for want of it."""
+
+
+def require_etcd() -> None:
+    """Leave the test out where there is no etcd, or have it fail if the environment says so."""
+    if BINARY is None:
+        leave = pytest.fail if os.environ.get(NEEDED) else pytest.skip
+        leave("there is no etcd on this machine; install one (apt install etcd-server)")
 
 
 class EtcdServer(ServerProcess):
