@@ -26,7 +26,8 @@ pytest.importorskip("llguidance")
 jsonschema = pytest.importorskip("jsonschema")
 
 SCHEMAS = 200
-MOST_TOKENS = 300
+MOST_TOKENS = 1500
+"""Some have 500, most of them blanks between what a schema asks for."""
 
 
 @pytest.fixture(scope="module")
@@ -67,18 +68,19 @@ def test_answers_to_random_schemas_validate(worker: AggWorker, tiny_llama: Path)
     spelled = Tokens(tiny_llama)
     schemas = [random_schema(random.Random(seed)) for seed in range(SCHEMAS)]
     got = answers(worker, [request(seed, json=schema) for seed, schema in enumerate(schemas)])
-    whole = 0
     for schema, (ids, reason) in zip(schemas, got, strict=True):
-        if reason == "stop":
-            whole += 1
-            jsonschema.validate(json.loads(spelled.text(ids)), schema, jsonschema.Draft202012Validator)
-        else:
-            # Its tokens were used up: it is the beginning of something that validates.
-            assert (reason, len(ids)) == ("length", MOST_TOKENS)
-            matcher = GrammarCompiler(tiny_llama, VOCABULARY).compile(Grammar.of_schema(schema))
-            complete = [matcher.accept(token) for token in ids]
-            assert complete == [False] * MOST_TOKENS
-    assert whole >= SCHEMAS * 3 // 4
+        assert reason == "stop", schema
+        jsonschema.validate(json.loads(spelled.text(ids)), schema, jsonschema.Draft202012Validator)
+
+
+def test_an_answer_whose_tokens_are_used_up_is_the_beginning_of_one(
+    worker: AggWorker, tiny_llama: Path
+) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 40}
+    ((ids, reason),) = answers(worker, [request(5, json=schema) | {"stop_conditions": {"max_tokens": 30}}])
+    assert (reason, len(ids)) == ("length", 30)
+    matcher = GrammarCompiler(tiny_llama, VOCABULARY).compile(Grammar.of_schema(schema))
+    assert [matcher.accept(token) for token in ids] == [False] * 30
 
 
 def test_every_kind_of_constraint_holds_beside_free_answers(worker: AggWorker, tiny_llama: Path) -> None:

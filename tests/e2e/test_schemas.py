@@ -17,7 +17,7 @@ from tests.support.served_graph import ServedGraph
 jsonschema = pytest.importorskip("jsonschema")
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(600)]
 
-SCHEMAS, MOST_TOKENS = 200, 300
+SCHEMAS, MOST_TOKENS = 200, 1500
 
 
 def test_answers_to_random_schemas_validate_over_a_hand_off(
@@ -43,11 +43,8 @@ def test_answers_to_random_schemas_validate_over_a_hand_off(
 
     with ThreadPoolExecutor(8) as pool:
         choices = list(pool.map(ask, range(SCHEMAS)))
-    whole = [seed for seed, choice in enumerate(choices) if choice["finish_reason"] == "stop"]
-    for seed in whole:
-        value = json.loads(choices[seed]["message"]["content"])
-        jsonschema.validate(value, schemas[seed], jsonschema.Draft202012Validator)
-    assert {choice["finish_reason"] for choice in choices} <= {"stop", "length"}
-    print(f"{len(whole)} of {SCHEMAS} answers came to their end")
-    assert len(whole) >= SCHEMAS // 2
+    for schema, choice in zip(schemas, choices, strict=True):
+        assert choice["finish_reason"] == "stop", f"{schema}: {choice}"
+        value = json.loads(choice["message"]["content"])
+        jsonschema.validate(value, schema, jsonschema.Draft202012Validator)
     graph.audit()

@@ -1,4 +1,4 @@
-"""Random JSON schemas of what the compiler takes, most of whose answers end soon."""
+"""Random JSON schemas of what the compiler takes, whose answers end soon."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def random_schema(rng: random.Random, depth: int = 3) -> dict[str, Any]:
     """One schema, and sometimes definitions in it that it refers to."""
     schema = _schema(rng, depth)
     if rng.random() < 0.2:
-        # A list of lists of lists, which may end at every level.
-        nested = {"type": "array", "items": {"$ref": "#/$defs/nested"}, "maxItems": 2}
+        # A list of a list of a list, which may end at every level; with two in each, it might never.
+        nested = {"type": "array", "items": {"$ref": "#/$defs/nested"}, "maxItems": 1}
         return {
             "type": "object",
             "properties": {"tree": {"$ref": "#/$defs/nested"}, "rest": schema},
