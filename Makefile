@@ -1,7 +1,7 @@
 # make serve   bring a graph up and wait for requests; Ctrl-C stops it
 # make test    lint, types and tests
-# make test-dynamo   the tests of what meets Dynamo, with all whole graphs, on the newest version it works with, in a
-#                    .venv-dynamo-VERSION of its own
+# make test-dynamo   the tests of what meets Dynamo, with all whole graphs and the dashboard, on the newest version it
+#                    works with, in a .venv-dynamo-VERSION of its own
 # make soak    load without a pause, storms over full caches, and rarer graphs, for half an hour; then a million
 #              simulated schedules
 # make chaos   whole graphs under load for 20 minutes, while processes are killed and disks, descriptors and memory fail
@@ -21,7 +21,6 @@ GRAPH ?= disagg_wavepp
 ARGS ?=
 DYNAMO ?= 1.6.1
 PIP_ARGS ?=
-DYNAMO ?= 1.6.1
 
 BIN := .venv/bin
 # Tests wait for other processes half of their time. Files keep their order, so that the long ones come early.
@@ -44,7 +43,7 @@ test: .venv/.test
 
 test-dynamo: $(OTHER)/.test
 	timeout --kill-after=30 1800 $(OTHER)/bin/python -m pytest -m "not soak or e2e" $(THREE_AT_A_TIME) \
-		tests/dynamo tests/e2e tests/serve/test_dynamo_planes.py $(ARGS)
+		tests/dynamo tests/e2e tests/serve/test_dynamo_planes.py tests/test_dashboard.py $(ARGS)
 
 soak: .venv/.test
 	$(BIN)/python -m pytest -m soak $(ARGS)
