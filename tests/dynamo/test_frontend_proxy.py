@@ -119,6 +119,9 @@ def test_requests_for_models_of_others_pass_as_they_are() -> None:
         for name in ("ours", "an adapter"):
             async with session.post(f"{url}{COMPLETIONS}", json={**theirs, "model": name}) as answer:
                 assert answer.status == 400
+        for none in ({}, {"model": None}, {"model": ["theirs"]}):
+            async with session.post(f"{url}{COMPLETIONS}", json={"prompt": [100_000], **none}) as answer:
+                assert answer.status == 400, "who names no model is not passed on unchecked"
         upstream.failing = True
         async with session.post(f"{url}{CHAT}", json={**HELLO, "model": "theirs"}) as answer:
             assert (answer.status, (await answer.json())["message"][:15]) == (500, "Failed to parse")

@@ -244,7 +244,7 @@ class FrontendProxy:
         if request.method != "POST":
             return None
         asked = decoded_but_ids(body) if request.path == PROMPT_PATH else decoded(body)
-        if self._served and isinstance(asked, Mapping) and asked.get("model") not in self._served:
+        if self._is_anothers(asked):
             return None
         if ids_unread(asked) and (choices_wanted(asked) > 1 or asked.get("logit_bias")):
             # Such a body is written anew.
@@ -257,6 +257,11 @@ class FrontendProxy:
         if sentence is not None:
             raise InvalidRequest(sentence)
         return asked
+
+    def _is_anothers(self, asked: Any) -> bool:
+        """Whether a body names a model of which nothing is known here."""
+        model = asked.get("model") if isinstance(asked, Mapping) else None
+        return bool(self._served) and isinstance(model, str) and model not in self._served
 
 
 def _passed_on(request: web.BaseRequest, body: bytes, asked: Any) -> bytes:

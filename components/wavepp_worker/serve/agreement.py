@@ -44,7 +44,7 @@ def serving(service: Service, flags: Mapping[str, Any], choice: ModelChoice) -> 
     kv_dtype = str(flags.get("kv_dtype") or "auto") if "kv_dtype" in service.common else None
     adapters = None
     if "lora_modules" in service.common:
-        adapters = _adapters(flags.get("lora_modules"))
+        adapters = adapter_names(flags.get("lora_modules"))
     return Serving(service.name, choice.name, dtype, kv_dtype, adapters)
 
 
@@ -78,7 +78,7 @@ def check_agreement(all_serving: Sequence[Serving]) -> None:
             )
 
 
-def _adapters(modules: Any) -> frozenset[str]:
+def adapter_names(modules: Any) -> frozenset[str]:
     """Names in ``lora_modules``, however it is written."""
     given = modules.strip("[]() ").split(",") if isinstance(modules, str) else modules or ()
     return frozenset(name for each in given if (name := str(each).partition("=")[0].strip()))

@@ -51,7 +51,8 @@ class Service:
         scaled_as: which of the two numbers that Dynamo's planner decides says how many there are of it: that of prefill
             workers, or that of all who decode; None if neither does.
         needs_model: give it ``model``, and ``served_model_name`` if that is among ``common``; by default what
-            another service was given, else those of the demo model.
+            another service was given, else those of the demo model. A frontend is given ``served_model_name`` in any
+            case: all names of what the graph serves.
     """
 
     name: str

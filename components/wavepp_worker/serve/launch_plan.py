@@ -24,6 +24,7 @@ from wavepp_worker.serve.former_launcher import resource_note
 from wavepp_worker.serve.graph import COMMON, Graph, Service
 from wavepp_worker.serve.http_address import http_address, http_scheme, reachable
 from wavepp_worker.serve.model_choice import DEMO_MODEL, add_model, objection_to_messages, takes_messages
+from wavepp_worker.serve.own_names import alone_note, own_names
 from wavepp_worker.serve.planned import check_planner_etcd, planned_services, planner_note, unplanned_bounds
 from wavepp_worker.serve.planner_link import LABEL
 from wavepp_worker.serve.ports import HeldPorts
@@ -167,7 +168,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         flags = dict(own.flags)
         choice = address = None
         if service.needs_model:
-            choice = add_model(service, flags, settings)
+            choice = add_model(service, flags, graph, settings)
             chats = chats and takes_messages(service, flags, choice.shape)
             objection = objection_to_messages(service, flags) or objection
             model = choice.name or model
@@ -178,6 +179,9 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             flags |= {"http_host": host, "http_port": port}
             base_url = f"{http_scheme(flags, {**os.environ, **own.envs})}://{reachable(host)}:{port}"
             address = base_url, port
+            if service.needs_model and "served_model_name" not in flags:
+                flags["served_model_name"] = names = own_names(graph, settings)
+                notes += [alone_note(names)] if names and options.only is not None else []
             if own.workers > 1:
                 raise ConfigError(
                     f"{service.name}.ServiceArgs.workers: {own.workers} frontends need as many "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from wavepp_worker.model.architecture_check import check_architecture
 from wavepp_worker.model.chat_template import message_writer
 from wavepp_worker.model.layer_cache import CachedTensor, LayerCache
 from wavepp_worker.model.model_shape import ModelShape, check_served_model
-from wavepp_worker.serve.graph import Service
+from wavepp_worker.serve.graph import Graph, Service
 from wavepp_worker.serve.parsers import parser_of
 from wavepp_worker.serve.settings import ServiceSettings
 
@@ -41,42 +42,55 @@ class ModelChoice:
 
 
 def add_model(
-    service: Service, flags: dict[str, Any], settings: Mapping[str, ServiceSettings]
+    service: Service, flags: dict[str, Any], graph: Graph, settings: Mapping[str, ServiceSettings]
 ) -> ModelChoice:
     """Settle ``model`` and, where the service takes it, ``served_model_name`` in ``flags``.
 
     Args:
         flags: the service's, by key; changed.
-        settings: every service's, of which one may name a model for all.
+        settings: every service's of the graph, of which one may name a model for all.
 
     Raises:
         ConfigError: the directory holds no model that could be loaded; names the key.
     """
-
-    def given(key: str) -> Any:
-        return next((own.flags[key] for own in settings.values() if own.flags.get(key) is not None), None)
-
-    model = flags.get("model") or given("model")
+    name, model = served_name(flags, graph, settings), _model(flags, settings)
     if model is None:
-        flags["model"], name, shape = DEMO_MODEL, DEMO_NAME, DEMO_SHAPE
+        flags["model"], shape = DEMO_MODEL, DEMO_SHAPE
     else:
-        directory, name = Path(str(model)).expanduser(), None
         try:
-            fetched = fetched_model(service, directory)
-            if fetched != directory:
-                directory, name = fetched, str(model)
+            directory = fetched_model(service, model)
             shape = check_served_model(directory)
             # Another's worker may run what ours cannot.
             if service.kind == "worker" and service.arguments is not None:
                 check_architecture(directory)
         except ConfigError as error:
             raise ConfigError(f"{service.name}.{error}") from error
-        flags["model"], name = directory.resolve(), name or directory.resolve().name
-    if "served_model_name" not in service.common:
+        flags["model"] = directory.resolve()
+    if service.kind != "worker" or "served_model_name" not in service.common:
         return ModelChoice(None, shape)
-    if flags.get("served_model_name") is None:
-        flags["served_model_name"] = given("served_model_name") or name
-    return ModelChoice(str(flags["served_model_name"]), shape)
+    flags["served_model_name"] = name
+    return ModelChoice(name, shape)
+
+
+def served_name(flags: Mapping[str, Any], graph: Graph, settings: Mapping[str, ServiceSettings]) -> str:
+    """By what clients ask for the model of a worker with these flags, which another worker may name for all."""
+    workers = [settings[each.name].flags for each in graph.services if each.kind == "worker"]
+    if (asked := _first("served_model_name", [flags, *workers])) is not None:
+        return str(asked)
+    model = _model(flags, settings)
+    if model is None:
+        return DEMO_NAME
+    # What is not here is an id, and fetched.
+    return model.resolve().name if os.path.exists(model) else str(model)
+
+
+def _model(flags: Mapping[str, Any], settings: Mapping[str, ServiceSettings]) -> Path | None:
+    model = _first("model", [flags, *(own.flags for own in settings.values())])
+    return None if model is None else Path(str(model)).expanduser()
+
+
+def _first(key: str, of: Iterable[Mapping[str, Any]]) -> Any:
+    return next((flags[key] for flags in of if flags.get(key) is not None), None)
 
 
 def fetched_model(service: Service, model: Path) -> Path:
