@@ -9,6 +9,9 @@ from tokenizers import Tokenizer
 from wavepp_worker import token_ids
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
 
+from tests.support.byte_tokenizers import KINDS, make_tokenizer
+from tests.support.frontend_text import frontend_text
+
 
 @pytest.fixture(scope="module")
 def tokenizer(text_model: Path) -> Tokenizer:
@@ -77,6 +80,44 @@ def test_a_hidden_token_ends_without_text(tokenizer: Tokenizer) -> None:
 def test_the_prompt_is_context_not_text(tokenizer: Tokenizer) -> None:
     prompt = token_ids.pack(ids_of(tokenizer, "prompt"))
     assert say(StopText(tokenizer, ["zz"], prompt=prompt), ids_of(tokenizer, "ab"))[0] == "ab"
+
+
+def test_a_stop_string_of_the_prompt_ends_nothing() -> None:
+    prompt = token_ids.pack(list(b"hunter2: \xe2"))
+    text = StopText(make_tokenizer("level"), ["2:"], prompt=prompt)
+    assert say(text, list(b"hi"))[0] == "hi"
+
+
+PIECES = st.sampled_from([b"a", b"ab", "€".encode(), "😀".encode()]) | st.binary(min_size=1, max_size=2)
+BYTES = st.lists(PIECES, max_size=8).map(b"".join)
+STOPS = st.lists(st.text("ab€😀\N{REPLACEMENT CHARACTER}", min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=300, deadline=None)
+@given(prompt=BYTES, answer=BYTES, cut=st.integers(0, 3), stops=STOPS)
+def test_the_text_is_the_one_without_stop_strings_up_to_the_first(
+    kind: str, prompt: bytes, answer: bytes, cut: int, stops: list[str]
+) -> None:
+    """However prompt and answer are cut: within characters, and with bytes that are none."""
+    tokenizer = make_tokenizer(kind)
+    before = list(prompt[: len(prompt) - cut])
+    shown, _, stopped = say(StopText(tokenizer, stops, prompt=token_ids.pack(before)), list(answer))
+    whole = frontend_text(tokenizer, before, list(answer))
+    if whole is None:
+        return
+    assert stopped == any(stop in whole for stop in stops)
+    if not stopped:
+        assert shown == whole
+        return
+    # Up to the token that completes the first of them: where that is, the text so far begins the whole.
+    seen = next(
+        text
+        for end in range(len(answer) + 1)
+        if (text := frontend_text(tokenizer, before, list(answer[:end]))) is not None
+        and any(stop in text for stop in stops)
+    )
+    assert shown == seen[: min(seen.index(stop) for stop in stops if stop in seen)]
 
 
 @settings(max_examples=200, deadline=None)

@@ -141,6 +141,20 @@ def test_stop_strings_seeds_and_limits(graph: ServedGraph, reference: Reference)
     graph.audit()
 
 
+def test_an_answer_with_stop_strings_has_the_text_of_one_without(graph: ServedGraph) -> None:
+    """Also where the prompt ends within a character, and where answers are bytes that are none."""
+    any_byte = {str(token): 2 for token in range(100, 256)}
+    euro_and_more = [158, 224, 105, 172]
+    for seed in range(12):
+        prompt = [*range(60, 70), *euro_and_more[: 1 + seed % 4]]
+        asked = {"max_tokens": 16, "temperature": 1.5, "seed": seed, "logit_bias": any_byte}
+        text = graph.complete(prompt, **asked)["choices"][0]["text"]
+        assert graph.complete(prompt, stop=["zzzzz"], **asked)["choices"][0]["text"] == text
+        if text:
+            stopped = graph.complete(prompt, stop=[text[-1:]], **asked)["choices"][0]["text"]
+            assert stopped == text[: text.index(text[-1:])]
+
+
 def test_each_adapter_is_a_model_with_answers_and_a_cache_of_its_own(
     graph: ServedGraph,
     reference: Reference,

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from wavepp_worker import token_ids
-
-CONTEXT_TOKENS = 5
-"""Prompt tokens a decoder is shown, as many as the frontend's own detokeniser takes."""
+from wavepp_worker.dynamo.answer_text import CONTEXT_TOKENS, AnswerText
 
 
 def load_tokenizer(model: Path) -> Tokenizer:
@@ -58,7 +55,7 @@ class StopText:
         """
         self._tokenizer = tokenizer
         context = token_ids.unpack(prompt)[-CONTEXT_TOKENS:].tolist()
-        self._stream = DecodeStream(ids=context, skip_special_tokens=skip_special)
+        self._text = AnswerText(tokenizer, context, skip_special=skip_special)
         self._stops = tuple(stop_strings)
         self._keep = keep_stop_string
         self._unlooked = min_tokens
@@ -71,7 +68,7 @@ class StopText:
             token: its id.
             shown: False for a token that ends the answer and has no text.
         """
-        new = (self._stream.step(self._tokenizer, token) or "") if shown else ""
+        new = self._text.add(token) if shown else ""
         if self._unlooked > 0:
             self._unlooked -= 1
             return Piece(new, False)

@@ -1,0 +1,32 @@
+"""What Dynamo's frontend makes of an answer without stop strings, as its detokeniser is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+
+CONTEXT_TOKENS = 5
+
+
+def frontend_text(
+    tokenizer: Tokenizer, prompt: Sequence[int], answer: Sequence[int], *, skip_special: bool = True
+) -> str | None:
+    """The whole text; None where the frontend fails, as it cuts within a character."""
+
+    def decoded(start: int, end: int) -> bytes:
+        return tokenizer.decode(ids[start:end], skip_special_tokens=skip_special).encode()
+
+    ids = list(prompt)
+    prefix, read = max(0, len(ids) - CONTEXT_TOKENS), len(ids)
+    said = b""
+    for token in answer:
+        ids.append(token)
+        before, now = decoded(prefix, read), decoded(prefix, len(ids))
+        if len(now) > len(before) and not now.endswith("\N{REPLACEMENT CHARACTER}".encode()):
+            new = now[len(before) :]
+            if 0x80 <= new[0] < 0xC0:
+                return None
+            said += new
+            prefix, read = read, len(ids)
+    return said.decode()
