@@ -36,6 +36,7 @@ FOUND = {
         _COMPLETIONS, max_tokens=None, min_tokens=2**31, temperature=0
     ),
     "five stop strings": _post(_COMPLETIONS, stop=["a", "b", "c", "d", "e"]),
+    "five stop tokens": _post(_COMPLETIONS, stop_token_ids=[1, 2, 3, 4, 5]),
     "a regular expression without a character": _post(_COMPLETIONS, guided_regex=""),
     "a conversation that nobody kept": _post(_RESPONSES, previous_response_id="a"),
     "an answer in the background": _post(_RESPONSES, background=True),

@@ -83,7 +83,7 @@ COMMON: dict[str, Strategy] = {
     "frequency_penalty": PENALTIES,
     "repetition_penalty": TEMPERATURES,
     "stop": STOPS,
-    "stop_token_ids": st.lists(WHOLE_NUMBERS, max_size=4),
+    "stop_token_ids": st.lists(WHOLE_NUMBERS, max_size=8),
     "stream": BOOLEANS,
     "stream_options": st.sampled_from(
         [{"include_usage": True}, {"continuous_usage_stats": True, "include_usage": True}, {}]

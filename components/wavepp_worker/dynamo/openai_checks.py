@@ -15,7 +15,6 @@ from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS
 from wavepp_worker.dynamo.choices import MOST_CHOICES, choices_wanted
 from wavepp_worker.dynamo.openai_ranges import (
     bias_out_of_range,
-    nothing_left,
     sampling_out_of_range,
     stop_out_of_range,
     too_few_tokens,
@@ -65,7 +64,6 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         sampling_out_of_range,
         stop_out_of_range,
         too_few_tokens,
-        nothing_left(vocab_size),
         bias_out_of_range(vocab_size),
     )
     return next((sentence for check in checks if (sentence := check(body)) is not None), None)

@@ -12,11 +12,11 @@ from typing import Any
 from wavepp_worker.dynamo.sampling_options import SAMPLING_KEYS, logit_biases, sampling_params
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.sampling_params import SamplingParams, check_sampling
-from wavepp_worker.request_checks import check_banned, check_biased
+from wavepp_worker.request_checks import check_biased
 
 MOST_LOGPROBS = 20
 MOST_STOPS = 4
-"""As OpenAI's. The frontend takes more in one place and fails in another."""
+"""As OpenAI's, of stop strings and of stop tokens. The frontend takes more in one place and fails in another."""
 
 _WHOLE = frozenset({"top_k", "seed"})
 
@@ -49,10 +49,11 @@ def bias_out_of_range(vocab_size: int | None) -> Callable[[Mapping[str, Any]], s
 
 
 def stop_out_of_range(body: Mapping[str, Any]) -> str | None:
-    """Too many stop strings."""
-    stop = body.get("stop")
-    if isinstance(stop, list) and len(stop) > MOST_STOPS:
-        return f"{len(stop)} stop strings; give at most {MOST_STOPS}"
+    """Too many stop strings, or stop tokens."""
+    for key, name in (("stop", "stop strings"), ("stop_token_ids", "stop_token_ids")):
+        stops = body.get(key)
+        if isinstance(stops, list) and len(stops) > MOST_STOPS:
+            return f"{len(stops)} {name}; give at most {MOST_STOPS}"
     return None
 
 
@@ -66,27 +67,6 @@ def too_few_tokens(body: Mapping[str, Any]) -> str | None:
     if key is None or least <= body[key]:
         return None
     return f"min_tokens={least} is more than {key}={body[key]}; lower the one or raise the other"
-
-
-def nothing_left(vocab_size: int | None) -> Callable[[Mapping[str, Any]], str | None]:
-    """Finds stop tokens that leave no other token to begin an answer with; nothing if the vocabulary is unknown."""
-
-    def check(body: Mapping[str, Any]) -> str | None:
-        stops, least = body.get("stop_token_ids"), body.get("min_tokens")
-        if (
-            vocab_size is None
-            or not isinstance(stops, list)
-            or not _is_number(least, whole=True)
-            or not least
-        ):
-            return None
-        try:
-            check_banned([token for token in stops if _is_number(token, whole=True)], vocab_size)
-        except InvalidRequest as error:
-            return str(error)
-        return None
-
-    return check
 
 
 def _is_number(value: Any, *, whole: bool) -> bool:
