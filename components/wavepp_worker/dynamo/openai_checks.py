@@ -31,11 +31,14 @@ MOST_PROMPTS = 128
 _UNSUPPORTED = (
     "suffix",
     "echo",
-    "prompt_logprobs",
     "return_tokens_as_token_ids",
     "prompt_embeds",
+    "bad_words_token_ids",
+    "logprob_token_ids",
     "background",
 )
+_UNSUPPORTED_IF_GIVEN = ("prompt_logprobs", "allowed_token_ids")
+"""Of these 0 and an empty list ask for something, too."""
 _TEXT_PARTS = (None, "text", "refusal", "input_text", "output_text")
 _EMPTY: tuple[Any, ...] = (None, False, "", [], {})
 
@@ -84,6 +87,11 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
     for key in _UNSUPPORTED:
         if body.get(key) not in _EMPTY:
             return f"{key} is not supported; leave it out"
+    for key in _UNSUPPORTED_IF_GIVEN:
+        if body.get(key) is not None:
+            return f"{key} is not supported; leave it out"
+    if body.get("detokenize") is False:
+        return "detokenize=false is not supported; leave it out, as every answer has its text"
     if body.get("previous_response_id") is not None:
         return "previous_response_id is not supported; send the whole conversation as input"
     options = body.get("nvext")
