@@ -77,7 +77,7 @@ def test_another_role_is_told_what_runs_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "longest", ["n" * 158, "n" + "-" * 52, "\u6f22" * 17], ids=["letters", "dashes", "CJK"]
+    "longest", ["n" * 158, "n" + "-" * 52, "n" + "\u6f22" * 17], ids=["letters", "dashes", "CJK"]
 )
 def test_a_namespace_of_which_discovery_could_not_make_file_names_is_refused(longest: str) -> None:
     assert parsed("--namespace", longest, "--discovery-backend", "file").namespace == longest
@@ -85,3 +85,11 @@ def test_a_namespace_of_which_discovery_could_not_make_file_names_is_refused(lon
     with pytest.raises(ConfigError, match=r"^--namespace: .* too long for the file names of discovery"):
         parsed("--namespace", longer, "--discovery-backend", "file")
     assert parsed("--namespace", longer, "--discovery-backend", "etcd").namespace == longer
+
+
+@pytest.mark.parametrize("flag", ["--namespace", "--component", "--endpoint"])
+@pytest.mark.parametrize("name", ["*", "\u00e9", "_", "-"])
+def test_a_name_that_no_metric_could_carry_is_refused(flag: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{flag}: .* has neither a letter from A to Z nor a digit"):
+        parsed(f"{flag}={name}")
+    parsed(f"{flag}={name}1", "--discovery-backend", "etcd")

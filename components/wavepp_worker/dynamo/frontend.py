@@ -25,6 +25,7 @@ from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend_flags import parse_frontend_flags
 from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
+from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
 from wavepp_worker.errors import ConfigError, PlaneUnreached
 from wavepp_worker.liveness.stop_times import answer_seconds
 from wavepp_worker.model.model_shape import has_chat_template
@@ -79,6 +80,7 @@ class FrontendArgs:
             own.add_argument(flag)
         given, rest = own.parse_known_args(argv)
         checked = parse_frontend_flags(argv)
+        check_runtime_variables(os.environ)
         certificate = None
         if checked.tls_cert_path and checked.tls_key_path:
             certificate = checked.tls_cert_path, checked.tls_key_path

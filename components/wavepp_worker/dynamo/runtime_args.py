@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
+from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
 from wavepp_worker.dynamo.unused_settings import check_without_effect
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
 from wavepp_worker.errors import ConfigError
@@ -89,6 +91,7 @@ def take_runtime(
         check_without_effect(own, taken, ("bootstrap_port",), _OF_PREFILL)
     options = DynamoRuntimeConfig.from_cli_args(argparse.Namespace(**given))
     check_options(options)
+    check_runtime_variables(os.environ)
     _check_limit(options.engine_request_limit)
     try:
         options.validate()
@@ -108,6 +111,8 @@ def take_runtime(
     namespace = get_worker_namespace(namespace)
     component = component or ("prefill" if role == "prefill" else "backend")
     endpoint = endpoint or "generate"
+    for flag, name in (("--namespace", namespace), ("--component", component), ("--endpoint", endpoint)):
+        _check_name(flag, name)
     if options.discovery_backend == "file":
         _check_entry(namespace, component, endpoint)
     return RuntimeArgs(
@@ -124,6 +129,15 @@ def take_runtime(
 def _check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise ConfigError(f"--engine-request-limit: should be at least 1, not {limit}")
+
+
+def _check_name(flag: str, name: str) -> None:
+    """Refuse a name of which nothing would be left as the label of a metric, at which Dynamo ends."""
+    if name and not any(char.isascii() and char.isalnum() for char in name):
+        raise ConfigError(
+            f"{flag}: {name!r} has neither a letter from A to Z nor a digit, and a worker's metrics carry its name; "
+            "give one that has"
+        )
 
 
 def _check_entry(namespace: str, component: str, endpoint: str) -> None:

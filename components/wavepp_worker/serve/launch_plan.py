@@ -12,6 +12,7 @@ from typing import Any
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.agreement import Serving, check_agreement, serving
 from wavepp_worker.serve.config_sources import LAUNCHER, deep_merge
+from wavepp_worker.serve.discovery_choice import check_discovery
 from wavepp_worker.serve.environment import (
     BROKER_VARIABLE,
     STORE_VARIABLE,
@@ -152,6 +153,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     )
     settings = settle(graph, config, planes)
     services = _chosen(graph, options.only)
+    check_discovery({service.name: settings[service.name] for service in services})
     check_reach(planes, alone=options.only is not None)
 
     planned = planned_services(graph, services) if options.dynamo_planner else {}
