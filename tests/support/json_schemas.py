@@ -74,11 +74,12 @@ def _integer(rng: random.Random) -> dict[str, Any]:
 
 
 def _number(rng: random.Random) -> dict[str, Any]:
-    return (
-        {"type": "number"}
-        if rng.random() < 0.5
-        else {"type": "number", "minimum": -1.5, "exclusiveMaximum": 2}
+    bounds: tuple[dict[str, float], ...] = (
+        {},
+        {"minimum": -1.5, "exclusiveMaximum": 2},
+        {"exclusiveMinimum": 0, "maximum": 0.5},
     )
+    return {"type": "number", **rng.choice(bounds)}
 
 
 def _text(rng: random.Random) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.checkpoint import TOKENIZER
 from wavepp_worker.model.grammar import Grammar
 from wavepp_worker.model.grammar_matcher import GrammarMatcher
+from wavepp_worker.model.json_schemas import schemas_in
+from wavepp_worker.model.schema_bounds import settle_bounds
 
 _WHITESPACE = "[ \\t\\n\\r]{1,64}"
 """Between the parts of JSON. Without a bound some models write nothing else until their tokens are used up."""
@@ -142,8 +144,9 @@ def _source(grammar: Grammar) -> str:
     match grammar.kind:
         case "json":
             options: Any = {"whitespace_pattern": _WHITESPACE, "coerce_one_of": True}
-            return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=options))
+            return str(LLMatcher.grammar_from_json_schema(_settled(grammar.text), overrides=options))
         case "regex":
+            _check_expression(grammar.text)
             return str(LLMatcher.grammar_from_regex(grammar.text))
         case "choice":
             return str(LLMatcher.grammar_from_regex(f"({'|'.join(map(_quoted, _choices(grammar.text)))})"))
@@ -152,6 +155,24 @@ def _source(grammar: Grammar) -> str:
                 return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.text)))
             except Exception as error:  # its parser has a class of its own, and none for some texts
                 raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _settled(schema: str) -> str:
+    """A schema of which the compiler honours everything that it takes."""
+    whole = json.loads(schema)
+    schemas = list(schemas_in(whole))
+    for each in schemas:
+        named = each.get("patternProperties")
+        for pattern in (each.get("pattern"), *(named if isinstance(named, dict) else ())):
+            if isinstance(pattern, str):
+                _check_expression(pattern)
+    return json.dumps(whole) if settle_bounds(schemas) else schema
+
+
+def _check_expression(text: str) -> None:
+    """Refuse an end that the compiler would leave out."""
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        raise ValueError(f"the expression {text[-40:]!r} ends in a backslash that stands before nothing")
 
 
 def _choices(text: str) -> Iterable[str]:

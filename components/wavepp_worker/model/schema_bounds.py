@@ -1,0 +1,102 @@
+"""Bounds of numbers in JSON schemas, such that the compiler of grammars lets no number beyond them through.
+
+It keeps bounds as floats, also those of integers; and between n and the next whole number it takes n itself even where
+the schema excludes it, as in ``{"exclusiveMinimum": 0, "maximum": 0.5}``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.json_schemas import Schema
+
+_LOWER = ("minimum", "exclusiveMinimum")
+_UPPER = ("maximum", "exclusiveMaximum")
+_EXACT = 2**53
+"""Up to here floats have every whole number."""
+_HIGHEST = 2**63 - 1
+"""The highest integer that is ever let through."""
+_PARTS = 1_000_000
+"""Of an interval; one is given up beside a whole number that it excludes."""
+
+
+def settle_bounds(schemas: Sequence[Schema]) -> bool:
+    """Put bounds that the compiler honours in the place of those that it would not; returns whether there were any.
+
+    An excluded whole number gives way to a number inside, a millionth of the interval away.
+
+    Args:
+        schemas: all schemas of a document; changed.
+
+    Raises:
+        InvalidRequest: a bound is none that can be honoured; names it.
+    """
+    bounded = [each for each in schemas if any(key in each for key in (*_LOWER, *_UPPER))]
+    for each in bounded:
+        _check(each)
+    lower, upper = _values(bounded, _LOWER), _values(bounded, _UPPER)
+    # Schemas may be merged: any bound of the document may be the other end of the interval.
+    changes = [_narrow(each, _LOWER, upper, 1) for each in bounded]
+    changes += [_narrow(each, _UPPER, lower, -1) for each in bounded]
+    return any(changes)
+
+
+def _check(schema: Mapping[str, Any]) -> None:
+    types = _types(schema)
+    for key in (*_LOWER, *_UPPER):
+        value = schema.get(key)
+        if not _is_number(value) or abs(value) <= _EXACT:
+            continue
+        if "number" in types and "integer" not in types and isinstance(value, float):
+            continue
+        if _are_whole(types) and value >= _HIGHEST + (key == "exclusiveMaximum") and key in _UPPER:
+            continue
+        raise InvalidRequest(
+            f"the JSON schema cannot be honoured: {key} {str(value)[:40]} is beyond 2**53, up to which bounds are "
+            "exact; give one that is nearer to 0, or leave it out"
+        )
+
+
+def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towards: int) -> bool:
+    """Move an excluded whole number towards the nearest of the ``others`` that is less than 1 away; says if it did."""
+    inclusive, exclusive = keys
+    # Older schemas say of the inclusive bound that it is excluded.
+    key = inclusive if schema.get(exclusive) is True else exclusive
+    bound = schema.get(key)
+    if not _is_number(bound) or abs(bound) > _EXACT or bound != math.floor(bound):
+        return False
+    widths = [width for other in others if 0 < (width := towards * (other - bound)) < 1]
+    if _are_whole(_types(schema)) or not widths:
+        return False
+    moved = bound + towards * min(widths) / _PARTS
+    if moved == bound:
+        raise InvalidRequest(
+            f"the JSON schema cannot be honoured: {key} {bound} is too near to another bound to be excluded; include "
+            "it, or leave it out"
+        )
+    schema[key] = moved
+    return True
+
+
+def _values(schemas: Sequence[Schema], keys: tuple[str, str]) -> list[float]:
+    values = (each.get(key) for each in schemas for key in keys)
+    return [value for value in values if _is_number(value) and abs(value) <= _EXACT]
+
+
+def _types(schema: Mapping[str, Any]) -> list[Any]:
+    types = schema.get("type")
+    return types if isinstance(types, list) else [types]
+
+
+def _are_whole(types: Sequence[Any]) -> bool:
+    """Whether numbers of these types are integers."""
+    return "integer" in types and "number" not in types
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
