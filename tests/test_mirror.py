@@ -122,6 +122,7 @@ SEVERAL_MODULES = {
         "windows, latents and indexers on real ranks, and decode"
     ),
     "runtime/client/test_recurrent_engine.py": Together("models with recurrent layers on real ranks"),
+    "runtime/client/test_unwritten_blocks.py": Together("ranks whose blocks hold no numbers until written"),
     "runtime/client/test_soak.py": Together("storms of requests and aborts over full caches"),
     "runtime/planning/test_every_planner.py": Together(
         "what holds of every planner", ("runtime/planning/planner.py",)

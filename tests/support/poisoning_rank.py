@@ -1,0 +1,56 @@
+"""A rank process whose blocks hold no numbers until they are written; ``python -m`` it in place of a rank.
+
+Whoever reads one before it is written gets an answer of no numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from wavepp_worker.model.paged_kv import TorchPagedKV
+from wavepp_worker.runtime.protocol.rank_config import RankConfig
+from wavepp_worker.runtime.rank import main as rank_main
+from wavepp_worker.runtime.rank.build import StageDevice, load_device
+from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
+
+MODULE = "tests.support.poisoning_rank"
+
+
+def poison(kv: TorchPagedKV, window: int, blocks: torch.Tensor) -> None:
+    """Make all that a window's layers hold in these blocks no number."""
+    for layer in kv.layers:
+        if kv.window(layer) == window:
+            for pool in kv.pools(layer):
+                by_block = pool.view(-1, kv.block_size, *pool.shape[1:])
+                by_block[blocks[blocks >= 0]] = torch.nan
+
+
+def load_poisoning_device(config: RankConfig) -> StageDevice:
+    device = load_device(config)
+    kv = device.kv
+    assert isinstance(kv, TorchPagedKV)
+    install, chunk_begins = RequestLifecycle.install, RequestLifecycle.chunk_begins
+
+    @functools.wraps(install)
+    def poisoning_install(self: RequestLifecycle, local: Any, endpoint: int) -> None:
+        install(self, local, endpoint)
+        for window, row in enumerate(torch.atleast_2d(local.table)):
+            poison(kv, window, row[endpoint // kv.block_size :])
+
+    @functools.wraps(chunk_begins)
+    def poisoning_chunk_begins(self: RequestLifecycle, local: Any, end: int) -> None:
+        before = torch.atleast_2d(local.table).clone()
+        chunk_begins(self, local, end)
+        for window, row in enumerate(torch.atleast_2d(local.table)):
+            poison(kv, window, row[row != before[window]])
+
+    RequestLifecycle.install = poisoning_install  # type: ignore[method-assign]
+    RequestLifecycle.chunk_begins = poisoning_chunk_begins  # type: ignore[method-assign]
+    return device
+
+
+if __name__ == "__main__":
+    rank_main.load_device = load_poisoning_device
+    rank_main.main()
