@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from wavepp_worker.server_reach import without_password
 
 from tests.support.certificates import loopback_certificates
 from tests.support.nats_servers import NatsServer
+from tests.support.waiting import wait_until
 
 
 def test_who_is_asked_first_wins() -> None:
@@ -66,6 +69,37 @@ def test_a_server_asks_who_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert queue.depth() == 0
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("meanwhile", ['authorization { user: "u", password: "q" }', "max_connections: 1"])
+def test_who_is_refused_after_a_while_comes_back_once_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, meanwhile: str
+) -> None:
+    """Another password, or fewer connections, that an operator gives a server that runs, and takes back."""
+    own = 'authorization { user: "u", password: "p" }'
+    server = NatsServer(tmp_path, own)
+    server.start()
+    monkeypatch.setenv("NATS_AUTH_USERNAME", "u")
+    monkeypatch.setenv("NATS_AUTH_PASSWORD", "p")
+    try:
+        with ExitStack() as stack:
+            queues = [stack.enter_context(PrefillQueue("m", server=server.url)) for _ in range(2)]
+            server.reload(meanwhile if "user" in meanwhile else f"{own}\n{meanwhile}")
+            wait_until(lambda: "and is tried again" in caplog.text)
+            time.sleep(0.5)
+            server.reload(own)
+            for queue in queues:
+                wait_until(lambda queue=queue: depth_of(queue) == 0)
+    finally:
+        server.close()
+
+
+def depth_of(queue: PrefillQueue) -> int | None:
+    """None while the server is not reached; what was asked just before it is lost is not answered."""
+    try:
+        return queue.depth()
+    except QueueError:
+        return None
 
 
 def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:

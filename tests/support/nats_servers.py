@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sysconfig
 import urllib.request
 from pathlib import Path
@@ -24,15 +25,23 @@ class NatsServer(ServerProcess):
         self.port, self._http = self.held.choose(2)
         self.url = f"nats://127.0.0.1:{self.port}"
         self._file = store / "nats.conf"
-        lines = [
+        self._lines = [
             f'listen: "127.0.0.1:{self.port}"',
             f'http: "127.0.0.1:{self._http}"',
             f'jetstream {{ store_dir: "{store}" }}' if jetstream else "",
             "max_payload: 16MB",
-            *settings,
         ]
-        self._file.write_text("\n".join(lines))
+        self._configure(settings)
         self.command = [str(BINARY), "-c", str(self._file)]
+
+    def _configure(self, settings: tuple[str, ...]) -> None:
+        self._file.write_text("\n".join([*self._lines, *settings]))
+
+    def reload(self, *settings: str) -> None:
+        """Go on with others of ``settings``, as an operator who edits its configuration."""
+        assert self._process is not None
+        self._configure(settings)
+        self._process.send_signal(signal.SIGHUP)
 
     def ask(self) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{self._http}/healthz", timeout=1).close()

@@ -130,9 +130,11 @@ async def connect(
 
     async def on_loss() -> None:
         if connections and not connections[0].is_closed:
-            logger.warning("the NATS server %s is not reached, and is tried again", shown)
+            why = f" ({last[0]})" if last else ""
+            logger.warning("the NATS server %s is not reached%s, and is tried again", shown, why)
 
     async def on_return() -> None:
+        last.clear()
         logger.warning("the NATS server %s is reached again", shown)
 
     connection: Any = NatsClient()
@@ -160,6 +162,7 @@ async def connect(
         ) from error
     if last:
         logger.warning("the NATS server %s is reached", shown)
+        last.clear()
     connections.append(connection)
     return connection
 
