@@ -58,6 +58,7 @@ SEVERAL_MODULES = {
             "intake/taken_job.py",
         ),
     ),
+    "intake/test_small_payload.py": Together("a queue on a server that takes little"),
     "intake/test_killed.py": Together("workers and a server that are killed under load"),
     "intake/test_soak.py": Together("five hundred jobs while all that runs them is killed at random"),
     "dynamo/test_guided_answers.py": Together("answers to random schemas by a worker with real engines"),

@@ -30,9 +30,11 @@ INTERNAL_ERRORS = {
     "PlaneUnreached",
     "WorkerPaused",
     "HandoffMismatch",
+    "JobTooLarge",
 }
 """Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost,
-``WorkerPaused``, which is a Dynamo worker's, and ``HandoffMismatch``, which a decode worker's callers are not."""
+``WorkerPaused``, which is a Dynamo worker's, ``HandoffMismatch``, which a decode worker's callers are not, and
+``JobTooLarge``, which is an ``InvalidRequest`` to senders."""
 
 
 def examples(page: str) -> list[tuple[int, str]]:

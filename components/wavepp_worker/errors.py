@@ -20,6 +20,10 @@ class InvalidRequest(WaveppError):
     """One request is wrong (maps to HTTP 4xx); no other request is affected."""
 
 
+class JobTooLarge(InvalidRequest):
+    """A job is larger than its queue takes; the message says how large one may be."""
+
+
 class RequestAborted(WaveppError):
     """The request was cancelled by its caller before it finished."""
 

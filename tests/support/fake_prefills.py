@@ -27,6 +27,7 @@ class FakePrefills:
         release: once set, none takes longer.
         admits: requests that run at once; others wait.
         failures: how many requests fail before the first that does not; 1000 stands for all.
+        fails: whether one fails beside those.
         asked: every request.
         most_waiting: the most that were not admitted at one time.
     """
@@ -35,6 +36,7 @@ class FakePrefills:
         self.seconds, self.admits = seconds, admits
         self.release = threading.Event()
         self.failures = 0
+        self.fails: Callable[[PrefillRequest], bool] = lambda request: False
         self.dead = False
         self.asked: list[PrefillRequest] = []
         self.aborted: list[str] = []
@@ -89,6 +91,8 @@ class FakePrefills:
             await self._wait(self.seconds, request, is_stopped)
         finally:
             self.running -= 1
+        if self.fails(request):
+            raise RequestFailed("it fails")
         if len(self.asked) <= self.failures:
             raise RequestFailed(f"attempt {len(self.asked)} failed")
         return PrefillResult(

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import msgspec
 
 from wavepp_worker.errors import QueueError
-from wavepp_worker.intake.messages import JobState, Waiting, read_state
+from wavepp_worker.intake.messages import JobFailure, JobResult, JobState, Waiting, read_state
+from wavepp_worker.intake.sentences import shortened
 from wavepp_worker.intake.streams import QueueStreams
 
 WRITE_SECONDS = 300.0
 """How long a state is tried to be written while the server is not reached."""
 AGAIN_SECONDS = 0.25
 _WRONG_REVISION = 10071
+_RAISE = "; raise its max_payload"
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
@@ -77,6 +79,9 @@ class JobLedger:
     async def write(self, job: str, state: JobState, replaces: int, seconds: float = WRITE_SECONDS) -> int:
         """Say what became of a job.
 
+        Its error is shortened, and an answer that is larger than the server takes becomes a failure that says so: the
+        job would else be run again and again for it.
+
         Args:
             job: its token.
             replaces: the revision that was found, 0 if there was none.
@@ -87,11 +92,13 @@ class JobLedger:
 
         Raises:
             Overtaken: that is not the last revision any more.
-            QueueError: the server did not take it in all that time.
+            QueueError: the server did not take it in all that time, or takes nothing as large.
         """
-        from nats.errors import Error
+        from nats.errors import Error, MaxPayloadError
         from nats.js.errors import APIError
 
+        if isinstance(state, (Waiting, JobFailure)):
+            state = msgspec.structs.replace(state, error=shortened(state.error))
         data = msgspec.json.encode(state)
         end = time.monotonic() + seconds
         while True:
@@ -100,6 +107,13 @@ class JobLedger:
                     self._streams.name.state(job), data, headers={_EXPECTED: str(replaces)}
                 )
                 return int(told.seq)
+            except MaxPayloadError as error:
+                if (smaller := _failure_instead(state, len(data))) is None:
+                    raise QueueError(
+                        f"what became of job {job} has {len(data)} bytes, and the NATS server takes less (max_payload)"
+                    ) from error
+                state, data = smaller, msgspec.json.encode(smaller)
+                continue
             except APIError as error:
                 if error.err_code == _WRONG_REVISION:
                     return await self._after_refusal(job, state, replaces, end)
@@ -120,3 +134,15 @@ class JobLedger:
         if found is not None and found.state == state:
             return found.revision
         raise Overtaken
+
+
+def _failure_instead(state: JobState, size: int) -> JobFailure | None:
+    """What to answer where the answer is too large; None where that would be no smaller, or it is none."""
+    if isinstance(state, JobResult):
+        attempts = state.attempt
+    elif isinstance(state, JobFailure) and not state.error.endswith(_RAISE):
+        attempts = state.attempts
+    else:
+        return None
+    sentence = f"the answer has {size} bytes, more than the NATS server takes{_RAISE}"
+    return JobFailure(code="failed", error=sentence, digest=state.digest, attempts=attempts)

@@ -272,15 +272,16 @@ class JobRunner:
         await self._fail(taken, taken.unwanted, sentence, attempts, revision)
 
     async def _give_up(self, taken: TakenJob, attempts: int, reason: str, revision: int) -> None:
-        await self._streams.bury(
+        cut = await self._streams.bury(
             taken.token,
             taken.message.data,
             reason,
             **{"Wavepp-Attempts": str(attempts), "Nats-Msg-Id": f"{taken.token}.{taken.number}"},
         )
+        without = f", without its last {cut} bytes (max_payload)" if cut else ""
         sentence = (
-            f"the job was given up after {attempts} attempts (--intake-attempts) and is kept among the dead jobs; the "
-            f"last time: {reason}"
+            f"the job was given up after {attempts} attempts (--intake-attempts) and is kept among the dead "
+            f"jobs{without}; the last time: {reason}"
         )
         await self._fail(taken, "failed", sentence, attempts, revision)
 

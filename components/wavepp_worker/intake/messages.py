@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.errors import InvalidRequest, JobTooLarge
 from wavepp_worker.intake.names import ReplicaName, token
+from wavepp_worker.intake.sentences import shortened
 from wavepp_worker.model.sampling_params import SamplingParams
 
 MOST_JOB_BYTES = 8_000_000
@@ -89,13 +90,15 @@ def read_job(data: bytes, of: str | None = None) -> Job:
         InvalidRequest: it is none; says why.
     """
     if len(data) > MOST_JOB_BYTES:
-        raise InvalidRequest(
+        raise JobTooLarge(
             f"the job has {len(data)} bytes, a queue takes at most {MOST_JOB_BYTES}; shorten its prompt"
         )
     try:
         job = msgspec.json.decode(data, type=Job)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidRequest(f"this is no job: {error}; docs/queue.md says what one is") from error
+        # It may quote a name of any length.
+        why = shortened(str(error))
+        raise InvalidRequest(f"this is no job: {why}; docs/queue.md says what one is") from error
     if of is not None and job.token != of:
         raise InvalidRequest(
             f"the job's id is {job.id!r}, so its subject has to end with {job.token}, not with {of}"

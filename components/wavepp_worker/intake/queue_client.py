@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from wavepp_worker.errors import InvalidRequest, QueueError
+from wavepp_worker.errors import InvalidRequest, JobTooLarge, QueueError
 from wavepp_worker.intake.answer_wait import AnswerWait
 from wavepp_worker.intake.job_consumers import JobConsumers
 from wavepp_worker.intake.job_ledger import JobLedger, Overtaken, Recorded
@@ -86,6 +86,7 @@ class QueueClient:
 
         Raises:
             InvalidRequest: it is no job, or its id is that of one which asks for something else.
+            JobTooLarge: the queue takes none as large.
             QueueError: the server is not reached, or the queue is full, or has lost the job.
         """
         data = job.encode()
@@ -232,9 +233,9 @@ class QueueClient:
                 return int(told.seq)
             except MaxPayloadError as error:
                 most = self._connection.max_payload
-                raise InvalidRequest(
-                    f"job {job.id} has {len(data)} bytes, the NATS server takes at most {most} (max_payload); shorten "
-                    "its prompt, or raise that"
+                raise JobTooLarge(
+                    f"job {job.id} has {len(data)} bytes, the NATS server takes at most {most} with headers "
+                    "(max_payload); shorten its prompt, or raise that"
                 ) from error
             except APIError as error:
                 if error.err_code == _NOT_STORED and "per subject" in (error.description or ""):

@@ -10,6 +10,7 @@ from typing import Any
 
 from wavepp_worker.errors import ConfigError, QueueError
 from wavepp_worker.intake.names import QueueName, queue_of
+from wavepp_worker.intake.sentences import shortened
 
 RESULT_SECONDS = 3600
 """How long what became of a job is kept, and an id means that job."""
@@ -34,8 +35,9 @@ class QueueStreams:
     """One queue on one connection. For one event loop."""
 
     def __init__(self, connection: Any, name: QueueName) -> None:
-        """``connection``: of nats-py."""
+        """``connection``: a ``NatsClient``."""
         self.name = name
+        self._connection = connection
         self.jetstream = connection.jetstream()
 
     async def ensure(self) -> None:
@@ -183,17 +185,29 @@ class QueueStreams:
             return False
         return True
 
-    async def bury(self, job: str, data: bytes, reason: str, **about: str) -> None:
+    async def bury(self, job: str, data: bytes, reason: str, **about: str) -> int:
         """Keep a job among the dead, as it was sent, with the reason in its headers.
+
+        Returns:
+            how many bytes had to be cut off, as they do not fit beside the headers; a header says so, too.
 
         Raises:
             QueueError: the server does not take it.
         """
         from nats.errors import Error
 
+        from wavepp_worker.intake.nats_client import headers_size
+
         # A header is one line.
-        headers = {"Wavepp-Reason": " ".join(reason.split()), **about}
+        headers = {"Wavepp-Reason": shortened(" ".join(reason.split())), **about}
+        most = self._connection.max_payload
+        if len(data) + headers_size(headers) > most:
+            headers["Wavepp-Cut"] = f"of {len(data)} bytes"
+            kept = data[: max(0, most - headers_size(headers))]
+        else:
+            kept = data
         try:
-            await self.jetstream.publish(self.name.dead(job), data, headers=headers)
+            await self.jetstream.publish(self.name.dead(job), kept, headers=headers)
         except Error as error:
             raise QueueError(f"the dead job {job} cannot be kept: {error}") from error
+        return len(data) - len(kept)
