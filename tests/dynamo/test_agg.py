@@ -8,7 +8,7 @@ from dynamo._core import Context
 from dynamo.llm.exceptions import InvalidArgument
 from prometheus_client import generate_latest
 from wavepp_worker.dynamo.agg import AggWorker
-from wavepp_worker.errors import InvalidRequest, QueueError, RequestFailed
+from wavepp_worker.errors import InvalidRequest, JobTooLarge, QueueError, RequestFailed
 from wavepp_worker.handoff.connection import deadline
 from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken
 from wavepp_worker.model.sampled_token import SampledToken
@@ -102,6 +102,8 @@ def answer_room(room: int, failure: str | None = None) -> None:
         ([1, 2], {1: "its worker died"}, 0, 0),
         # Nobody has begun it; or nobody again.
         ([QueueError("nobody")], {}, 1, 1),
+        # The server takes no job of its length.
+        ([JobTooLarge("job a has 20 bytes")], {}, 1, 1),
         ([1, RequestFailed("given up")], {1: "its worker died"}, 1, 1),
     ],
 )

@@ -37,6 +37,7 @@ from wavepp_worker.errors import (
     HandoffError,
     HandoffMismatch,
     InvalidRequest,
+    JobTooLarge,
     QueueError,
     RequestAborted,
     RequestFailed,
@@ -193,7 +194,7 @@ class AggWorker(WaveppWorker):
                         begun = True
                         yield chunk
                 return
-            except (QueueError, HandoffError, RequestFailed) as error:
+            except (QueueError, HandoffError, RequestFailed, JobTooLarge) as error:
                 if begun:
                     raise
                 remote.returned += 1
