@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
 
 import pytest
-from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted
-from wavepp_worker.intake import answer_wait
+from wavepp_worker.errors import InvalidRequest, QueueError, RequestAborted, RequestTimeout
+from wavepp_worker.intake import answer_wait, queue_client
 from wavepp_worker.intake.messages import Job
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.prefill_queue import PrefillQueue, make_job
@@ -127,3 +128,30 @@ def test_a_full_queue_says_so(queue: PrefillQueue, name: QueueName) -> None:
         pass
     with pytest.raises(QueueError, match="takes no more jobs: maximum messages exceeded"):
         queue.prefill([1, 2])
+
+
+def test_a_deadline_is_kept_and_the_jobs_id_named_while_the_server_is_away(
+    server: NatsServer, queue: PrefillQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that was sent, of one that was not, and of one whose sender waits for another sender's."""
+    monkeypatch.setattr(queue_client, "SEND_SECONDS", 3.0)
+    odd = "an id/that is *hashed*"
+    sent = [queue.submit([1, 2], id=odd, deadline_seconds=seconds) for seconds in (1.5, 1.0)]
+    while queue.depth() == 0:
+        pass
+    server.kill()
+    try:
+        began = time.monotonic()
+        late = queue.submit([1, 3], id=f"{odd} 2", deadline_seconds=0.5)
+        for future, why in (
+            (sent[0], "what became of it is not known, as the NATS server is not reached"),
+            (sent[1], "what became of it is not known, as the NATS server is not reached"),
+            (late, "were over before the NATS server took it"),
+        ):
+            with pytest.raises(RequestTimeout, match=rf"^job {re.escape(odd)}.*deadline_seconds=.*{why}"):
+                future.result(20)
+        assert time.monotonic() - began < 5
+        with pytest.raises(QueueError, match=rf"what became of job {re.escape(odd)} 3: "):
+            queue.prefill([1, 2], id=f"{odd} 3")
+    finally:
+        server.start()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from wavepp_worker.errors import QueueError
 from wavepp_worker.intake.decision import superseded
@@ -20,12 +23,18 @@ UNREACHED_SECONDS = 300.0
 """How long the answer to a job is waited for while the server is not reached."""
 DEADLINE_GRACE_SECONDS = 1.0
 """How long after its deadline a sender itself gives a job up that no replica has."""
+LAST_WORDS_SECONDS = 1.0
+"""For each question to the server about a job whose deadline is over: it may not be reached any more."""
 RECORDED_SECONDS = (0.0, 0.01, 0.05, 0.2)
 """The pauses before it is looked whether an answer that was heard is recorded: it may be heard a little sooner."""
 
+_UNREACHED = "; what became of it is not known, as the NATS server is not reached"
+
+Value = TypeVar("Value")
+
 
 class AnswerWait:
-    """One sender's wait for the answer to one job. For one event loop."""
+    """One sender's wait for the answer to one job, from when it is made. For one event loop."""
 
     def __init__(
         self,
@@ -39,13 +48,31 @@ class AnswerWait:
         self._ledger = ledger
         self._job = job
         self._give_up = give_up
+        self._deadline = math.inf if job.deadline_seconds is None else time.monotonic() + job.deadline_seconds
         self.heard: asyncio.Queue[JobState] = asyncio.Queue()
         """What is said of the job; whoever hears of it puts it there."""
+
+    def left(self, most: float) -> float:
+        """Seconds until the job's deadline, at most so many."""
+        return max(0.0, min(most, self._deadline - time.monotonic()))
+
+    async def in_time(self, work: Awaitable[Value]) -> Value:
+        """What is asked of the server for the job: not waited for beyond its deadline, or only shortly.
+
+        Raises:
+            asyncio.TimeoutError: it is not done by then.
+        """
+        left = self._until_over()
+        return await asyncio.wait_for(work, None if left == math.inf else max(LAST_WORDS_SECONDS, left))
+
+    def too_late(self, how: str) -> JobFailure:
+        """What its sender is told where the deadline is over, and the queue cannot say what became of it."""
+        return JobFailure(code="deadline", error=f"{self._why()}{how}", digest=self._job.digest)
 
     async def answer(
         self, sent: int | None, on_state: Callable[[JobState], None] | None, *, forgiven: bool
     ) -> Answer:
-        """Wait until it is there.
+        """Wait until it is there; its deadline is kept also while the server is not reached.
 
         Args:
             sent: number of the job's message; None if that is another sender's.
@@ -56,23 +83,20 @@ class AnswerWait:
             QueueError: the server is not reached, or has lost the job.
         """
         job = self._job
-        began = reached = time.monotonic()
-        over = None if job.deadline_seconds is None else began + job.deadline_seconds + DEADLINE_GRACE_SECONDS
+        reached = time.monotonic()
         misses = 0
         while True:
-            look = LOOK_SECONDS if over is None else min(LOOK_SECONDS, max(0.05, over - time.monotonic()))
-            try:
-                state: JobState | None = await asyncio.wait_for(self.heard.get(), look)
-            except asyncio.TimeoutError:
-                state = None
+            state = await self._hear()
             if isinstance(state, (JobResult, JobFailure)):
                 state = await self._recorded()
             elif state is None:
                 # What was said while the connection was lost is not heard again.
                 try:
-                    there = await self._streams.is_there(job.token)
-                    found = await self._ledger.find(job.token)
+                    there = await self.in_time(self._streams.is_there(job.token))
+                    found = await self.in_time(self._ledger.find(job.token))
                 except Exception as error:
+                    if self._until_over() < 0:
+                        return self.too_late(_UNREACHED)
                     if time.monotonic() - reached > UNREACHED_SECONDS:
                         raise QueueError(
                             f"the answer to job {job.id} is not known, as the NATS server has not been reached for "
@@ -91,23 +115,34 @@ class AnswerWait:
                 raise QueueError(
                     f"job {job.id} is lost: it is neither queued nor answered, as its stream was emptied; send it again"
                 )
-            if over is not None and time.monotonic() > over:
-                why = (
-                    f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
-                )
-                if not forgiven and await self._is_others(sent):
-                    # Whoever sent it may still want it.
-                    return JobFailure(
-                        code="deadline",
-                        error=f"{why}; another sender's job of its id goes on",
-                        digest=job.digest,
-                    )
-                await self._give_up(why)
+            if self._until_over() < 0:
+                try:
+                    if not forgiven and await self.in_time(self._is_others(sent)):
+                        # Whoever sent it may still want it.
+                        return self.too_late("; another sender's job of its id goes on")
+                    await self.in_time(self._give_up(self._why()))
+                except (QueueError, asyncio.TimeoutError):
+                    return self.too_late(_UNREACHED)
+
+    async def _hear(self) -> JobState | None:
+        """What is said next; None if nothing is until it is time to look."""
+        try:
+            return await asyncio.wait_for(self.heard.get(), min(LOOK_SECONDS, max(0.05, self._until_over())))
+        except asyncio.TimeoutError:
+            return None
+
+    def _until_over(self) -> float:
+        """Seconds until its sender gives the job up."""
+        return self._deadline + DEADLINE_GRACE_SECONDS - time.monotonic()
+
+    def _why(self) -> str:
+        job = self._job
+        return f"job {job.id} was not answered, as its deadline_seconds={job.deadline_seconds} were over"
 
     async def find(self) -> Recorded | None:
         """What is recorded of the job; None if nothing is, or the server is not reached."""
         try:
-            return await self._ledger.find(self._job.token)
+            return await self._ledger.find(self._job.token, named=self._job.id)
         except QueueError:
             # Looked for again soon.
             return None
@@ -121,6 +156,11 @@ class AnswerWait:
 
         All hear an answer that the server then refuses, as its writer did not know the state before.
         """
+        with suppress(asyncio.TimeoutError):
+            return await self.in_time(self._soon_recorded())
+        return None
+
+    async def _soon_recorded(self) -> Answer | None:
         for pause in RECORDED_SECONDS:
             await asyncio.sleep(pause)
             found = await self.find()

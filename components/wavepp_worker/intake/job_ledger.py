@@ -40,11 +40,13 @@ class JobLedger:
     def __init__(self, streams: QueueStreams) -> None:
         self._streams = streams
 
-    async def find(self, job: str, seconds: float = 0.0) -> Recorded | None:
-        """What became of a job, by its token; None if nobody has begun it.
+    async def find(self, job: str, seconds: float = 0.0, *, named: str | None = None) -> Recorded | None:
+        """What became of a job; None if nobody has begun it.
 
         Args:
+            job: its token.
             seconds: to try for.
+            named: what errors call it, by default its token.
 
         Raises:
             QueueError: the server does not answer.
@@ -65,7 +67,7 @@ class JobLedger:
             except Error as error:
                 if time.monotonic() >= end:
                     raise QueueError(
-                        f"the NATS server does not say what became of job {job}: {error}"
+                        f"the NATS server does not say what became of job {named or job}: {error}"
                     ) from error
                 if isinstance(error, NoRespondersError):
                     # A server that came back with nothing in its store.
@@ -76,7 +78,15 @@ class JobLedger:
         state = read_state(found.data or b"") or Waiting(job=0, attempts=0, error="its state cannot be read")
         return Recorded(state, found.seq)
 
-    async def write(self, job: str, state: JobState, replaces: int, seconds: float = WRITE_SECONDS) -> int:
+    async def write(
+        self,
+        job: str,
+        state: JobState,
+        replaces: int,
+        seconds: float = WRITE_SECONDS,
+        *,
+        named: str | None = None,
+    ) -> int:
         """Say what became of a job.
 
         Its error is shortened, and an answer that is larger than the server takes becomes a failure that says so: the
@@ -85,7 +95,7 @@ class JobLedger:
         Args:
             job: its token.
             replaces: the revision that was found, 0 if there was none.
-            seconds: to try for.
+            seconds, named: as of ``find``.
 
         Returns:
             the revision by which it can be replaced.
@@ -99,6 +109,7 @@ class JobLedger:
 
         if isinstance(state, (Waiting, JobFailure)):
             state = msgspec.structs.replace(state, error=shortened(state.error))
+        called = named or job
         data = msgspec.json.encode(state)
         end = time.monotonic() + seconds
         while True:
@@ -110,27 +121,28 @@ class JobLedger:
             except MaxPayloadError as error:
                 if (smaller := _failure_instead(state, len(data))) is None:
                     raise QueueError(
-                        f"what became of job {job} has {len(data)} bytes, and the NATS server takes less (max_payload)"
+                        f"what became of job {called} has {len(data)} bytes, more than the NATS server takes "
+                        "(max_payload)"
                     ) from error
                 state, data = smaller, msgspec.json.encode(smaller)
                 continue
             except APIError as error:
                 if error.err_code == _WRONG_REVISION:
-                    return await self._after_refusal(job, state, replaces, end)
+                    return await self._after_refusal(job, state, replaces, end, called)
                 failure: Exception = error
             except Error as error:
                 failure = error
             if time.monotonic() > end:
                 raise QueueError(
-                    f"what became of job {job} could not be written in {seconds:.0f} s: {failure}"
+                    f"what became of job {called} could not be written in {seconds:.0f} s: {failure}"
                 ) from failure
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _after_refusal(self, job: str, state: JobState, replaces: int, end: float) -> int:
+    async def _after_refusal(self, job: str, state: JobState, replaces: int, end: float, named: str) -> int:
         """It may have been written before, and the server's word of it lost; or the last one was forgotten by age."""
-        found = await self.find(job, max(0.0, end - time.monotonic()))
+        found = await self.find(job, max(0.0, end - time.monotonic()), named=named)
         if found is None and replaces:
-            return await self.write(job, state, 0, max(0.0, end - time.monotonic()))
+            return await self.write(job, state, 0, max(0.0, end - time.monotonic()), named=named)
         if found is not None and found.state == state:
             return found.revision
         raise Overtaken

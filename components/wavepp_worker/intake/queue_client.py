@@ -98,14 +98,10 @@ class QueueClient:
 
         subscription = await self._connection.subscribe(self.name.state(job.token), cb=hear)
         try:
-            found = await self._ledger.find(job.token, SEND_SECONDS)
-            forgiven = again and await self._forgive(job.token, found)
-            if found is not None and isinstance(found.state, (JobResult, JobFailure)) and not forgiven:
-                # Sent once more it would be dropped without a word.
-                wait.heard.put_nowait(found.state)
-                sent = None
-            else:
-                sent = await self._send_until_taken(job, data, wait, FORGIVEN_SECONDS if forgiven else 0.0)
+            try:
+                sent, forgiven = await wait.in_time(self._begin(job, data, wait, again=again))
+            except asyncio.TimeoutError:
+                return wait.too_late(" before the NATS server took it")
             answer = await wait.answer(sent, on_state, forgiven=forgiven)
         finally:
             with suppress(Exception):
@@ -116,6 +112,24 @@ class QueueClient:
             )
         return answer
 
+    async def _begin(
+        self, job: Job, data: bytes, wait: AnswerWait, *, again: bool
+    ) -> tuple[int | None, bool]:
+        """Queue a job, unless what became of it is known.
+
+        Returns:
+            number of its message in the stream, None if that is another sender's or there is none; and whether it
+            failed before, and is run once more.
+        """
+        found = await self._ledger.find(job.token, SEND_SECONDS, named=job.id)
+        forgiven = again and await self._forgive(job, found)
+        if found is not None and isinstance(found.state, (JobResult, JobFailure)) and not forgiven:
+            # Sent once more it would be dropped without a word.
+            wait.heard.put_nowait(found.state)
+            return None, False
+        seconds = wait.left(FORGIVEN_SECONDS) if forgiven else 0.0
+        return await self._send_until_taken(job, data, wait, seconds), forgiven
+
     async def cancel(self, job_id: str, code: FailureCode = "cancelled", why: str = "") -> None:
         """Say that nobody wants a job's answer any more; one that is answered stays so.
 
@@ -125,22 +139,23 @@ class QueueClient:
         job = token(job_id)
         answer = JobFailure(code=code, error=why or f"job {job_id} was cancelled by its sender")
         while True:
-            found = await self._ledger.find(job, SEND_SECONDS)
+            found = await self._ledger.find(job, SEND_SECONDS, named=job_id)
             if found is not None and isinstance(found.state, (JobResult, JobFailure)):
                 return
             with suppress(Overtaken):
-                await self._ledger.write(job, answer, found.revision if found else 0, SEND_SECONDS)
+                revision = found.revision if found else 0
+                await self._ledger.write(job, answer, revision, SEND_SECONDS, named=job_id)
                 await self._connection.publish(self.name.cancel(job), b"")
                 return
 
-    async def _forgive(self, job: str, found: Recorded | None) -> bool:
+    async def _forgive(self, job: Job, found: Recorded | None) -> bool:
         """Have a job that failed begin anew, however often that was; False if it did not fail, and stays as it is."""
         if found is None or not isinstance(found.state, JobFailure):
             return False
         with suppress(Overtaken):
             before = await self._last_number()
             anew = Waiting(job=0, attempts=0, error="it is sent again", forgiven=before)
-            await self._ledger.write(job, anew, found.revision, SEND_SECONDS)
+            await self._ledger.write(job.token, anew, found.revision, SEND_SECONDS, named=job.id)
         # Who was quicker has it begin anew as well.
         return True
 
