@@ -93,6 +93,15 @@ def publish(server: NatsServer, subject: str, data: bytes, **options: Any) -> No
     on_server(server, send)
 
 
+def publish_plainly(server: NatsServer, subject: str, data: bytes) -> None:
+    """Without a client that checks subjects."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as plain:
+        plain.recv(65536)
+        plain.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
+        plain.sendall(b"PUB %s %d\r\n%s\r\nPING\r\n" % (subject.encode(), len(data), data))
+        assert b"PONG" in plain.recv(65536)
+
+
 def state_of(server: NatsServer, name: QueueName, job: str) -> dict[str, Any]:
     async def read(connection: Any) -> dict[str, Any]:
         import nats.js.errors
@@ -370,6 +379,48 @@ def test_a_state_that_somebody_forged_does_not_stop_a_job(
     make_intake("r1", FakePrefills())
     publish(server, name.state("x"), b"\x00 no state", headers=headers)
     assert queue.prefill([1, 2], id="x").first_token == 3
+
+
+@pytest.mark.parametrize("job", [-1, 2**63, 2**64, 10**30, 2**63 - 1])
+@pytest.mark.parametrize(
+    "state",
+    ['{"state": "running", "replica": "r0", "attempt": 1', '{"state": "waiting", "error": "", "attempts": 1'],
+)
+def test_a_number_that_no_server_counts_to_keeps_no_job(
+    server: NatsServer, name: QueueName, queue: PrefillQueue, make_intake: MakeIntake, state: str, job: int
+) -> None:
+    make_intake("r1", FakePrefills())
+    publish(server, name.state("x"), f'{state}, "job": {job}}}'.encode())
+    assert queue.submit([1, 2], id="x").result(10).first_token == 3
+    assert queue._call(queue._client._streams.is_message_there(job)) is False
+
+
+@pytest.mark.parametrize("wildcard", ["*", ">"])
+@pytest.mark.parametrize("replica", [None, "r1", "never-was"])
+def test_a_job_at_a_subject_that_stands_for_others_leaves_the_queue(
+    server: NatsServer,
+    name: QueueName,
+    queue: PrefillQueue,
+    make_intake: MakeIntake,
+    monkeypatch: pytest.MonkeyPatch,
+    replica: str | None,
+    wildcard: str,
+) -> None:
+    """And others do not with it, nor are they answered by what is wrong with it."""
+    monkeypatch.setattr(intake_module, "TAKE_SECONDS", 0.1)
+    queue.depth()
+    subject = name.job(wildcard, replica)
+    # A job that is begun, whose state is found where one looks for that of all.
+    publish(server, name.state("y"), msgspec.json.encode(Running(job=99, replica="gone", attempt=1)))
+    publish_plainly(server, subject, Job(id="x", token_ids=(1, 2)).encode())
+    futures = [queue.submit([number], id=f"{number}", replica=replica) for number in range(3)]
+    wait_for(lambda: left(server, name) == 4)
+    prefills = FakePrefills()
+    make_intake("r1", prefills)
+    assert [future.result(10).first_token for future in futures] == [1, 2, 3]
+    empty(server, name)
+    assert queue.depth() == 0
+    assert len(prefills.asked) == 3
 
 
 def test_a_job_that_fails_is_tried_again_and_at_last_kept_among_the_dead(

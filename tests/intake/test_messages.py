@@ -43,7 +43,21 @@ def test_what_cannot_be_sent_is_refused_by_its_sender() -> None:
             job.encode()
 
 
-@pytest.mark.parametrize("data", [b"", b"null", b"[]", b'{"state": "odd"}', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"state": "odd"}',
+        b"\xff",
+        b"[" * 9999,
+        b'{"state": "running", "job": -1, "replica": "r", "attempt": 1}',
+        b'{"state": "running", "job": 1, "replica": "r", "attempt": -1000000000000}',
+        b'{"state": "waiting", "job": 9223372036854775808, "attempts": 1, "error": ""}',
+        b'{"state": "waiting", "job": 1, "attempts": 1, "error": "", "forgiven": 99999999999999999999}',
+    ],
+)
 def test_what_is_no_state_is_none(data: bytes) -> None:
     assert read_state(data) is None
 

@@ -86,7 +86,8 @@ class JobConsumers:
         await self._jetstream.add_consumer(
             self._name.jobs_stream,
             durable_name=self._name.consumer(replica),
-            filter_subject=self._name.job("*", replica),
+            # Also a subject that ends with this as it is, which a ``*`` does not stand for: such a job would stay.
+            filter_subject=self._name.job(">", replica),
             ack_policy="explicit",
             ack_wait=silence,
             # Workers count attempts themselves, in the states: the server would leave who had too many in the stream.

@@ -22,7 +22,7 @@ from wavepp_worker.intake.messages import (
     Waiting,
     read_job,
 )
-from wavepp_worker.intake.names import address_of, token_of
+from wavepp_worker.intake.names import WILDCARDS, address_of, token_of
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.streams import QueueStreams
 from wavepp_worker.intake.taken_job import (
@@ -103,6 +103,11 @@ class JobRunner:
         await self._streams.remove(subject)
 
     async def _run(self, taken: TakenJob) -> None:
+        if taken.token in WILDCARDS:
+            # Nobody can be told what became of it: whoever asked would be told of others.
+            self._counts.ended("invalid")
+            await taken.message.term()
+            return
         overtaken = False
         while True:
             found = await self._ledger.find(taken.token, FIND_SECONDS)

@@ -18,6 +18,8 @@ MOST_JOB_BYTES = 8_000_000
 
 MOST_SECONDS = 1e6
 
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""What a server may count: another number in a state is somebody's mischief, and no server can be asked about it."""
 FailureCode = Literal["invalid", "deadline", "cancelled", "failed"]
 
 
@@ -152,11 +154,11 @@ class Running(
         forgiven: as of ``Waiting``.
     """
 
-    job: int
+    job: Count
     replica: str
-    attempt: int
+    attempt: Count
     handoff: HandoffAddress | None = None
-    forgiven: int = 0
+    forgiven: Count = 0
 
 
 class Waiting(
@@ -172,10 +174,10 @@ class Waiting(
             a message is of an earlier sender, whose cancellation and deadline do not count any more.
     """
 
-    job: int
-    attempts: int
+    job: Count
+    attempts: Count
     error: str
-    forgiven: int = 0
+    forgiven: Count = 0
 
 
 class JobResult(

@@ -14,6 +14,8 @@ _LONGEST_TOKEN = 100
 _REPLICA = r"^[A-Za-z0-9_-]{1,64}\Z"
 ReplicaName = Annotated[str, Meta(pattern=_REPLICA)]
 """What senders address a replica by."""
+WILDCARDS = ("*", ">")
+"""What stands for other tokens of a subject, and is no job's; a server takes it as it is from whoever publishes it."""
 _HASHED = "~"
 """What the token of a hashed text begins with; no text that is its own token has it."""
 

@@ -176,12 +176,12 @@ class QueueStreams:
         return False
 
     async def is_message_there(self, number: int) -> bool:
-        """Whether the job that has this number in the stream is not over."""
-        from nats.js.errors import NotFoundError
+        """Whether the job that has this number in the stream is not over; no server counts to some numbers."""
+        from nats.js.errors import BadRequestError, NotFoundError
 
         try:
             await self.jetstream.get_msg(self.name.jobs_stream, seq=number)
-        except NotFoundError:
+        except (NotFoundError, BadRequestError):
             return False
         return True
 
