@@ -447,6 +447,10 @@ def test_a_job_that_fails_is_tried_again_and_at_last_kept_among_the_dead(
     assert headers["Wavepp-Attempts"] == "2"
 
 
+def test_pauses_double_and_have_an_end() -> None:
+    assert [job_runner.pause_seconds(attempt) for attempt in (1, 2, 3, 10, 10**6)] == [0.5, 1, 2, 30, 30]
+
+
 @pytest.mark.parametrize(("attempts", "failed"), [(5, 2), (2, 1)])
 def test_jobs_that_may_have_killed_replicas_run_one_at_a_time(
     server: NatsServer,

@@ -52,6 +52,12 @@ SUSPECT_PAUSE_SECONDS = 1.0
 """Until such a job comes again that found another one running."""
 
 
+def pause_seconds(attempt: int) -> float:
+    """Until a job begins again, after this attempt failed."""
+    # What is doubled much more often is no number any longer.
+    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, 32), LONGEST_PAUSE_SECONDS)
+
+
 class JobRunner:
     """One replica's jobs. For one event loop."""
 
@@ -255,7 +261,7 @@ class JobRunner:
         elif attempt >= self._attempts:
             await self._give_up(taken, attempt, reason, revision)
         else:
-            pause = min(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1), LONGEST_PAUSE_SECONDS)
+            pause = pause_seconds(attempt)
             await self._again(taken, attempt, reason, revision, pause)
             self._counts.ended("tried again")
 
