@@ -13,6 +13,8 @@ from wavepp_worker.errors import ConfigError
     [
         ("DYN_CANARY_WAIT_TIME", "a whole number of seconds"),
         ("DYN_HEALTH_CHECK_REQUEST_TIMEOUT", "a whole number of seconds"),
+        ("DYN_RUNTIME_NUM_WORKER_THREADS", "a number of threads"),
+        ("DYN_RUNTIME_MAX_BLOCKING_THREADS", "a number of threads"),
         ("DYN_COMPUTE_THREADS", "a number of threads"),
     ],
 )
@@ -21,11 +23,17 @@ def test_what_is_no_count_is_refused(name: str, kind: str, value: str) -> None:
         check_runtime_variables({name: value})
 
 
-def test_what_is_no_switch_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^DYN_HEALTH_CHECK_ENABLED: should be true or false, not 'maybe'$"
-    ):
-        check_runtime_variables({"DYN_HEALTH_CHECK_ENABLED": "maybe"})
+@pytest.mark.parametrize("name", ["DYN_RUNTIME_NUM_WORKER_THREADS", "DYN_RUNTIME_MAX_BLOCKING_THREADS"])
+def test_a_runtime_has_a_thread(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: should be at least 1, not '0'$"):
+        check_runtime_variables({name: "0"})
+    check_runtime_variables({name: "1", "DYN_COMPUTE_THREADS": "0"})
+
+
+@pytest.mark.parametrize("name", ["DYN_HEALTH_CHECK_ENABLED", "DYN_SYSTEM_ENABLED"])
+def test_what_is_no_switch_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: should be true or false, not 'maybe'$"):
+        check_runtime_variables({name: "maybe"})
 
 
 @pytest.mark.parametrize("value", ["", "0", " 30 ", "+5", "007", str(2**64 - 1)])

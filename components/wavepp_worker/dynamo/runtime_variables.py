@@ -9,6 +9,7 @@ from wavepp_worker.errors import ConfigError
 
 _SECONDS = ("DYN_CANARY_WAIT_TIME", "DYN_HEALTH_CHECK_REQUEST_TIMEOUT")
 _THREADS = ("DYN_RUNTIME_NUM_WORKER_THREADS", "DYN_RUNTIME_MAX_BLOCKING_THREADS", "DYN_COMPUTE_THREADS")
+_AT_LEAST_ONE = _THREADS[:2]
 _SWITCHES = ("DYN_HEALTH_CHECK_ENABLED", "DYN_SYSTEM_ENABLED")
 _WHOLE = re.compile(r"\+?0*[0-9]{1,20}")
 _ABOVE_ALL = 2**64
@@ -25,6 +26,8 @@ def check_runtime_variables(environment: Mapping[str, str]) -> None:
         if value and not (_WHOLE.fullmatch(value) and int(value) < _ABOVE_ALL):
             kind = "a whole number of seconds" if name in _SECONDS else "a number of threads"
             raise ConfigError(f"{name}: should be {kind}, not {value!r}")
+        if name in _AT_LEAST_ONE and value and not int(value):
+            raise ConfigError(f"{name}: should be at least 1, not {value!r}")
     for name in _SWITCHES:
         value = environment.get(name, "").strip()
         if value not in ("", "true", "false"):

@@ -93,7 +93,7 @@ class AnswerWait:
                 # What was said while the connection was lost is not heard again.
                 try:
                     there = await self.in_time(self._streams.is_there(job.token))
-                    found = await self.in_time(self._ledger.find(job.token))
+                    found = await self.in_time(self._ledger.find(job.token, named=job.id))
                 except Exception as error:
                     if self._until_over() < 0:
                         return self.too_late(_UNREACHED)

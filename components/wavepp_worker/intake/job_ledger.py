@@ -18,7 +18,6 @@ WRITE_SECONDS = 300.0
 """How long a state is tried to be written while the server is not reached."""
 AGAIN_SECONDS = 0.25
 _WRONG_REVISION = 10071
-_RAISE = "; raise its max_payload"
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
@@ -109,7 +108,7 @@ class JobLedger:
 
         if isinstance(state, (Waiting, JobFailure)):
             state = msgspec.structs.replace(state, error=shortened(state.error))
-        called = named or job
+        called, cut = named or job, False
         data = msgspec.json.encode(state)
         end = time.monotonic() + seconds
         while True:
@@ -119,12 +118,12 @@ class JobLedger:
                 )
                 return int(told.seq)
             except MaxPayloadError as error:
-                if (smaller := _failure_instead(state, len(data))) is None:
+                if cut or (smaller := _failure_instead(state, len(data))) is None:
                     raise QueueError(
                         f"what became of job {called} has {len(data)} bytes, more than the NATS server takes "
                         "(max_payload)"
                     ) from error
-                state, data = smaller, msgspec.json.encode(smaller)
+                cut, state, data = True, smaller, msgspec.json.encode(smaller)
                 continue
             except APIError as error:
                 if error.err_code == _WRONG_REVISION:
@@ -149,12 +148,10 @@ class JobLedger:
 
 
 def _failure_instead(state: JobState, size: int) -> JobFailure | None:
-    """What to answer where the answer is too large; None where that would be no smaller, or it is none."""
+    """What to answer where the answer is too large; None where it is none."""
+    sentence = f"the answer has {size} bytes, more than the NATS server takes; raise its max_payload"
     if isinstance(state, JobResult):
-        attempts = state.attempt
-    elif isinstance(state, JobFailure) and not state.error.endswith(_RAISE):
-        attempts = state.attempts
-    else:
-        return None
-    sentence = f"the answer has {size} bytes, more than the NATS server takes{_RAISE}"
-    return JobFailure(code="failed", error=sentence, digest=state.digest, attempts=attempts)
+        return JobFailure(code="failed", error=sentence, digest=state.digest, attempts=state.attempt)
+    if isinstance(state, JobFailure):
+        return JobFailure(code=state.code, error=sentence, digest=state.digest, attempts=state.attempts)
+    return None

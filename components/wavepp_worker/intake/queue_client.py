@@ -101,7 +101,7 @@ class QueueClient:
             try:
                 sent, forgiven = await wait.in_time(self._begin(job, data, wait, again=again))
             except asyncio.TimeoutError:
-                return wait.too_late(" before the NATS server took it")
+                return wait.too_late(" before the NATS server said that it took it")
             answer = await wait.answer(sent, on_state, forgiven=forgiven)
         finally:
             with suppress(Exception):

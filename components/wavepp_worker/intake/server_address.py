@@ -131,6 +131,7 @@ async def connect(
     async def on_loss() -> None:
         if connections and not connections[0].is_closed:
             why = f" ({last[0]})" if last else ""
+            last.clear()
             logger.warning("the NATS server %s is not reached%s, and is tried again", shown, why)
 
     async def on_return() -> None:

@@ -1,7 +1,7 @@
 """How long a process that is told to stop may go on. Pure.
 
-Dynamo's own variables say so. The launcher sets them where its user asks for other times, so that a worker started
-without the launcher keeps to the same rules.
+Dynamo's own variables say so, also to a worker that is started without the launcher; this one sets them only where its
+user asks for other times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FRONTEND_VARIABLE = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS"
 GRACE_VARIABLE = "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS"
 """Seconds for which a worker that was told to stop, and has left discovery, goes on whatever it has to do, so that
 frontends hear of it; 5 if it is not set."""
-DYNAMOS_SECONDS = 30
+DYNAMOS_WORKER_SECONDS = 30
 DYNAMOS_ANSWER_SECONDS = 5
 DYNAMOS_GRACE_SECONDS = 5.0
 CLOSING_SECONDS = 5
@@ -40,7 +40,7 @@ class StopTimes:
         variables: what they are told of it; nothing where they have what Dynamo, or the environment, gives them.
     """
 
-    requests: int = DYNAMOS_SECONDS - CLOSING_SECONDS
+    requests: int = DYNAMOS_WORKER_SECONDS - CLOSING_SECONDS
     answers: int = DYNAMOS_ANSWER_SECONDS
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ def stop_variables(seconds: int, environment: Mapping[str, str]) -> dict[str, st
 
 def request_seconds(environment: Mapping[str, str]) -> int:
     """How long the requests of a worker that is told to stop have to end."""
-    return max(0, _whole(environment, WORKER_VARIABLE, DYNAMOS_SECONDS) - CLOSING_SECONDS)
+    return max(0, _whole(environment, WORKER_VARIABLE, DYNAMOS_WORKER_SECONDS) - CLOSING_SECONDS)
 
 
 def answer_seconds(environment: Mapping[str, str]) -> int:

@@ -27,8 +27,9 @@ For AVX-512 they have no form of their own, but leave more to torch, whose produ
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 6
-"""Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields."""
+_VERSION = 7
+"""Of what Python calls; must be that in ``instructions.cpp``. To be raised with any change of arguments or fields, or
+of what they may be."""
 _WITH_BFLOAT16, _BESIDE_AMX, _WITH_AMX = 2, 3, 4
 """What the library says where it runs and multiplies bfloat16, where torch has AMX beside it, and where kernels do."""
 

@@ -34,7 +34,7 @@ _MOST_UNFIT = 8
 """The same of bfloat16, where the CPU multiplies it, for layers that the kernel for many cannot take."""
 _OUTPUTS = 4
 """A multiple of this: so many weight rows are read at a time."""
-_TILE_OUTPUTS, _TILE_INPUTS = 16, 32
+_PACKED_OUTPUTS, _PACKED_INPUTS = 16, 32
 """Layers of multiples of these can be packed."""
 _ADDRESS, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 
@@ -84,7 +84,7 @@ class PackedLinear(NativeLinear):
         """Makes ``layer`` one, of bfloat16 and of a size that fits."""
         weight = layer._parameters.pop("weight")
         assert weight is not None, "packed once"
-        pairs = weight.detach().view(torch.int32).view(-1, _TILE_OUTPUTS, layer.in_features // 2)
+        pairs = weight.detach().view(torch.int32).view(-1, _PACKED_OUTPUTS, layer.in_features // 2)
         packed = pairs.transpose(1, 2).contiguous().view(weight.dtype)
         layer.register_parameter("packed_weight", nn.Parameter(packed, requires_grad=False))
         layer.__class__ = cls
@@ -100,7 +100,7 @@ class PackedLinear(NativeLinear):
         packed = self.packed_weight.data
         of = packed.data_ptr(), packed.dtype
         if self._copied is None or self._copied[0] != of:
-            pairs = packed.view(-1, self.in_features // 2, _TILE_OUTPUTS, 2)
+            pairs = packed.view(-1, self.in_features // 2, _PACKED_OUTPUTS, 2)
             self._copied = of, pairs.transpose(1, 2).reshape(self.out_features, self.in_features)
         return self._copied[1]
 
@@ -189,7 +189,7 @@ def make_native(model: nn.Module) -> None:
 
 
 def _can_be_packed(layer: nn.Linear) -> bool:
-    fits = not layer.in_features % _TILE_INPUTS and not layer.out_features % _TILE_OUTPUTS
+    fits = not layer.in_features % _PACKED_INPUTS and not layer.out_features % _PACKED_OUTPUTS
     return fits and layer.weight.dtype is torch.bfloat16 and reads_packed_weights()
 
 

@@ -7,6 +7,7 @@ the schema excludes it, as in ``{"exclusiveMinimum": 0, "maximum": 0.5}``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -61,17 +62,24 @@ def _check(schema: Mapping[str, Any]) -> None:
 
 
 def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towards: int) -> bool:
-    """Move an excluded whole number towards the nearest of the ``others`` that is less than 1 away; says if it did."""
+    """Move an excluded whole number towards the nearest of the ``others``, if less than 1 away; says if it did.
+
+    Args:
+        others: ascending.
+        towards: 1 for those above, -1 for those below.
+    """
     inclusive, exclusive = keys
     # Older schemas say of the inclusive bound that it is excluded.
     key = inclusive if schema.get(exclusive) is True else exclusive
     bound = schema.get(key)
     if not _is_number(bound) or abs(bound) > _EXACT or bound != math.floor(bound):
         return False
-    widths = [width for other in others if 0 < (width := towards * (other - bound)) < 1]
-    if _are_whole(_types(schema)) or not widths:
+    if _are_whole(_types(schema)):
         return False
-    moved = bound + towards * min(widths) / _PARTS
+    at = bisect_right(others, bound) if towards > 0 else bisect_left(others, bound) - 1
+    if not (0 <= at < len(others) and abs(others[at] - bound) < 1):
+        return False
+    moved = bound + (others[at] - bound) / _PARTS
     if moved == bound:
         raise InvalidRequest(
             f"the JSON schema cannot be honoured: {key} {bound} is too near to another bound to be excluded; include "
@@ -82,8 +90,9 @@ def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towa
 
 
 def _values(schemas: Sequence[Schema], keys: tuple[str, str]) -> list[float]:
+    """Ascending."""
     values = (each.get(key) for each in schemas for key in keys)
-    return [value for value in values if _is_number(value) and abs(value) <= _EXACT]
+    return sorted(value for value in values if _is_number(value) and abs(value) <= _EXACT)
 
 
 def _types(schema: Mapping[str, Any]) -> list[Any]:

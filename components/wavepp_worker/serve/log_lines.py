@@ -28,7 +28,8 @@ def is_probe(line: str) -> bool:
     if not line.startswith("{") or _ANSWER not in line:
         return False
     entry = _object(line)
-    return entry.get("message") == _ANSWER and entry.get("level") == "INFO" and "uri" not in entry
+    well = entry.get("level") == "INFO" and str(entry.get("status", "2")).startswith("2")
+    return entry.get("message") == _ANSWER and well and "uri" not in entry
 
 
 def is_small_talk(line: str) -> bool:

@@ -17,8 +17,8 @@ from wavepp_worker.runtime.client import config_checks
 from wavepp_worker.runtime.client.config_checks import activations_of, ownership_of
 from wavepp_worker.runtime.client.kv_pools import (
     headroom_blocks,
-    of_use_to_the_leader,
     pool_blocks,
+    rank_0_blocks,
     tier_blocks,
 )
 from wavepp_worker.runtime.client.rank_configs import rank_configs
@@ -50,13 +50,13 @@ def test_pools_are_whole_blocks_of_each_rank() -> None:
             tier_blocks(config(**values))
 
 
-def test_the_leader_keeps_no_more_than_the_smallest_rank_can() -> None:
+def test_rank_0_keeps_no_more_than_the_smallest_rank_can() -> None:
     none = (0, 0)
-    assert of_use_to_the_leader([40, 10, 20], [none] * 3) == (10, none)
-    assert of_use_to_the_leader([10, 40], [none] * 2) == (10, none)
-    assert of_use_to_the_leader([40, 10], [(50, 60), (20, 0)]) == (30, none)
-    assert of_use_to_the_leader([40, 10], [(50, 60), (20, 80)]) == (40, (50, 20))
-    assert of_use_to_the_leader([40, 80], [(0, 60), (0, 80)]) == (40, (0, 60))
+    assert rank_0_blocks([40, 10, 20], [none] * 3) == (10, none)
+    assert rank_0_blocks([10, 40], [none] * 2) == (10, none)
+    assert rank_0_blocks([40, 10], [(50, 60), (20, 0)]) == (30, none)
+    assert rank_0_blocks([40, 10], [(50, 60), (20, 80)]) == (40, (50, 20))
+    assert rank_0_blocks([40, 80], [(0, 60), (0, 80)]) == (40, (0, 60))
 
 
 def test_headroom_is_two_waves_a_rank_but_a_small_pool_is_used() -> None:

@@ -83,7 +83,7 @@ def test_mpu_learns_the_cost_that_is_not_configured(planner: Make) -> None:
 
 @pytest.mark.parametrize("name", get_args(EngineConfig.model_fields["planner"].annotation))
 def test_what_a_planner_does_not_use_it_is_not_given(name: str, planner: Make) -> None:
-    """Each value changes what a planner that takes it does, or is refused and told who takes it."""
+    """Who gives it all the same is told who uses it."""
     for key, value, users in (
         ("min_num_batched_tokens", 32, "throttle or mpu-paper or mpu"),
         ("wave_cost", (2.0, 1.0, 0.0), "mpu"),

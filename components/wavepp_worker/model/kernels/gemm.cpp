@@ -8,7 +8,7 @@ int64_t gemm_min_tokens(int64_t in, int64_t out, bool narrow) {
   // The kernels multiply inputs in pairs, of bfloat16, and store whole vectors of 8 or 16 outputs. One rule for all of
   // them, so that a layer goes the same way whatever its dtype.
   if (in % 2 || out % 16) return 0;
-  // Of layers that are not packed for AMX, torch's products are the faster ones.
+  // Of layers that are not packed, torch's products are the faster ones.
   if (narrow && cpu_has_amx()) return 0;
   // Below, packing the weights takes longer than it saves. Where a first-level cache is small, as of 32 KiB, the kernel
   // for few tokens is slow with more than 6: rows of a power of two push each other out.

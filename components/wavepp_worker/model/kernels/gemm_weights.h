@@ -96,16 +96,16 @@ class PackedBefore {
 
   const Packed *vector(int64_t, int v) const { return steps(panel_, v, part_.first); }
 
-  // Each block fetches its share of the next panel.
+  // Each block fetches its share of the next panel, which another thread may be the one to read.
   Ahead ahead(int64_t, int64_t block, int64_t blocks) const {
     const int64_t sharers = std::min(blocks, LINE);
     const bool shares = block < sharers;
-    const int64_t bytes = shares ? LINE / sharers : 0;  // of a step
+    const int64_t bytes = shares ? (LINE + sharers - 1) / sharers : 0;  // of a step
     Ahead next{};
     for (int v = 0; v < PANEL_VECTORS; ++v) {
       const Packed *from = !shares ? vector(0, v) : part_.last ? steps(panel_ + 1, v, 0)
                                                                : steps(panel_, v, part_.first + part_.count);
-      next.vectors[v] = reinterpret_cast<const char *>(from) + block * part_.count * bytes;
+      next.vectors[v] = reinterpret_cast<const char *>(from) + (shares ? block * part_.count * LINE / sharers : 0);
     }
     next.row_bytes = bytes;
     next.line_bytes = bytes * Kernel::OUTPUTS;

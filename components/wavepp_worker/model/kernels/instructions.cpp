@@ -99,4 +99,4 @@ extern "C" int wavepp_kernels_run_here() {
 }
 
 // Must be the number in native_library.py, which takes no library with another.
-extern "C" void wavepp_kernels_version_6() {}
+extern "C" void wavepp_kernels_version_7() {}

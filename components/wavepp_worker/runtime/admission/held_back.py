@@ -32,22 +32,22 @@ def released(
     overdue: Sequence[Waiting],
     opens: Callable[[Waiting, Sequence[Waiting]], bool],
 ) -> list[Waiting]:
-    """The leading requests up to the first that has to wait for others, and who does not wait for those.
+    """The leading requests up to the first that has to wait for others, and of ``overdue`` who passes none left behind.
 
     Args:
         held_back: those that wait for others unless their prefix is computed now.
-        overdue: are not left behind with those held back, as long as they pass nobody by it.
+        overdue: were passed by too much to wait behind others.
         opens: whether to compute the prefix of one of ``held_back`` now, after these requests.
     """
     held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
-    opened: set[int] = set()
+    asked: set[int] = set()
     chosen: list[Waiting] = []
     first_left = math.inf
     for each in arranged:
         leads = first_left == math.inf
-        if leads and id(each) in held and each.demand is not None and each.demand.group not in opened:
+        if leads and id(each) in held and each.demand is not None and each.demand.group not in asked:
             leads = opens(each, chosen)
-            opened.add(each.demand.group)
+            asked.add(each.demand.group)
         if leads or (id(each) in late and each.number < first_left):
             chosen.append(each)
         else:

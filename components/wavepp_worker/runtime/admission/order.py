@@ -50,7 +50,7 @@ class Surroundings:
         room: tokens that could be reserved for them.
         cache: of rank 0.
         running: requests that are admitted or being prepared, and not over.
-        to_compute: tokens that those compute.
+        admitted_tokens: tokens that those compute, and have computed already.
         under_way: the same, of each at most a wave's.
         writer: see ``InTheMaking.writer``.
     """
@@ -58,7 +58,7 @@ class Surroundings:
     room: float
     cache: CacheView
     running: int
-    to_compute: int
+    admitted_tokens: int
     under_way: int
     writer: Callable[[BlockKeys, int, int], tuple[str, int] | None]
 
@@ -132,7 +132,7 @@ class PrefixOrder:
             running = around.running + len(before)
             if entry is first and running <= few:
                 return True
-            busy = around.to_compute + sum(map(self._computes, before)) >= self._enough_tokens
+            busy = around.admitted_tokens + sum(map(self._computes, before)) >= self._enough_tokens
             alike = likely_alike(held_back, self._popular.share(entry.keys))
             saved = running * alike * self._missing(entry)
             return not busy and saved <= WORTH_IDLING * self._enough_tokens

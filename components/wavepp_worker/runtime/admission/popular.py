@@ -47,7 +47,8 @@ class PopularPrefixes:
     def share(self, keys: BlockKeys) -> float:
         """How likely one who computes much itself wants the longest popular prefix that a prompt with these keys has.
 
-        One that was reused twice is popular by chance where there are many, so of its reuses one does not count.
+        An estimate: it is reused about as often as it is asked for while it is there. One that was reused twice is
+        popular by chance where there are many, so of its reuses one does not count.
         """
         end = self.end(keys)
         if not end:

@@ -367,7 +367,7 @@ class AdmissionQueue:
                 room,
                 cache,
                 running=len(making) + len(self._preparing),
-                to_compute=self.block_size * making.under_way() + sum(preparing),
+                admitted_tokens=self.block_size * making.under_way() + sum(preparing),
                 under_way=self.block_size * making.under_way(wave_tokens // max(1, self.block_size))
                 + sum(min(wave_tokens, tokens) for tokens in preparing),
                 writer=making.writer,

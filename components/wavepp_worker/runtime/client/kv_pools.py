@@ -53,9 +53,7 @@ def tier_blocks(config: EngineConfig) -> list[tuple[int, int]]:
     return list(zip(*tiers, strict=True))
 
 
-def of_use_to_the_leader(
-    blocks: Sequence[int], tiers: Sequence[tuple[int, int]]
-) -> tuple[int, tuple[int, int]]:
+def rank_0_blocks(blocks: Sequence[int], tiers: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, int]]:
     """Of rank 0's blocks on the device and of those in its tiers, as many as some rank has in all.
 
     A prefix is reused as far as all ranks have it, so it loses nothing by that; and what it decides by what it has

@@ -19,8 +19,8 @@ from wavepp_worker.runtime.client.config_checks import (
 from wavepp_worker.runtime.client.kv_pools import (
     check_recurrent,
     headroom_blocks,
-    of_use_to_the_leader,
     pool_blocks,
+    rank_0_blocks,
     snapshot_interval,
     state_blocks,
     tier_blocks,
@@ -55,7 +55,7 @@ def rank_configs(
     blocks = pool_blocks(config)
     check_recurrent(config, info.caches)
     tiers, states = tier_blocks(config), state_blocks(config)
-    blocks[0], tiers[0] = of_use_to_the_leader(blocks, tiers)
+    blocks[0], tiers[0] = rank_0_blocks(blocks, tiers)
     attend = keeping_everything(info.caches, layers)
     ownership = ownership_of(config)
     order = order_of(config, ownership)
