@@ -146,7 +146,7 @@ def test_a_deadline_is_kept_and_the_jobs_id_named_while_the_server_is_away(
         for future, why in (
             (sent[0], "what became of it is not known, as the NATS server is not reached"),
             (sent[1], "what became of it is not known, as the NATS server is not reached"),
-            (late, "were over before the NATS server took it"),
+            (late, "were over before the NATS server said that it took it"),
         ):
             with pytest.raises(RequestTimeout, match=rf"^job {re.escape(odd)}.*deadline_seconds=.*{why}"):
                 future.result(20)

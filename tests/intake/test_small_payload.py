@@ -123,7 +123,7 @@ def test_an_answer_larger_than_the_server_takes_is_a_failure_that_says_so(
     assert queue._call(ledger.find("b")).state.code == "invalid", "its sentence is cut"
     monkeypatch.setattr(sentences, "MOST_CHARACTERS", 10**6)
     queue._call(ledger.write("c", failure, 0, 5.0))
-    assert queue._call(ledger.find("c")).state.code == "failed"
+    assert queue._call(ledger.find("c")).state.code == "invalid"
     with pytest.raises(QueueError, match="more than the NATS server takes"):
         queue._call(ledger.write("d", Running(job=1, replica="r" * SMALL_PAYLOAD, attempt=1), 0, 5.0))
 

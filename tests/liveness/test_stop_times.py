@@ -7,7 +7,7 @@ from wavepp_worker.liveness.stop_times import (
     CLOSING_SECONDS,
     DYNAMOS_ANSWER_SECONDS,
     DYNAMOS_GRACE_SECONDS,
-    DYNAMOS_SECONDS,
+    DYNAMOS_WORKER_SECONDS,
     FRONTEND_VARIABLE,
     GRACE_VARIABLE,
     KILL_SECONDS,
@@ -38,7 +38,7 @@ def test_dynamo_ends_no_worker_within_its_grace(grace: str | None, least: int) -
 
 
 def test_who_asks_for_nothing_has_what_dynamo_or_the_environment_says() -> None:
-    of_dynamo = StopTimes(DYNAMOS_SECONDS - CLOSING_SECONDS, DYNAMOS_ANSWER_SECONDS, {})
+    of_dynamo = StopTimes(DYNAMOS_WORKER_SECONDS - CLOSING_SECONDS, DYNAMOS_ANSWER_SECONDS, {})
     assert StopTimes.of(None, {}) == of_dynamo == StopTimes()
     assert StopTimes.of(None, {WORKER_VARIABLE: "65", FRONTEND_VARIABLE: "40"}) == StopTimes(60, 40, {})
 
@@ -46,7 +46,7 @@ def test_who_asks_for_nothing_has_what_dynamo_or_the_environment_says() -> None:
 @pytest.mark.parametrize("text", [None, "", "-3", "2.5", "soon"])
 def test_what_is_no_number_is_dynamos_own_limit(text: str | None) -> None:
     environment = {} if text is None else {WORKER_VARIABLE: text, FRONTEND_VARIABLE: text}
-    assert request_seconds(environment) == DYNAMOS_SECONDS - CLOSING_SECONDS
+    assert request_seconds(environment) == DYNAMOS_WORKER_SECONDS - CLOSING_SECONDS
     assert answer_seconds(environment) == DYNAMOS_ANSWER_SECONDS
 
 
