@@ -13,7 +13,7 @@ kernels = Extension(
             "instructions",
             *("paged_attention", "attention_amx", "attention_bfloat16", "attention_float"),
             *("linear", "thin_linear_bfloat16", "thin_linear_float"),
-            *("gemm", "gemm_amx", "gemm_bfloat16", "gemm_float"),
+            *("gemm", "gemm_amx", "gemm_bfloat16", "gemm_float", "gemm_widened"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
             "decoder_layers",
         )

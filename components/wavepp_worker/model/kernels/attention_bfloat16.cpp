@@ -5,74 +5,104 @@
 #include "attention_bfloat16.h"
 
 #include <cmath>
+#include <type_traits>
+
+#include "instructions.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
 
 namespace {
 
-constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys and 1 query are 29 of 32 registers
+constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys, 1 query and a mask are 30 of 32 registers
 constexpr int COLUMNS = 4;            // vectors of a register tile
 
-inline __m512bh pairs(__m512i words) { return reinterpret_cast<__m512bh>(words); }
+// sums [N vectors] += a pair of numbers times N vectors of pairs, `stride` apart.
+struct PairByPair {
+  using Number = uint32_t;  // a pair of bfloat16
+  static constexpr int64_t OF_PAIR = 1;
+
+  template <int M, int N>
+  static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
+    __m512bh vector[N];
+    for (int n = 0; n < N; ++n) vector[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(vectors + n * stride));
+    for (int m = 0; m < M; ++m) {
+      const auto number = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(numbers[m * row])));
+      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], number, vector[n]);
+    }
+  }
+};
+
+// The same with each number as a float, where that is faster.
+struct OneByOne {
+  using Number = float;
+  static constexpr int64_t OF_PAIR = 2;
+
+  template <int M, int N>
+  static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
+    const __m512i second = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    for (int i = 0; i < 2; ++i) {
+      __m512 vector[N];
+      for (int n = 0; n < N; ++n) {
+        const __m512i both = _mm512_load_si512(vectors + n * stride);
+        vector[n] = _mm512_castsi512_ps(i ? _mm512_and_si512(both, second) : _mm512_slli_epi32(both, 16));
+      }
+      for (int m = 0; m < M; ++m) {
+        const __m512 number = _mm512_set1_ps(numbers[m * row + i]);
+        for (int n = 0; n < N; ++n) sum[m][n] = _mm512_fmadd_ps(number, vector[n], sum[m][n]);
+      }
+    }
+  }
+};
 
 // scores[M, 16 N] = query[M] . keys
-template <int M, int N>
-inline void dot_keys(const uint32_t *query, const uint32_t *keys, int64_t words, float *scores) {
+template <typename Multiply, int M, int N>
+inline void dot_keys(const typename Multiply::Number *query, const uint32_t *keys, int64_t words, float *scores) {
   __m512 sum[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) sum[m][n] = _mm512_setzero_ps();
-  for (int64_t w = 0; w < words; ++w) {
-    __m512bh key[N];
-    for (int n = 0; n < N; ++n) key[n] = pairs(_mm512_load_si512(keys + (n * words + w) * LANES));
-    for (int m = 0; m < M; ++m) {
-      const __m512bh q = pairs(_mm512_set1_epi32(static_cast<int>(query[m * words + w])));
-      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], q, key[n]);
-    }
-  }
+  for (int64_t w = 0; w < words; ++w)
+    Multiply::add(query + w * Multiply::OF_PAIR, words * Multiply::OF_PAIR, keys + w * LANES, words * LANES, sum);
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) _mm512_store_ps(scores + m * KEYS + n * LANES, sum[m][n]);
 }
 
 // out[M, 16 N] = out * keep + weights[M, keys] . values
-template <int M, int N>
-inline void add_values(const uint32_t *weights, const uint32_t *values, int64_t count, int64_t dim,
+template <typename Multiply, int M, int N>
+inline void add_values(const typename Multiply::Number *weights, const uint32_t *values, int64_t count, int64_t dim,
                        const float *keep, float *out) {
+  constexpr int64_t ROW = KEYS / 2 * Multiply::OF_PAIR;
   __m512 sum[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n)
       sum[m][n] = _mm512_mul_ps(_mm512_set1_ps(keep[m]), _mm512_load_ps(out + m * dim + n * LANES));
-  for (int64_t p = 0; p < count; ++p) {
-    __m512bh value[N];
-    for (int n = 0; n < N; ++n) value[n] = pairs(_mm512_load_si512(values + p * dim + n * LANES));
-    for (int m = 0; m < M; ++m) {
-      const __m512bh w = pairs(_mm512_set1_epi32(static_cast<int>(weights[m * (KEYS / 2) + p])));
-      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], w, value[n]);
-    }
-  }
+  for (int64_t p = 0; p < count; ++p)
+    Multiply::add(weights + p * Multiply::OF_PAIR, ROW, values + p * dim, LANES, sum);
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) _mm512_store_ps(out + m * dim + n * LANES, sum[m][n]);
 }
 
-template <int M>
-void all_scores(const uint32_t *query, const uint32_t *keys, int64_t words, int64_t vectors, float *scores) {
+template <typename Multiply, int M>
+void all_scores(const typename Multiply::Number *query, const uint32_t *keys, int64_t words, int64_t vectors,
+                float *scores) {
   int64_t n = 0;
   for (; n + COLUMNS <= vectors; n += COLUMNS)
-    dot_keys<M, COLUMNS>(query, keys + n * words * LANES, words, scores + n * LANES);
-  for (; n < vectors; ++n) dot_keys<M, 1>(query, keys + n * words * LANES, words, scores + n * LANES);
+    dot_keys<Multiply, M, COLUMNS>(query, keys + n * words * LANES, words, scores + n * LANES);
+  for (; n < vectors; ++n) dot_keys<Multiply, M, 1>(query, keys + n * words * LANES, words, scores + n * LANES);
 }
 
-template <int M>
-void all_values(const uint32_t *weights, const uint32_t *values, int64_t count, int64_t dim, const float *keep,
-                float *out) {
+template <typename Multiply, int M>
+void all_values(const typename Multiply::Number *weights, const uint32_t *values, int64_t count, int64_t dim,
+                const float *keep, float *out) {
   int64_t c = 0;
   for (; c + COLUMNS * LANES <= dim; c += COLUMNS * LANES)
-    add_values<M, COLUMNS>(weights, values + c, count, dim, keep, out + c);
-  for (; c < dim; c += LANES) add_values<M, 1>(weights, values + c, count, dim, keep, out + c);
+    add_values<Multiply, M, COLUMNS>(weights, values + c, count, dim, keep, out + c);
+  for (; c < dim; c += LANES) add_values<Multiply, M, 1>(weights, values + c, count, dim, keep, out + c);
 }
 
 // A row's scores to weights; its maximum and its sum go on. Returns what its output so far is kept by.
-inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float *scores, uint32_t *weights,
+template <typename Weight>
+inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float *scores, Weight *weights,
                        float &maximum, float &sum) {
   const float now = std::max(maximum, _mm512_reduce_max_ps(most_of(scores, vectors, seen)) * scale);
   const bool none = now == NONE;
@@ -82,36 +112,63 @@ inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float
   return keep;
 }
 
+// M rows' queries as floats.
 template <int M>
+const float *widened(const uint32_t *query, int64_t words) {
+  // Not on the stack, which threads may have little of.
+  static thread_local std::vector<float> kept;
+  float *wide = scratch(kept, M * 2 * words + LANES);
+  const auto *numbers = reinterpret_cast<const uint16_t *>(query);
+  for (int64_t at = 0; at < M * 2 * words; at += LANES)
+    _mm512_store_ps(wide + at, load(some_of(M * 2 * words - at), numbers + at));
+  return wide;
+}
+
+template <typename Multiply, int M>
 void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t row) {
+  constexpr bool FLOATS = std::is_same_v<typename Multiply::Number, float>;
   const int64_t seen = seen_keys(layer, task, tile, row, M);
   if (!seen) return;
   const int64_t vectors = (seen + LANES - 1) / LANES, words = layer.dim / 2;
-  all_scores<M>(state.query + row * words, tile.keys, words, vectors, state.scores);
+  const uint32_t *query = state.query + row * words;
+  typename Multiply::Number *weights;
+  if constexpr (FLOATS) {
+    all_scores<Multiply, M>(widened<M>(query, words), tile.keys, words, vectors, state.scores);
+    weights = state.scores;  // each takes the place of its score
+  } else {
+    all_scores<Multiply, M>(query, tile.keys, words, vectors, state.scores);
+    weights = state.weights;
+  }
   float keep[M];
   for (int m = 0; m < M; ++m)
     keep[m] = weigh_row(layer.scale, keys_of_row(layer, task, tile, row + m), vectors, state.scores + m * KEYS,
-                        state.weights + m * (KEYS / 2), state.maxima[row + m], state.sums[row + m]);
-  all_values<M>(state.weights, tile.values, (seen + 1) / 2, layer.value_dim, keep, state.out + row * layer.value_dim);
+                        weights + m * (KEYS / 2) * Multiply::OF_PAIR, state.maxima[row + m], state.sums[row + m]);
+  all_values<Multiply, M>(weights, tile.values, (seen + 1) / 2, layer.value_dim, keep,
+                          state.out + row * layer.value_dim);
+}
+
+template <typename Multiply>
+void attend(const Layer &layer, const Task &task) {
+  static thread_local Buffers own;
+  const auto over_tile = [&](const KeyTile &tile, const RowState &state, int64_t count) {
+    int64_t row = 0;
+    for (; row + ROWS <= count; row += ROWS) rows_over_tile<Multiply, ROWS>(layer, task, tile, state, row);
+    static_assert(ROWS == 6, "there is a case for every rest");
+    switch (count - row) {
+      case 5: rows_over_tile<Multiply, 5>(layer, task, tile, state, row); break;
+      case 4: rows_over_tile<Multiply, 4>(layer, task, tile, state, row); break;
+      case 3: rows_over_tile<Multiply, 3>(layer, task, tile, state, row); break;
+      case 2: rows_over_tile<Multiply, 2>(layer, task, tile, state, row); break;
+      case 1: rows_over_tile<Multiply, 1>(layer, task, tile, state, row); break;
+    }
+  };
+  attend_by_key_tiles(layer, task, {ROWS, layer.dim / 2, LANES}, own, over_tile);
 }
 
 }  // namespace
 
 void attend_bfloat16(const Layer &layer, const Task &task) {
-  static thread_local Buffers own;
-  const auto over_tile = [&](const KeyTile &tile, const RowState &state, int64_t count) {
-    int64_t row = 0;
-    for (; row + ROWS <= count; row += ROWS) rows_over_tile<ROWS>(layer, task, tile, state, row);
-    static_assert(ROWS == 6, "there is a case for every rest");
-    switch (count - row) {
-      case 5: rows_over_tile<5>(layer, task, tile, state, row); break;
-      case 4: rows_over_tile<4>(layer, task, tile, state, row); break;
-      case 3: rows_over_tile<3>(layer, task, tile, state, row); break;
-      case 2: rows_over_tile<2>(layer, task, tile, state, row); break;
-      case 1: rows_over_tile<1>(layer, task, tile, state, row); break;
-    }
-  };
-  attend_by_key_tiles(layer, task, {ROWS, layer.dim / 2, LANES}, own, over_tile);
+  multiplies_floats_faster() ? attend<OneByOne>(layer, task) : attend<PairByPair>(layer, task);
 }
 
 #pragma GCC pop_options

@@ -210,6 +210,18 @@ inline __m512 weigh(const float *scores, int64_t vectors, float scale, float les
   return added;
 }
 
+// The same with weights as floats, which may be where the scores are.
+inline __m512 weigh(const float *scores, int64_t vectors, float scale, float less, float *weights) {
+  const __m512 factor = _mm512_set1_ps(scale), off = _mm512_set1_ps(less);
+  __m512 added = _mm512_setzero_ps();
+  for (int64_t n = 0; n < vectors; ++n) {
+    const __m512 weight = weight_of(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, off));
+    added = _mm512_add_ps(added, weight);
+    _mm512_store_ps(weights + n * LANES, weight);
+  }
+  return added;
+}
+
 }  // namespace
 
 #pragma GCC pop_options

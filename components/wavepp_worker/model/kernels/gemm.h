@@ -19,6 +19,10 @@ bool gemm_takes(int64_t tokens, int64_t in, int64_t out, bool narrow);
 void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, bool packed, int threads);
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                          bool packed, int threads);
+// The same with bfloat16 as floats, where that is faster.
+void gemm_widened(const Product<uint16_t> &product, const Weights<uint16_t> &weights, bool packed, int threads);
+void gated_gemm_widened(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
+                        bool packed, int threads);
 // AMX, of packed weights.
 void gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads);
 void gated_gemm_amx(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "gemm_bfloat16.h"
+#include "instructions.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
@@ -51,34 +52,12 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *const *packed, int64
     for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
 }
 
-struct VectorKernel : Bfloat16Answers {
+struct VectorKernel : Bfloat16Pairs {
   using Input = uint16_t;
-  using Packed = uint32_t;
-  static constexpr int64_t BLOCK_TOKENS = 14, STEP = 2, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
-  static constexpr bool FETCHES_AHEAD = true;
+  static constexpr int64_t BLOCK_TOKENS = 14, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
 
   template <int TOKENS, int VECTORS>
   static constexpr Add<VectorKernel> add = ::add<TOKENS, VECTORS>;
-
-  // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
-  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to) {
-    // Where these are whole rows, the next ones are fetched in the order in which they lie: memory is faster so.
-    const bool whole = steps * STEP == in;
-    for (int64_t at = 0; at < steps; at += LANES) {
-      const int64_t rest = std::min(LANES, steps - at);
-      const auto some = static_cast<__mmask16>((1u << rest) - 1);
-      __m512i square[LANES];
-      for (int n = 0; n < LANES; ++n) {
-        const uint16_t *row = rows + n * in + 2 * at;
-        // Past the last row a prefetch does no harm.
-        const uint16_t *next = LANES * in + (whole ? rows + (at + n) * STEP * LANES : row);
-        _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T1);
-        square[n] = _mm512_maskz_loadu_epi32(some, row);
-      }
-      transpose(square);
-      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * LANES, square[i]);
-    }
-  }
 
   static void copy_inputs(const uint16_t *x, int64_t in, uint16_t *to) { std::memcpy(to, x, in * sizeof(uint16_t)); }
 };
@@ -86,12 +65,14 @@ struct VectorKernel : Bfloat16Answers {
 }  // namespace
 
 void gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &weights, bool packed, int threads) {
+  if (multiplies_floats_faster()) return gemm_widened(product, weights, packed, threads);
   if (packed) return multiply_all<VectorKernel>(product, Plain<VectorKernel, true>{weights}, threads);
   multiply_all<VectorKernel>(product, Plain<VectorKernel>{weights}, threads);
 }
 
 void gated_gemm_bfloat16(const Product<uint16_t> &product, const Weights<uint16_t> &gate, const Weights<uint16_t> &up,
                          bool packed, int threads) {
+  if (multiplies_floats_faster()) return gated_gemm_widened(product, gate, up, packed, threads);
   if (packed) return multiply_all<VectorKernel>(product, Gated<VectorKernel, true>{gate, up}, threads);
   multiply_all<VectorKernel>(product, Gated<VectorKernel>{gate, up}, threads);
 }

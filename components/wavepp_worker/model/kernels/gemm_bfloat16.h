@@ -39,6 +39,33 @@ struct Bfloat16Answers {
   }
 };
 
+// And of weights, as pairs of inputs.
+struct Bfloat16Pairs : Bfloat16Answers {
+  using Packed = uint32_t;
+  static constexpr int64_t STEP = 2;
+  static constexpr bool FETCHES_AHEAD = true;
+
+  // Each row is read a cache line at a time: rows of a power of two would push each other out of the cache.
+  static void pack_weights(const uint16_t *rows, int64_t in, int64_t steps, uint32_t *to) {
+    // Where these are whole rows, the next ones are fetched in the order in which they lie: memory is faster so.
+    const bool whole = steps * STEP == in;
+    for (int64_t at = 0; at < steps; at += LANES) {
+      const int64_t rest = std::min(LANES, steps - at);
+      const auto some = static_cast<__mmask16>((1u << rest) - 1);
+      __m512i square[LANES];
+      for (int n = 0; n < LANES; ++n) {
+        const uint16_t *row = rows + n * in + 2 * at;
+        // Past the last row a prefetch does no harm.
+        const uint16_t *next = LANES * in + (whole ? rows + (at + n) * STEP * LANES : row);
+        _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T1);
+        square[n] = _mm512_maskz_loadu_epi32(some, row);
+      }
+      transpose(square);
+      for (int64_t i = 0; i < rest; ++i) _mm512_store_si512(to + (at + i) * LANES, square[i]);
+    }
+  }
+};
+
 }  // namespace
 
 #pragma GCC pop_options

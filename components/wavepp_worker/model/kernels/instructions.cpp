@@ -36,6 +36,12 @@ bool has_bfloat16() {
   return usable;
 }
 
+bool multiplies_floats_faster() {
+  __builtin_cpu_init();
+  static const bool faster = __builtin_cpu_is("intel");
+  return faster;
+}
+
 bool has_avx512() {
   __builtin_cpu_init();
   static const bool usable = __builtin_cpu_supports("avx512f") && may_use("AVX512");
@@ -83,6 +89,7 @@ bool has_amx() {
 
 bool has_bfloat16() { return false; }
 bool cpu_has_amx() { return false; }
+bool multiplies_floats_faster() { return false; }
 bool has_avx512() { return false; }
 bool has_large_cache() { return false; }
 static bool has_avx2() { return false; }

@@ -8,6 +8,8 @@ bool has_bfloat16();
 bool cpu_has_amx();
 // The same, and that this library's compiler knew it.
 bool has_amx();
+// Whether it multiplies vectors of 16 floats faster than of 32 bfloat16 (Intel, whose fast way for these is AMX).
+bool multiplies_floats_faster();
 // Vectors of 16 floats.
 bool has_avx512();
 // A first-level data cache of 48 KiB or more (AMD Zen 5, Intel Sunny Cove, and newer), as far as it says.
