@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from wavepp_worker.runtime.admission.demand import Demand
-from wavepp_worker.runtime.admission.held_back import KNOWN_PAIRS, likely_alike, released
+from wavepp_worker.runtime.admission.held_back import KNOWN_PAIRS, Alike, released
 from wavepp_worker.runtime.admission.waiting import Waiting
 
 from tests.runtime.admission.test_order import keys
@@ -17,12 +17,12 @@ def waiting(number: int, group: int) -> Waiting:
 
 def test_many_of_whom_no_two_want_the_same_say_more_than_what_is_known() -> None:
     """What is known may be of few."""
-    assert likely_alike([waiting(1, 1)], 0.5) == 0.5
+    assert Alike.of([waiting(1, 1)]).likely(0.5) == 0.5
     different = [waiting(number, number) for number in range(40)]
-    assert likely_alike(different, 0.5) == pytest.approx(0.5 * KNOWN_PAIRS / (40 * 39 / 2 + KNOWN_PAIRS))
+    assert Alike.of(different).likely(0.5) == pytest.approx(0.5 * KNOWN_PAIRS / (40 * 39 / 2 + KNOWN_PAIRS))
     alike = [waiting(number, number % 2) for number in range(40)]
-    assert likely_alike(alike, 0.5) == pytest.approx(0.5, abs=0.02)
-    assert likely_alike(alike, 0.01) == pytest.approx(0.49, abs=0.03)
+    assert Alike.of(alike).likely(0.5) == pytest.approx(0.5, abs=0.02)
+    assert Alike.of(alike).likely(0.01) == pytest.approx(0.49, abs=0.03)
 
 
 def test_the_leading_groups_that_are_opened_go_and_all_after_the_first_that_is_not_wait() -> None:

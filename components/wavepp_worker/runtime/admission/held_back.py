@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from wavepp_worker.runtime.admission.waiting import Waiting
 
@@ -15,15 +16,25 @@ KNOWN_PAIRS = 16
 """So many pairs of those held back tell as much of how many want the same as the latest admissions do."""
 
 
-def likely_alike(held_back: Sequence[Waiting], known: float) -> float:
-    """How likely the next one who is held back wants the same prefix as one of these.
+@dataclass(frozen=True)
+class Alike:
+    """Pairs of those that are held back, and how many of these want the same prefix."""
 
-    Args:
-        known: the same, as far as the latest admissions tell (``PopularPrefixes.share``).
-    """
-    sizes = Counter(each.demand.group for each in held_back if each.demand is not None).values()
-    pairs = math.comb(len(held_back), 2)
-    return (sum(math.comb(size, 2) for size in sizes) + KNOWN_PAIRS * known) / (pairs + KNOWN_PAIRS)
+    same: int
+    pairs: int
+
+    @classmethod
+    def of(cls, held_back: Sequence[Waiting]) -> Alike:
+        sizes = Counter(each.demand.group for each in held_back if each.demand is not None).values()
+        return cls(sum(math.comb(size, 2) for size in sizes), math.comb(len(held_back), 2))
+
+    def likely(self, known: float) -> float:
+        """How likely the next one who is held back wants the same prefix as one of these.
+
+        Args:
+            known: the same, as far as the latest admissions tell (``PopularPrefixes.share``).
+        """
+        return (self.same + KNOWN_PAIRS * known) / (self.pairs + KNOWN_PAIRS)
 
 
 def released(

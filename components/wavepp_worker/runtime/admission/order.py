@@ -17,7 +17,7 @@ from typing import Protocol
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.demand import Demand, demands
-from wavepp_worker.runtime.admission.held_back import WORTH_IDLING, likely_alike, released
+from wavepp_worker.runtime.admission.held_back import WORTH_IDLING, Alike, released
 from wavepp_worker.runtime.admission.popular import PopularPrefixes
 from wavepp_worker.runtime.admission.waiting import Waiting
 
@@ -127,15 +127,18 @@ class PrefixOrder:
         overdue = [each for each in rivals if self._overdue(each)]
         first = next(each for each in arranged if each in held_back)
         few = max(self.stages / 2, len(held_back) / HELD_PER_RUNNING)
+        alike = Alike.of(held_back)
+        counted, tokens = 0, around.admitted_tokens
 
         def opens(entry: Waiting, before: Sequence[Waiting]) -> bool:
-            running = around.running + len(before)
+            nonlocal counted, tokens
+            tokens += sum(map(self._computes, before[counted:]))
+            counted = len(before)
+            running = around.running + counted
             if entry is first and running <= few:
                 return True
-            busy = around.admitted_tokens + sum(map(self._computes, before)) >= self._enough_tokens
-            alike = likely_alike(held_back, self._popular.share(entry.keys))
-            saved = running * alike * self._missing(entry)
-            return not busy and saved <= WORTH_IDLING * self._enough_tokens
+            saved = running * alike.likely(self._popular.share(entry.keys)) * self._missing(entry)
+            return tokens < self._enough_tokens and saved <= WORTH_IDLING * self._enough_tokens
 
         return self._enough(released(arranged, held_back, overdue, opens), around.under_way)
 
