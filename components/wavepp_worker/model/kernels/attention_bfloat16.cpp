@@ -5,7 +5,6 @@
 #include "attention_bfloat16.h"
 
 #include <cmath>
-#include <type_traits>
 
 #include "instructions.h"
 
@@ -17,10 +16,14 @@ namespace {
 constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys, 1 query and a mask are 30 of 32 registers
 constexpr int COLUMNS = 4;            // vectors of a register tile
 
-// sums [N vectors] += a pair of numbers times N vectors of pairs, `stride` apart.
+// How rows of queries or weights are multiplied with keys or values: add() has
+// sums [M rows, N vectors] += a pair of each row's numbers, rows `row` apart, times N vectors of pairs, `stride` apart.
 struct PairByPair {
   using Number = uint32_t;  // a pair of bfloat16
   static constexpr int64_t OF_PAIR = 1;
+
+  static const Number *queries(const uint32_t *rows, int64_t) { return rows; }
+  static Number *weights(const RowState &state) { return state.weights; }
 
   template <int M, int N>
   static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
@@ -38,14 +41,25 @@ struct OneByOne {
   using Number = float;
   static constexpr int64_t OF_PAIR = 2;
 
+  static const Number *queries(const uint32_t *rows, int64_t pairs) {
+    // Not on the stack, which threads may have little of.
+    static thread_local std::vector<float> kept;
+    float *wide = scratch(kept, 2 * pairs + LANES);
+    const auto *numbers = reinterpret_cast<const uint16_t *>(rows);
+    for (int64_t at = 0; at < 2 * pairs; at += LANES)
+      _mm512_store_ps(wide + at, load(some_of(2 * pairs - at), numbers + at));
+    return wide;
+  }
+  // Each takes the place of its score.
+  static Number *weights(const RowState &state) { return state.scores; }
+
   template <int M, int N>
   static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
-    const __m512i second = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     for (int i = 0; i < 2; ++i) {
       __m512 vector[N];
       for (int n = 0; n < N; ++n) {
         const __m512i both = _mm512_load_si512(vectors + n * stride);
-        vector[n] = _mm512_castsi512_ps(i ? _mm512_and_si512(both, second) : _mm512_slli_epi32(both, 16));
+        vector[n] = i ? seconds(both) : firsts(both);
       }
       for (int m = 0; m < M; ++m) {
         const __m512 number = _mm512_set1_ps(numbers[m * row + i]);
@@ -112,33 +126,14 @@ inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float
   return keep;
 }
 
-// M rows' queries as floats.
-template <int M>
-const float *widened(const uint32_t *query, int64_t words) {
-  // Not on the stack, which threads may have little of.
-  static thread_local std::vector<float> kept;
-  float *wide = scratch(kept, M * 2 * words + LANES);
-  const auto *numbers = reinterpret_cast<const uint16_t *>(query);
-  for (int64_t at = 0; at < M * 2 * words; at += LANES)
-    _mm512_store_ps(wide + at, load(some_of(M * 2 * words - at), numbers + at));
-  return wide;
-}
-
 template <typename Multiply, int M>
 void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t row) {
-  constexpr bool FLOATS = std::is_same_v<typename Multiply::Number, float>;
   const int64_t seen = seen_keys(layer, task, tile, row, M);
   if (!seen) return;
   const int64_t vectors = (seen + LANES - 1) / LANES, words = layer.dim / 2;
-  const uint32_t *query = state.query + row * words;
-  typename Multiply::Number *weights;
-  if constexpr (FLOATS) {
-    all_scores<Multiply, M>(widened<M>(query, words), tile.keys, words, vectors, state.scores);
-    weights = state.scores;  // each takes the place of its score
-  } else {
-    all_scores<Multiply, M>(query, tile.keys, words, vectors, state.scores);
-    weights = state.weights;
-  }
+  const auto *queries = Multiply::queries(state.query + row * words, M * words);
+  all_scores<Multiply, M>(queries, tile.keys, words, vectors, state.scores);
+  auto *weights = Multiply::weights(state);
   float keep[M];
   for (int m = 0; m < M; ++m)
     keep[m] = weigh_row(layer.scale, keys_of_row(layer, task, tile, row + m), vectors, state.scores + m * KEYS,

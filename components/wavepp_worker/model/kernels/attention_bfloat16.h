@@ -196,28 +196,25 @@ inline __m512 most_of(float *scores, int64_t vectors, const SeenKeys &seen) {
   return most;
 }
 
-// Turns a row's scores into bfloat16 weights, 2^(scale * score - less). Returns their sums.
-inline __m512 weigh(const float *scores, int64_t vectors, float scale, float less, uint32_t *weights) {
-  auto *half = reinterpret_cast<uint16_t *>(weights);
-  const __m512 factor = _mm512_set1_ps(scale), off = _mm512_set1_ps(less);
-  __m512 added = _mm512_setzero_ps();
-  for (int64_t n = 0; n < vectors; ++n) {
-    const __m512 weight = weight_of(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, off));
-    added = _mm512_add_ps(added, weight);
-    _mm256_store_si256(reinterpret_cast<__m256i *>(half + n * LANES),
-                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weight)));
-  }
-  return added;
+inline void store_weights(__m512 weights, uint32_t *pairs, int64_t vector) {
+  auto *to = reinterpret_cast<__m256i *>(pairs + vector * LANES / 2);
+  _mm256_store_si256(to, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights)));
 }
 
-// The same with weights as floats, which may be where the scores are.
-inline __m512 weigh(const float *scores, int64_t vectors, float scale, float less, float *weights) {
+inline void store_weights(__m512 weights, float *numbers, int64_t vector) {
+  _mm512_store_ps(numbers + vector * LANES, weights);
+}
+
+// Turns a row's scores into weights, 2^(scale * score - less): pairs of bfloat16, or floats, which may be where the scores
+// are. Returns their sums.
+template <typename Weight>
+inline __m512 weigh(const float *scores, int64_t vectors, float scale, float less, Weight *weights) {
   const __m512 factor = _mm512_set1_ps(scale), off = _mm512_set1_ps(less);
   __m512 added = _mm512_setzero_ps();
   for (int64_t n = 0; n < vectors; ++n) {
     const __m512 weight = weight_of(_mm512_fmsub_ps(_mm512_load_ps(scores + n * LANES), factor, off));
     added = _mm512_add_ps(added, weight);
-    _mm512_store_ps(weights + n * LANES, weight);
+    store_weights(weight, weights, n);
   }
   return added;
 }

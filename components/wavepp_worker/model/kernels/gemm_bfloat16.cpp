@@ -24,15 +24,9 @@ template <int M, int V>
 void add(const uint16_t *x, int64_t stride, const uint32_t *const *packed, int64_t count, float *sums,
          const Ahead &ahead) {
   __m512 sum[M][V];
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * SUMS + v * LANES);
+  load_sums(sums, sum);
   for (int64_t pair = 0; pair < count; ++pair) {
-    const auto step = static_cast<uint64_t>(pair);
-    const auto next = step % LANES * ahead.row_bytes + step / LANES * ahead.line_bytes;
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) _mm_prefetch(ahead.vectors[v] + next, _MM_HINT_T1);
+    fetch<V>(ahead, pair);
     __m512bh weights[V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v)
@@ -46,10 +40,7 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *const *packed, int64
       for (int v = 0; v < V; ++v) sum[m][v] = _mm512_dpbf16_ps(sum[m][v], weights[v], row);
     }
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
+  store_sums(sum, sums);
 }
 
 struct VectorKernel : Bfloat16Pairs {

@@ -14,6 +14,32 @@ namespace {
 
 constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
 
+// sums [M tokens, V vectors]
+template <int M, int V>
+inline void load_sums(const float *sums, __m512 (&sum)[M][V]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * SUMS + v * LANES);
+}
+
+template <int M, int V>
+inline void store_sums(const __m512 (&sum)[M][V], float *sums) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
+}
+
+// What is fetched at a step of V vectors' weights.
+template <int V>
+inline void fetch(const Ahead &ahead, int64_t at) {
+  const auto step = static_cast<uint64_t>(at);
+  const auto next = step % LANES * ahead.row_bytes + step / LANES * ahead.line_bytes;
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) _mm_prefetch(ahead.vectors[v] + next, _MM_HINT_T1);
+}
+
 inline __m512 bias_or_zero(const uint16_t *bias) { return bias ? load(ALL, bias) : _mm512_setzero_ps(); }
 
 // What a Kernel (gemm_blocks.h) says of numbers and answers.

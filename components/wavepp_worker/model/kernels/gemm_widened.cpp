@@ -16,22 +16,16 @@ namespace {
 // sums [M tokens, V vectors] += `count` pairs of x, whose tokens are `stride` apart, times weights [V][pair][16].
 template <int M, int V>
 void add(const float *x, int64_t stride, const uint32_t *const *packed, int64_t count, float *sums, const Ahead &ahead) {
-  const __m512i second = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   __m512 sum[M][V];
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) sum[m][v] = _mm512_load_ps(sums + m * SUMS + v * LANES);
+  load_sums(sums, sum);
   for (int64_t pair = 0; pair < count; ++pair) {
-    const auto step = static_cast<uint64_t>(pair);
-    const auto next = step % LANES * ahead.row_bytes + step / LANES * ahead.line_bytes;
+    fetch<V>(ahead, pair);
     __m512 weights[2][V];
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
-      _mm_prefetch(ahead.vectors[v] + next, _MM_HINT_T1);
       const __m512i both = _mm512_loadu_si512(packed[v] + pair * LANES);
-      weights[0][v] = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
-      weights[1][v] = _mm512_castsi512_ps(_mm512_and_si512(both, second));
+      weights[0][v] = firsts(both);
+      weights[1][v] = seconds(both);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
@@ -42,10 +36,7 @@ void add(const float *x, int64_t stride, const uint32_t *const *packed, int64_t 
         for (int v = 0; v < V; ++v) sum[m][v] = _mm512_fmadd_ps(number, weights[i][v], sum[m][v]);
       }
   }
-#pragma GCC unroll 16
-  for (int m = 0; m < M; ++m)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) _mm512_store_ps(sums + m * SUMS + v * LANES, sum[m][v]);
+  store_sums(sum, sums);
 }
 
 struct WidenedKernel : Bfloat16Pairs {

@@ -22,6 +22,12 @@ inline __m512 load(__mmask16 some, const uint16_t *from) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16));
 }
 
+// Of 16 pairs, the numbers that lie first, and those that lie second.
+inline __m512 firsts(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+inline __m512 seconds(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+
 inline void store(__mmask16 some, uint16_t *to, __m512 value) {
   _mm256_mask_storeu_epi16(to, some, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
 }
