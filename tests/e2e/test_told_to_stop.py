@@ -95,6 +95,8 @@ def test_a_frontend_that_is_told_to_stop_ends_its_answers_and_takes_no_more(grap
         refused = graph.post("/v1/completions", prompt=[1, 2], max_tokens=2)
         assert refused.status_code == 503
         assert "told to stop and takes no more requests" in refused.text
+        for path in ("/health", "/live", "/v1/models"):
+            assert graph.http.get(path).status_code == 503
         assert whole(answers) == [True] * ANSWERS
     graph.running.wait_for(lambda: "Frontend:0 ended with exit code 0, " in graph.running.log()[before:], 60)
     graph.running.wait_for(lambda: graph.workers("Frontend")[0]["ready"], 60)

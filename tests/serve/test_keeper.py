@@ -247,6 +247,24 @@ def test_who_says_that_it_leaves_is_not_ready_any_more(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
+def test_who_is_told_to_stop_may_say_that_it_is_not_well_until_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a frontend does while its last answers end, which may take longer than who is not well is given."""
+    monkeypatch.setattr("wavepp_worker.serve.health_watch.UNHEALTHY_SECONDS", 0.2)
+    told: list[float] = []
+
+    def until(keeper: Keeper, lines: Lines) -> bool:
+        if keeper.ready and keeper.pid is not None and not told:
+            told.append(time.monotonic())
+            os.kill(keeper.pid, signal.SIGTERM)
+        return bool(lines.of("ended with exit code 0") or lines.of("is killed"))
+
+    lines = asyncio.run(keep(tmp_path, "--leaves=1.5", "--drains=1.5", until=until))
+    assert lines.of("is killed") == []
+    assert time.monotonic() - told[0] > 1.5
+
+
 def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) -> None:
     """The second life never becomes ready; without a bound, nobody would try a third."""
     marker = tmp_path / "lived"

@@ -24,6 +24,7 @@ from wavepp_worker.dynamo.bounded_http_server import BoundedHttpServer, leaves_h
 from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.choices import check_bytes, choices_wanted
+from wavepp_worker.dynamo.drain_answers import STATUS, drain_answer
 from wavepp_worker.dynamo.fan_out import FanOut
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
@@ -153,6 +154,8 @@ class FrontendProxy:
         if request.path in CLOSED_PATHS:
             sentence = f"{request.path} is not for clients; set it where Dynamo starts"
             return _refused(403, "Forbidden", sentence)
+        if self.upstream.refuses and (drained := drain_answer(request.method, request.path)) is not None:
+            return web.json_response(drained, status=STATUS)
         try:
             async with self._bodies.body(request) as body:
                 asked = await self._in_turn(body, lambda: self._check(request, body))

@@ -115,6 +115,11 @@ class Upstream:
         except aiohttp.ClientConnectorError:
             raise Unanswered("the frontend is not up yet; try again shortly") from None
 
+    @property
+    def refuses(self) -> bool:
+        """Whether requests for workers are refused."""
+        return self._refusal is not None
+
     def refuse(self, sentence: str) -> None:
         """Pass no more requests on to workers, and say why."""
         self._refusal = sentence

@@ -222,7 +222,8 @@ class Keeper:
         while not self._stopping.is_set():
             status, _ = await get(self.process.url + self._question(watch.ready))
             now = time.monotonic()
-            verdict = watch.judge(status, now)
+            # Who leaves says that it is not well, and is to end its requests.
+            verdict = watch.judge(200 if self._leaving and status else status, now)
             if watch.ready and not self.ready and not (self._leaving or self.paused):
                 if kind == "worker":
                     self.about = await describe(self.process.url)

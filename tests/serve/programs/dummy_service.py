@@ -85,12 +85,12 @@ def on_term(*_: object) -> None:
     if args.stop_log:
         with open(args.stop_log, "a") as file:
             file.write(f"{args.role}\n")
+    if args.leaves:
+        print("LEAVING: told to stop", flush=True)
     if args.drains:
         args.sick_after = 0.0
-        threading.Timer(args.drains, os._exit, (0,)).start()
-    elif args.leaves:
-        print("LEAVING: told to stop", flush=True)
-        threading.Timer(args.leaves, os._exit, (0,)).start()
+    if seconds := args.drains or args.leaves:
+        threading.Timer(seconds, os._exit, (0,)).start()
     elif not args.ignore_term:
         os._exit(0)
 
