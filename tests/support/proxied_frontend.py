@@ -67,19 +67,25 @@ class Client:
 
 @asynccontextmanager
 async def proxy_before(
-    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], migrations: int = 0, **server: Any
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    migrations: int = 0,
+    *,
+    extensions: bool = True,
+    **server: Any,
 ) -> AsyncIterator[tuple[FrontendProxy, aiohttp.ClientSession]]:
     """A proxy, and a client's session.
 
     Args:
         handle: answers as the frontend.
         migrations: how often a request may go to another worker.
+        extensions: whether the frontend hands ``nvext`` on.
         server: further arguments of ``web.Server``.
     """
     runner = web.ServerRunner(web.Server(handle, **server), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    proxy = FrontendProxy(f"http://127.0.0.1:{runner.addresses[0][1]}", 100, migrations=migrations)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    proxy = FrontendProxy(url, 100, migrations=migrations, extensions=extensions)
     await proxy.start("127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession() as session:

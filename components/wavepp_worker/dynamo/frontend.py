@@ -21,6 +21,7 @@ import uvloop
 
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.etcd_use import EXIT_RUNTIME_ENDED, runtime_ended_line, wait_for_etcd
+from wavepp_worker.dynamo.extensions_off import extensions_are_off
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend_flags import parse_frontend_flags
 from wavepp_worker.dynamo.model_fetch import fetched_model
@@ -154,6 +155,7 @@ async def _serve(args: FrontendArgs) -> None:
         chats=args.model is None or has_chat_template(args.model),
         judge=_judge(args.model),
         migrations=args.migrations,
+        extensions=not extensions_are_off(os.environ),
         served=args.served,
         tls=tls_context(args.certificate) if args.certificate is not None else None,
     )

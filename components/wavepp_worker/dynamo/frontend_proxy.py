@@ -25,6 +25,7 @@ from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS, with_carried
 from wavepp_worker.dynamo.chat_template import ChatTemplate
 from wavepp_worker.dynamo.choices import check_bytes, choices_wanted
 from wavepp_worker.dynamo.drain_answers import STATUS, drain_answer
+from wavepp_worker.dynamo.extensions_off import lost_without_extensions
 from wavepp_worker.dynamo.fan_out import FanOut
 from wavepp_worker.dynamo.guided_body import wanted_grammars
 from wavepp_worker.dynamo.http_metrics import METRICS_PATH, HttpMetrics
@@ -66,6 +67,7 @@ class FrontendProxy:
         chats: bool = True,
         judge: GrammarJudge | None = None,
         migrations: int = 0,
+        extensions: bool = True,
         served: frozenset[str] = frozenset(),
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -78,12 +80,14 @@ class FrontendProxy:
             chats: whether the model has a template at all; without, the frontend may have no path for chats.
             judge: of what answers are to match, closed with the proxy; None if the model is unknown.
             migrations: how often a request may go to another worker, see ``Upstream``.
+            extensions: whether the frontend hands ``nvext`` on.
             served: names of the models that all this is known of; none for every model. Requests for others pass as
                 they are.
             tls: what clients are to speak; None for plain HTTP.
         """
         self._template = template
         self._served = served
+        self._extensions = extensions
         self._tls = tls
         self._chats = chats
         self._grammars = judge
@@ -256,6 +260,7 @@ class FrontendProxy:
             refused_header(request.headers)
             or refused_tenant(request.headers)
             or refusal(request.path, asked, self._vocab_size)
+            or (None if self._extensions else lost_without_extensions(request.headers, asked))
         )
         if sentence is not None:
             raise InvalidRequest(sentence)
