@@ -1,6 +1,6 @@
 """What a frontend says of itself while it takes no more requests and its last answers end. Pure.
 
-The same as Dynamo's, so that whoever sends it requests stops at once; only it, which is told last, would not say so yet.
+The same as Dynamo's, which is told last and would not say so yet, so that whoever sends requests stops at once.
 """
 
 from __future__ import annotations

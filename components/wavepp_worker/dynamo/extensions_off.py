@@ -1,7 +1,7 @@
 """What a request loses on its way to workers where Dynamo's frontend drops ``nvext``: refused there. Pure.
 
-What a client itself writes into ``nvext`` is dropped as the operator wants it, but for a salt: who sends one would share
-KV with everybody.
+What a client itself writes into ``nvext`` is dropped as the operator wants it, but for a salt: who sends one would
+share KV with everybody.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def lost_without_extensions(headers: Mapping[str, str], body: Any) -> str | None
         return None
     if body.get("logit_bias"):
         return (
-            f"logit_bias is not supported here, as it travels to workers in nvext and {_DROPPED}; leave it out, or have "
-            "the variable unset"
+            f"logit_bias is not supported here, as it travels to workers in nvext and {_DROPPED}; leave it out, or "
+            "have the variable unset"
         )
     options = body.get("nvext")
     if isinstance(options, Mapping) and options.get("cache_salt"):

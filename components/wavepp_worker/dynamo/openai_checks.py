@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wavepp_worker.dynamo.carried_fields import CARRYING_PATHS
 from wavepp_worker.dynamo.choices import MOST_CHOICES, choices_wanted
 from wavepp_worker.dynamo.openai_ranges import (
     bias_out_of_range,
@@ -19,12 +18,13 @@ from wavepp_worker.dynamo.openai_ranges import (
     stop_out_of_range,
     too_few_tokens,
 )
+from wavepp_worker.dynamo.openai_responses import RESPONSES_PATH, dropped_by_responses
 from wavepp_worker.dynamo.request_headers import TENANT_HEADER
 from wavepp_worker.dynamo.worker_choice import refused_nvext
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.request_checks import are_ids, check_salt, first_outside, outside_vocabulary
 
-CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+CHECKED_PATHS = ("/v1/completions", "/v1/chat/completions", RESPONSES_PATH)
 MOST_PROMPTS = 128
 """Prompts of one request; the frontend runs all of them at once."""
 
@@ -53,10 +53,8 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
     """
     if path not in CHECKED_PATHS or not isinstance(body, Mapping):
         return None
-    if path not in CARRYING_PATHS:
-        for key in ("n", "logit_bias"):
-            if body.get(key) not in (*_EMPTY, 1):
-                return f"{key} is not supported by {path}; leave it out"
+    if path == RESPONSES_PATH and (dropped := dropped_by_responses(body)) is not None:
+        return dropped
     checks = (
         _choices,
         _unsupported,
