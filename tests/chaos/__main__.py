@@ -34,6 +34,9 @@ def main(
     minutes: Annotated[float, typer.Option(help="Of load, shared evenly by the graphs.")] = 20.0,
     seed: Annotated[int | None, typer.Option(help="Run this one again; drawn if not given.")] = None,
     rate: Annotated[float, typer.Option(help="Requests a second.")] = 4.0,
+    requests: Annotated[
+        int, typer.Option(help="At least so many to each graph, even if that takes longer.")
+    ] = 500,
     calm: Annotated[
         bool, typer.Option("--calm", help="Without faults, to see whether processes grow.")
     ] = False,
@@ -76,6 +79,7 @@ def main(
                 checks=CHECKS,
                 display=display,
                 salted=CALM_SALTED if calm else 0.0,
+                least=requests,
             )
             kept = out / f"{seed}-{name}"
             kept.mkdir(parents=True, exist_ok=True)

@@ -55,6 +55,7 @@ class Campaign:
         checks: int,
         display: Display,
         salted: float = 0.0,
+        least: int = 0,
     ) -> None:
         """
         Args:
@@ -65,6 +66,7 @@ class Campaign:
             checks: how many cases have to be answered rightly before the first fault and after the last.
             display: shows how it goes.
             salted: the share of requests that share no cache with others.
+            least: requests that are sent, even if that takes longer than ``seconds``.
         """
         self.record = Record(setting.name, seed, seconds)
         self.log = ""
@@ -77,6 +79,7 @@ class Campaign:
         self._checks = checks
         self._display = display
         self._salted = salted
+        self._least = least
         self._zero = 0.0
         self._stuck: list[int] = []
 
@@ -127,7 +130,7 @@ class Campaign:
             asks = draw_asks(record.seed, self._rate, self._cases, self._salted)
             async with monitored(graph, record, display, self._now):
                 faults = [asyncio.create_task(self._fault(injector, fault)) for fault in self._schedule]
-                await asyncio.gather(load.run(asks, record.seconds), *faults)
+                await asyncio.gather(load.run(asks, record.seconds, self._least), *faults)
                 display.phase("recovering")
                 if not await ready_again(graph, RECOVERY_SECONDS):
                     record.broken.append(f"not all is ready {RECOVERY_SECONDS:.0f} s after the last fault")
@@ -141,8 +144,7 @@ class Campaign:
         if len(files_of(graph)) > len(files):
             record.broken.append(f"the run's directory has {len(more)} new files: {', '.join(sorted(more))}")
         await asyncio.to_thread(self._audit, graph)
-        if (queued := await asyncio.to_thread(jobs_left, graph)) > 0:
-            record.broken.append(f"{queued} jobs are left in the queue, though nobody waits for them")
+        record.queued = await asyncio.to_thread(jobs_left, graph)
 
     async def _fault(self, injector: Injector, fault: Fault) -> Injected:
         await asyncio.sleep(max(0.0, fault.at - self._now()))
@@ -155,7 +157,7 @@ class Campaign:
     def _audit(self, graph: RunningGraph) -> None:
         try:
             with httpx.Client(timeout=60, trust_env=False) as http:
-                ServedGraph(graph, http).audit()
+                self.record.audited = ServedGraph(graph, http).audit()
         except (AssertionError, httpx.HTTPError, ValueError) as error:
             self.record.broken.append(f"the books do not balance: {error!r}")
 

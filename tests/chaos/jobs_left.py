@@ -14,11 +14,11 @@ EMPTY_SECONDS = 20.0
 """After a fault, jobs of workers that are gone are begun again and dropped only once their silence is noticed."""
 
 
-def jobs_left(graph: RunningGraph) -> int:
-    """Jobs that are in the queue and stay there; 0 for a graph without one."""
+def jobs_left(graph: RunningGraph) -> int | None:
+    """Jobs that are in the queue and stay there; None for a graph without one."""
     access = graph.state().get("queue")
     if not access:
-        return 0
+        return None
     with mock.patch.dict(os.environ, access), PrefillQueue(graph.model) as queue:
         end = time.monotonic() + EMPTY_SECONDS
         streams = queue._client._streams

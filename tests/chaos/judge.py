@@ -50,10 +50,11 @@ class Verdict(str, Enum):
     WRONG = "WRONG ANSWER"
     ACCEPTED = "INVALID BUT ANSWERED"
     UNCLEAR = "ERROR WITHOUT A SENTENCE"
+    BOTH = "ANSWER AND ERROR"
     LATE = "NO ANSWER IN TIME"
 
 
-FAILURES = frozenset({Verdict.WRONG, Verdict.ACCEPTED, Verdict.UNCLEAR, Verdict.LATE})
+FAILURES = frozenset({Verdict.WRONG, Verdict.ACCEPTED, Verdict.UNCLEAR, Verdict.BOTH, Verdict.LATE})
 """What must never happen."""
 TROUBLE = frozenset({Verdict.ERROR, Verdict.BROKEN})
 """What a fault has to explain. A frontend that is killed can say nothing: its connections break."""
@@ -69,6 +70,8 @@ def judge(ask: Ask, reply: Reply) -> Verdict:
         return Verdict.LEFT
     if reply.broken:
         return Verdict.BROKEN
+    if reply.error and reply.finishes:
+        return Verdict.BOTH
     if reply.error:
         # What is invalid is refused as such, or not looked at because nobody is there.
         refused = ask.manner is Manner.INVALID and 400 <= reply.status < 500

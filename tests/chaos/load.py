@@ -24,8 +24,12 @@ class Load:
         self._display = display
         self._now = now
 
-    async def run(self, asks: Iterable[Ask], until: float) -> None:
-        """Send ``asks`` when they are due, up to the instant ``until``, and wait for all answers."""
+    async def run(self, asks: Iterable[Ask], until: float, least: int = 0) -> None:
+        """Send ``asks`` when they are due, and wait for all answers.
+
+        Args:
+            until: the instant up to which they are sent, if these are at least ``least``; else until they are.
+        """
         slots = asyncio.Semaphore(MOST_AT_ONCE)
         running: set[asyncio.Task[None]] = set()
 
@@ -40,7 +44,7 @@ class Load:
         for ask in asks:
             await slots.acquire()
             await asyncio.sleep(ask.at - self._now())
-            if self._now() > until:
+            if self._now() > until and ask.number >= least:
                 slots.release()
                 break
             task = asyncio.create_task(one(ask))

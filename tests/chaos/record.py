@@ -32,6 +32,8 @@ class Record(msgspec.Struct):
         samples: what every process held, every few seconds.
         first, last: what they held at rest, before and after.
         before, after: shared memory and processes around the run.
+        audited: workers whose books balance, afterwards.
+        queued: jobs that are left in the queue, afterwards; None if there is no queue.
         broken: sentences about what did not hold otherwise, such as books that do not balance.
     """
 
@@ -46,4 +48,6 @@ class Record(msgspec.Struct):
     last: list[Held] = []
     before: Left = Left()
     after: Left = Left()
+    audited: int = 0
+    queued: int | None = None
     broken: list[str] = []

@@ -42,6 +42,8 @@ class Summary(msgspec.Struct):
         unexplained: errors that no fault explains, as sentences.
         longest_answer: seconds of the request that took longest to its answer or its error.
         longest_recovery: seconds; the longest of all faults.
+        audited: workers whose books balance at the end.
+        queued: jobs that are left in the queue at the end; None if there is no queue.
         leaks: sentences; none if all is well.
         rss_mib_per_hour: by role, the median and the largest slope of RSS in all long lives, and how many there were.
         rss_mib_per_10k_requests: the same, for 10,000 requests that the graph was asked at the run's mean rate.
@@ -58,6 +60,8 @@ class Summary(msgspec.Struct):
     unexplained: list[str]
     longest_answer: float
     longest_recovery: float | None
+    audited: int
+    queued: int | None
     leaks: list[str]
     rss_mib_per_hour: dict[str, Growth]
     rss_mib_per_10k_requests: dict[str, Growth]
@@ -80,6 +84,9 @@ def summarise(record: Record, commit: str, date: str) -> Summary:
     recoveries = [each.recovery for each in faults.values() if each.injected]
     strange = [f"{reply}" for reply, _ in unexplained(judged, record.injected, record.health)]
     leaks = [*grown(record.first, record.last), *left_over(record.before, record.after)]
+    left = (
+        [f"{record.queued} jobs are left in the queue, though nobody waits for them"] if record.queued else []
+    )
     wrong = [f"{verdict.value}: {reply}" for reply, verdict in judged if verdict in FAILURES]
     return Summary(
         setting=record.setting,
@@ -92,10 +99,12 @@ def summarise(record: Record, commit: str, date: str) -> Summary:
         unexplained=strange,
         longest_answer=round(max((reply.ended - reply.began for reply, _ in judged), default=0.0), 1),
         longest_recovery=None if None in recoveries else max(recoveries, default=0.0),
+        audited=record.audited,
+        queued=record.queued,
         leaks=leaks,
         rss_mib_per_hour=_growth(record, 3600.0),
         rss_mib_per_10k_requests=_growth(record, 10_000 * record.seconds / max(1, len(judged))),
-        failures=[*wrong, *(f"without a fault: {each}" for each in strange), *leaks, *record.broken],
+        failures=[*wrong, *(f"without a fault: {each}" for each in strange), *leaks, *left, *record.broken],
     )
 
 

@@ -31,6 +31,9 @@ def print_summary(console: Console, summary: Summary) -> None:
     longest = summary.longest_recovery
     rest.add_row("longest time from a fault to an answer", "never" if longest is None else f"{longest:.1f} s")
     rest.add_row("errors without a fault", str(len(summary.unexplained)))
+    rest.add_row("workers whose books balance", str(summary.audited))
+    if summary.queued is not None:
+        rest.add_row("jobs left in the queue", str(summary.queued))
     rest.add_row("leaks", str(len(summary.leaks)))
     for role, (median, most, lives) in summary.rss_mib_per_hour.items():
         rest.add_row(f"RSS of {role}, {lives} long lives", f"{median:+.1f}, at most {most:+.1f} MiB/h")

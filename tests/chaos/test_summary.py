@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -49,11 +50,13 @@ def test_what_must_not_happen_fails() -> None:
     bad = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.ERROR))
     bad.after = Left(shared_memory=["x"])
     bad.broken.append("the books do not balance")
+    bad.queued = 2
     found = summarise(bad, "c", "d")
     assert len(found.unexplained) == 1
     assert found.leaks == ["shared memory x"]
     assert found.longest_recovery is None
-    assert len(found.failures) == 4
+    assert len(found.failures) == 5
+    assert "2 jobs are left in the queue, though nobody waits for them" in found.failures
 
 
 def test_growth_is_told_by_the_hour_and_by_the_request() -> None:
@@ -71,6 +74,7 @@ def test_growth_is_told_by_the_hour_and_by_the_request() -> None:
 def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
     run = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.RIGHT))
     run.samples = [Held(10.0 * step, 1, "rank", 1, 1, step << 20) for step in range(100)]
+    run.audited, run.queued = 3, 0
     console = Console(file=io.StringIO(), width=120)
     print_summary(console, summarise(run, "abc1234", "2026-11-22"))
     text = console.file.getvalue()
@@ -79,5 +83,7 @@ def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
     assert "+360.0, at most +360.0 MiB/h" in text
     assert "MiB per 10,000 requests" in text
     assert "failed: WRONG ANSWER" in text
+    assert re.search(r"workers whose books balance\W+3\b", text)
+    assert re.search(r"jobs left in the queue\W+0\b", text)
     draw(run, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

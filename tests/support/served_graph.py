@@ -41,9 +41,12 @@ class ServedGraph:
         assert lines, f"no metric {name} in\n{text}"
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
-    def audit(self) -> None:
-        """Every worker proves that it leaked nothing."""
+    def audit(self) -> int:
+        """Every worker proves that it leaked nothing; returns how many did."""
+        audited = 0
         for service in ("PrefillWorker", "DecodeWorker", "Worker"):
             for worker in self.workers(service):
                 answer = self.control(worker, "audit")
                 assert answer.get("status") == "ok", f"{service}: {answer}"
+                audited += 1
+        return audited
