@@ -36,6 +36,13 @@ def test_what_is_no_switch_is_refused(name: str) -> None:
         check_runtime_variables({name: "maybe"})
 
 
+def test_a_first_state_of_health_is_one_that_there_is() -> None:
+    name = "DYN_SYSTEM_STARTING_HEALTH_STATUS"
+    with pytest.raises(ConfigError, match=f"^{name}: should be ready or notready, not 'Ready'$"):
+        check_runtime_variables({name: "Ready"})
+    check_runtime_variables({name: "notready"})
+
+
 @pytest.mark.parametrize("value", ["", "0", " 30 ", "+5", "007", str(2**64 - 1)])
 def test_what_the_runtime_takes_is_taken(value: str) -> None:
     check_runtime_variables({"DYN_CANARY_WAIT_TIME": value, "DYN_HEALTH_CHECK_ENABLED": "true"})

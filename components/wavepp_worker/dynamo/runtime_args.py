@@ -9,6 +9,7 @@ from typing import Any
 
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
+from wavepp_worker.dynamo.http_paths import check_worker_paths
 from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
 from wavepp_worker.dynamo.unused_settings import check_without_effect
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
@@ -92,6 +93,7 @@ def take_runtime(
     options = DynamoRuntimeConfig.from_cli_args(argparse.Namespace(**given))
     check_options(options)
     check_runtime_variables(os.environ)
+    check_worker_paths(os.environ)
     _check_limit(options.engine_request_limit)
     try:
         options.validate()

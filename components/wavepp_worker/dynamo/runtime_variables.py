@@ -11,6 +11,7 @@ _SECONDS = ("DYN_CANARY_WAIT_TIME", "DYN_HEALTH_CHECK_REQUEST_TIMEOUT")
 _THREADS = ("DYN_RUNTIME_NUM_WORKER_THREADS", "DYN_RUNTIME_MAX_BLOCKING_THREADS", "DYN_COMPUTE_THREADS")
 _AT_LEAST_ONE = _THREADS[:2]
 _SWITCHES = ("DYN_HEALTH_CHECK_ENABLED", "DYN_SYSTEM_ENABLED")
+_FIRST_HEALTH = "DYN_SYSTEM_STARTING_HEALTH_STATUS"
 _WHOLE = re.compile(r"\+?0*[0-9]{1,20}")
 _ABOVE_ALL = 2**64
 
@@ -32,3 +33,6 @@ def check_runtime_variables(environment: Mapping[str, str]) -> None:
         value = environment.get(name, "").strip()
         if value not in ("", "true", "false"):
             raise ConfigError(f"{name}: should be true or false, not {value!r}")
+    health = environment.get(_FIRST_HEALTH, "").strip()
+    if health not in ("", "ready", "notready"):
+        raise ConfigError(f"{_FIRST_HEALTH}: should be ready or notready, not {health!r}")

@@ -20,6 +20,7 @@ from wavepp_worker.serve.child import Child
 from wavepp_worker.serve.health import describe, get
 from wavepp_worker.serve.health_watch import HealthWatch, KeepLimits
 from wavepp_worker.serve.log import Log
+from wavepp_worker.serve.probed_path import HEALTH_PATH
 from wavepp_worker.serve.process import Process
 from wavepp_worker.serve.queue_server import QUEUE_HEALTH
 from wavepp_worker.worker_description import WorkerDescription
@@ -279,7 +280,7 @@ class Keeper:
         if self.process.kind == "server":
             return QUEUE_HEALTH
         if self.process.kind == "worker":
-            return "/health"
+            return HEALTH_PATH
         return "/live" if ready else "/v1/models"
 
 

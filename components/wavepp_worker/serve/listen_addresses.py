@@ -43,7 +43,7 @@ def check_listen_addresses(
     """
 
     def written(name: str) -> str:
-        return f"{service}.{LAUNCHER}.envs.{name}" if name in own else name
+        return written_variable(name, service, own)
 
     if (requests := env.get(REQUESTS_VARIABLE)) is not None:
         _check_requests(requests, written(REQUESTS_VARIABLE))
@@ -53,6 +53,11 @@ def check_listen_addresses(
     if system := env.get(SYSTEM_HOST_VARIABLE):
         check_host(system, written(SYSTEM_HOST_VARIABLE))
     _check_system_port(env.get(SYSTEM_PORT_VARIABLE, ""))
+
+
+def written_variable(name: str, service: str, own: Mapping[str, str]) -> str:
+    """A variable as the user wrote it: as a key of a service, where its settings (``own``) have it."""
+    return f"{service}.{LAUNCHER}.envs.{name}" if name in own else name
 
 
 def check_system_port(env: Mapping[str, str]) -> None:

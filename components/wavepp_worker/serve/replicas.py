@@ -12,8 +12,9 @@ from wavepp_worker.serve.flag_check import check_flags
 from wavepp_worker.serve.gpus import Allotment
 from wavepp_worker.serve.graph import Graph, Service
 from wavepp_worker.serve.http_address import reachable
-from wavepp_worker.serve.listen_addresses import check_listen_addresses
+from wavepp_worker.serve.listen_addresses import check_listen_addresses, written_variable
 from wavepp_worker.serve.ports import HeldPorts
+from wavepp_worker.serve.probed_path import HEALTH_VARIABLE, check_probed_path
 from wavepp_worker.serve.process import Process
 from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, to_flags
@@ -93,6 +94,8 @@ class Replicas:
             env |= replica_values(service, own.envs, replica, self.most)
             whole = {**base_environment(), **env}
             check_listen_addresses(whole, service.name, own.envs)
+            if service.kind == "worker":
+                check_probed_path(whole, written_variable(HEALTH_VARIABLE, service.name, own.envs))
             argv = to_flags(flags)
             check_flags(service, argv, self._shape, disks, self._graph.services, whole)
         except BaseException:
