@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 
+FORMAT_VARIABLE = "DYN_LOGGING_CONSOLE_FORMAT"
+"""Dynamo's, from 1.5: ``jsonl`` or ``readable``; it counts before the older one, unless it is empty."""
 JSON_VARIABLE = "DYN_LOGGING_JSONL"
 """Dynamo's: whether its lines are JSON."""
+LOCAL_VARIABLE = "DYN_LOG_USE_LOCAL_TZ"
+"""Dynamo's: whether times in its lines are those of the machine's time zone, and not of UTC."""
 EXPORT_VARIABLE = "OTEL_EXPORT_ENABLED"
 """Dynamo's: whether its processes export traces and what they log."""
 REQUEST_ID = "request_id"
 """What Dynamo's lines call the request that they are about, and our records as well."""
+_FIRST_WITH_FORMAT = (1, 5)
 _TRUE = ("1", "true", "on", "yes")
 _LEVELS = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _traceback = logging.Formatter().formatException
@@ -20,17 +27,23 @@ _traceback = logging.Formatter().formatException
 
 def lines_are_json(environment: Mapping[str, str]) -> bool:
     """Whether each line is to be a JSON object, and not text."""
+    form = environment.get(FORMAT_VARIABLE, "").strip().lower()
+    if form and _dynamo_has_format():
+        return form == "jsonl"
     return means_yes(environment.get(JSON_VARIABLE, ""))
 
 
 def means_yes(value: str) -> bool:
     """Whether a variable of this value switches something on, as Dynamo reads it."""
-    return value.lower() in _TRUE
+    return value.strip().lower() in _TRUE
 
 
 def line_time(seconds: float) -> str:
-    """A moment, in seconds since 1970, as a line has it: in UTC, to the microsecond."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    """A moment, in seconds since 1970, as a line has it: to the microsecond, in UTC unless Dynamo's are not."""
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    if means_yes(os.environ.get(LOCAL_VARIABLE, "")):
+        return moment.astimezone().isoformat(timespec="microseconds")
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def line_level(record: logging.LogRecord) -> str:
@@ -54,3 +67,10 @@ def json_line(record: logging.LogRecord, **more: object) -> str:
 def of_request(request_id: str) -> dict[str, str]:
     """The ``extra`` of a record about one request."""
     return {REQUEST_ID: request_id}
+
+
+def _dynamo_has_format() -> bool:
+    try:
+        return tuple(map(int, version("ai-dynamo-runtime").split(".")[:2])) >= _FIRST_WITH_FORMAT
+    except PackageNotFoundError:
+        return False

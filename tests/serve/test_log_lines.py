@@ -53,6 +53,20 @@ ANSWER = "INFO dynamo_llm::http::service::service_v2: http response sent status=
 OBJECT = '{"level":"INFO","target":"dynamo_llm::http","message":"http response sent","status":"200"'
 
 
+COLOURED = (
+    "\x1b[2m2026-11-22T10:31:07.366627+09:00\x1b[0m \x1b[32m INFO\x1b[0m \x1b[2mdynamo_llm::http::service::service_v2"
+    "\x1b[0m\x1b[2m:\x1b[0m http response sent \x1b[3mstatus\x1b[0m\x1b[2m=\x1b[0m200 \x1b[3mlatency_ms\x1b[0m"
+    "\x1b[2m=\x1b[0m0"
+)
+"""As Dynamo 1.4.2 writes it with ``DYN_SDK_DISABLE_ANSI_LOGGING=0`` and ``DYN_LOG_USE_LOCAL_TZ=1``."""
+
+
+def test_colours_and_time_zones_change_nothing_of_what_is_shown() -> None:
+    assert is_probe(COLOURED)
+    assert is_small_talk(COLOURED)
+    assert not is_small_talk(COLOURED.replace(" INFO", "ERROR").replace("dynamo_llm::", "worker.start::"))
+
+
 @pytest.mark.parametrize("line", [f"{TIME}  {ANSWER}", f"{OBJECT}}}"])
 def test_a_frontends_answer_without_a_name_is_to_who_looks_whether_it_lives(line: str) -> None:
     assert is_probe(line)

@@ -11,8 +11,10 @@ PROBE = str(uuid.uuid4())[:24]
 """What the ids of the launcher's own requests begin with; their lines are nobody's business."""
 _ANSWER = "http response sent"
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""What Dynamo colours its lines with, where somebody wants it to."""
 _UNNAMED = re.compile(rf" INFO dynamo_llm::http::service::service_v2: {_ANSWER} status=2\d\d latency_ms=\d+$")
-_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z +(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?P<rest>.*)")
+_TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+ +(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?P<rest>.*)")
 _NIXL = re.compile(r"\d{4}-\d\d-\d\d [\d:]+ NIXL +(?P<level>\w+) ")
 _NATS = re.compile(r"\[\d+\] \d{4}/\d\d/\d\d [\d:.]+ \[(?P<level>\w+)\] ")
 _DYNAMOS = re.compile(r"(?:^|[ :])(?:dynamo_\w+|mm_routing)(?:::\w+)*: ")
@@ -23,6 +25,7 @@ def is_probe(line: str) -> bool:
 
     Of those that ask a frontend for a sign of life or its models, whose ever, Dynamo tells neither id nor path.
     """
+    line = _COLOURS.sub("", line)
     if PROBE in line or _UNNAMED.search(line) is not None:
         return True
     if not line.startswith("{") or _ANSWER not in line:
@@ -37,6 +40,7 @@ def is_small_talk(line: str) -> bool:
 
     Those are what is no warning, and all that Dynamo itself says: its parts come and go in no order, and warn of that.
     """
+    line = _COLOURS.sub("", line)
     if line.startswith("{"):
         entry = _object(line)
         level, target = str(entry.get("level", "")), str(entry.get("target", ""))

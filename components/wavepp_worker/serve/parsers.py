@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from wavepp_worker.errors import ConfigError
-from wavepp_worker.log_form import EXPORT_VARIABLE, JSON_VARIABLE
+from wavepp_worker.log_form import EXPORT_VARIABLE, FORMAT_VARIABLE, JSON_VARIABLE
 from wavepp_worker.serve.graph import Service
 
 
@@ -33,7 +33,11 @@ def _import_dynamo_in_silence() -> None:
 
     Parsers import it, some only as they parse.
     """
-    asked = {name: os.environ.pop(name) for name in (EXPORT_VARIABLE, JSON_VARIABLE) if name in os.environ}
+    asked = {
+        name: os.environ.pop(name)
+        for name in (EXPORT_VARIABLE, FORMAT_VARIABLE, JSON_VARIABLE)
+        if name in os.environ
+    }
     try:
         if asked:
             with suppress(ImportError):

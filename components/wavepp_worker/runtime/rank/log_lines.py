@@ -15,7 +15,7 @@ from wavepp_worker.log_form import (
 
 
 class LogLines(logging.Formatter):
-    """Time in UTC, level, who says it, and what; a traceback follows, or is in the JSON object.
+    """Time, level, who says it, and what; a traceback follows, or is in the JSON object.
 
     That also has the ``request_id`` that a client knows, in lines about one request.
     """
