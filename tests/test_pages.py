@@ -21,6 +21,7 @@ from wavepp_worker.dynamo.args import AggArgs, DecodeArgs, PrefillArgs
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend import FrontendArgs
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
+from wavepp_worker.log_form import FORMAT_VARIABLE
 from wavepp_worker.model import device
 from wavepp_worker.serve import cli as serve
 from wavepp_worker.serve.control import CONTROLS
@@ -80,6 +81,8 @@ JOINED_NAMES = frozenset(
     {"DYN_CANARY_WAIT_TIME", "DYN_HEALTH_CHECK_ENABLED", "DYN_HEALTH_CHECK_REQUEST_TIMEOUT"}
 )
 """Variables that Dynamo's library joins from a prefix and a field, so that it holds none as a whole."""
+LATER_NAMES = frozenset({FORMAT_VARIABLE})
+"""Variables of versions of Dynamo that are newer than the one that may be installed."""
 SETTING_VARIABLES = {
     variable_of(name) for kind in (PrefillArgs, DecodeArgs, AggArgs) for name in kind.settings()
 }
@@ -308,7 +311,7 @@ def test_variables_of_dynamo_that_pages_name_are_read_by_it() -> None:
                 assert name in SETTING_VARIABLES, f"{page}: {name}"
                 continue
             known = (
-                name in JOINED_NAMES | FORMER_VARIABLES
+                name in JOINED_NAMES | LATER_NAMES | FORMER_VARIABLES
                 or name.encode() in library
                 or name.encode() in sources
             )

@@ -10,16 +10,18 @@ from typing import Any
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.log_form import EXPORT_VARIABLE, FORMAT_VARIABLE, JSON_VARIABLE
 from wavepp_worker.serve.graph import Service
+from wavepp_worker.serve.log_config import check_log_config
 
 
 def parser_of(service: Service) -> Any:
     """The class that ``Service.arguments`` names; None if it names none.
 
     Raises:
-        ConfigError: its module cannot be imported.
+        ConfigError: its module, or Dynamo, cannot be imported.
     """
     if service.arguments is None:
         return None
+    check_log_config(os.environ)
     _import_dynamo_in_silence()
     module, _, name = service.arguments.partition(":")
     try:
