@@ -20,7 +20,11 @@ def settled(schema: dict[str, Any]) -> dict[str, Any]:
     [
         ({"type": "integer", "minimum": 2**63}, "minimum 9223372036854775808 is beyond"),
         ({"type": "integer", "minimum": 10**30, "maximum": 10**31}, "minimum 10000"),
-        ({"type": "integer", "minimum": -(2**63) - 2, "maximum": -(2**63) + 2}, "minimum -9223"),
+        ({"type": "integer", "minimum": -(2**63) - 2, "maximum": -(2**63) + 2}, "maximum -9223"),
+        ({"type": "integer", "minimum": 10**18}, "minimum 1000000000000000000 "),
+        ({"type": "integer", "exclusiveMinimum": 2**53}, "exclusiveMinimum 9007199254740992 "),
+        ({"exclusiveMinimum": 2**53}, "exclusiveMinimum 9007199254740992 "),
+        ({"type": "number", "exclusiveMaximum": -(2**53)}, "exclusiveMaximum -9007199254740992 "),
         ({"type": "integer", "maximum": 2**53 + 1}, "maximum 9007199254740993 "),
         ({"type": "integer", "exclusiveMaximum": 2**63 - 1}, "exclusiveMaximum 9223372036854775807 "),
         ({"type": ["integer", "number"], "minimum": 1e19}, r"minimum 1e\+19 "),
@@ -44,7 +48,8 @@ def test_a_bound_that_cannot_be_kept_is_named(schema: dict[str, Any], named: str
     [
         {"type": "integer", "minimum": -(2**53), "maximum": 2**53},
         {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-        {"type": ["integer", "null"], "exclusiveMaximum": 2**64},
+        {"type": "integer", "minimum": -(10**18), "maximum": 10**18},
+        {"type": "integer", "minimum": 10**18, "maximum": 2**63 - 1},
         {"type": "number", "minimum": -1e300, "maximum": 5.748e16},
         {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
         {"type": "number", "exclusiveMinimum": 0.5, "exclusiveMaximum": 0.6},

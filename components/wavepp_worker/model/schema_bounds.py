@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from wavepp_worker.errors import InvalidRequest
+from wavepp_worker.model.integer_bounds import (
+    EXACT,
+    LOWER,
+    UPPER,
+    beyond_exact,
+    is_number,
+    settle_integer_bounds,
+)
 from wavepp_worker.model.json_schemas import Schema
 
-_LOWER = ("minimum", "exclusiveMinimum")
-_UPPER = ("maximum", "exclusiveMaximum")
-_EXACT = 2**53
-"""Up to here floats have every whole number."""
-_HIGHEST = 2**63 - 1
-"""The highest integer that is ever let through."""
 _PARTS = 1_000_000
 """Of an interval; one is given up beside a whole number that it excludes."""
 
@@ -35,30 +37,32 @@ def settle_bounds(schemas: Sequence[Schema]) -> bool:
     Raises:
         InvalidRequest: a bound is none that can be honoured; names it.
     """
-    bounded = [each for each in schemas if any(key in each for key in (*_LOWER, *_UPPER))]
+    bounded = [each for each in schemas if any(key in each for key in (*LOWER, *UPPER))]
+    changes = [settle_integer_bounds(each) for each in bounded if _are_whole(_types(each))]
     for each in bounded:
         _check(each)
-    lower, upper = _values(bounded, _LOWER), _values(bounded, _UPPER)
+    lower, upper = _values(bounded, LOWER), _values(bounded, UPPER)
     # Schemas may be merged: any bound of the document may be the other end of the interval.
-    changes = [_narrow(each, _LOWER, upper, 1) for each in bounded]
-    changes += [_narrow(each, _UPPER, lower, -1) for each in bounded]
+    changes += [_narrow(each, LOWER, upper, 1) for each in bounded]
+    changes += [_narrow(each, UPPER, lower, -1) for each in bounded]
     return any(changes)
 
 
 def _check(schema: Mapping[str, Any]) -> None:
     types = _types(schema)
-    for key in (*_LOWER, *_UPPER):
+    if _are_whole(types):
+        return
+    for key in (*LOWER, *UPPER):
         value = schema.get(key)
-        if not _is_number(value) or abs(value) <= _EXACT:
+        # Another schema may say of the same numbers that they are integers; then an excluded 2**53 is not.
+        if (
+            not is_number(value)
+            or abs(value) < EXACT
+            or (abs(value) == EXACT and key in ("minimum", "maximum"))
+        ):
             continue
-        if "number" in types and "integer" not in types and isinstance(value, float):
-            continue
-        if _are_whole(types) and value >= _HIGHEST + (key == "exclusiveMaximum") and key in _UPPER:
-            continue
-        raise InvalidRequest(
-            f"the JSON schema cannot be honoured: {key} {str(value)[:40]} is beyond 2**53, up to which bounds are "
-            "exact; give one that is nearer to 0, or leave it out"
-        )
+        if not ("number" in types and "integer" not in types and isinstance(value, float)):
+            raise beyond_exact(key, value)
 
 
 def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towards: int) -> bool:
@@ -72,7 +76,7 @@ def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towa
     # Older schemas say of the inclusive bound that it is excluded.
     key = inclusive if schema.get(exclusive) is True else exclusive
     bound = schema.get(key)
-    if not _is_number(bound) or abs(bound) > _EXACT or bound != math.floor(bound):
+    if not is_number(bound) or abs(bound) > EXACT or bound != math.floor(bound):
         return False
     if _are_whole(_types(schema)):
         return False
@@ -92,7 +96,7 @@ def _narrow(schema: Schema, keys: tuple[str, str], others: Sequence[float], towa
 def _values(schemas: Sequence[Schema], keys: tuple[str, str]) -> list[float]:
     """Ascending."""
     values = (each.get(key) for each in schemas for key in keys)
-    return sorted(value for value in values if _is_number(value) and abs(value) <= _EXACT)
+    return sorted(value for value in values if is_number(value) and abs(value) <= EXACT)
 
 
 def _types(schema: Mapping[str, Any]) -> list[Any]:
@@ -103,9 +107,3 @@ def _types(schema: Mapping[str, Any]) -> list[Any]:
 def _are_whole(types: Sequence[Any]) -> bool:
     """Whether numbers of these types are integers."""
     return "integer" in types and "number" not in types
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
