@@ -26,7 +26,8 @@ class Client:
 @pytest.mark.parametrize("least", [0, 40])
 def test_they_are_sent_until_their_time_is_over_and_are_as_many_as_wanted(least: int) -> None:
     record, began = Record("x", 1, 0.1), time.monotonic()
-    load = Load(Client(), record, Display(Console(file=io.StringIO())), lambda: time.monotonic() - began)  # type: ignore[arg-type]
+    shown = Display(Console(file=io.StringIO()))
+    load = Load(Client(), record, shown, lambda: time.monotonic() - began)  # type: ignore[arg-type]
     asyncio.run(load.run(draw_asks(1, 100.0, [Case([1], "ab")]), 0.1, least))
     assert [each.reply.number for each in record.outcomes] == list(range(len(record.outcomes)))
     assert len(record.outcomes) >= max(1, least)
