@@ -32,6 +32,7 @@ kernels = Extension(
             "instructions",
             "product",
             "scratch",
+            "subnormals",
             "thin_linear",
             "amx",
             "vectors_bfloat16",

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.model.native_attention import RequestSpans, attend_in_place, reads_in_place
+from wavepp_worker.model.native_library import multiplies_bfloat16
 
 from tests.support.torch_threads import in_threads
 
@@ -158,6 +159,22 @@ def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_be
         )
         assert torch.equal(wave.attend(0.2, window)[45:], expected[at : at + length]), at
         at += length
+
+
+@pytest.mark.skipif(
+    not (reads_in_place(torch.bfloat16, CPU, 16, 16) and multiplies_bfloat16()),
+    reason="no compiler when this was installed, or a CPU without AVX512-BF16",
+)
+@pytest.mark.parametrize("of", ["query", "keys"])
+def test_numbers_below_the_least_of_full_precision_count_as_0_in_products(of: str) -> None:
+    """As floats they would take a hundred times as long."""
+    wave = drawn(8, [(300, 40)])
+    wave.query.fill_(1e-39 if of == "query" else 1e38)
+    wave.keys.mul_(1e-39 if of == "keys" else 1e37)
+    got = wave.attend(1.0, None)
+    wave.query.zero_()
+    wave.keys.zero_()
+    assert torch.equal(got, wave.attend(1.0, None))
 
 
 @needs_kernel

@@ -388,6 +388,24 @@ def test_torch_has_amx_of_its_own_before_and_after() -> None:
 
 
 @needs_packing
+@pytest.mark.parametrize("small", ["x", "weights"])
+@pytest.mark.parametrize(("tokens", "threads"), [(1, 1), (40, 1), (600, 2)])
+def test_numbers_below_the_least_of_full_precision_count_as_0_in_products(
+    small: str, tokens: int, threads: int
+) -> None:
+    """As floats they would take a hundred times as long."""
+    pair = [nn.Linear(1024, 512, False).bfloat16().requires_grad_(False) for _ in range(2)]
+    x = torch.full((tokens, 1024), 1e-39 if small == "x" else 16.0).bfloat16()
+    for layer in pair:
+        layer.weight.fill_(1e-39 if small == "weights" else 16.0)
+        make_native(layer)
+    with in_threads(threads):
+        assert not pair[0](x).any()
+        assert not gated_pair(pair[0], pair[1], x).any()
+    assert torch.tensor(1e-39) * 2 > 0, "the mode of the thread is as before"
+
+
+@needs_packing
 def test_layers_that_share_their_weights_or_do_not_fit_keep_them() -> None:
     embedding, head = nn.Embedding(64, 32), nn.Linear(32, 64, False)
     head.weight = embedding.weight

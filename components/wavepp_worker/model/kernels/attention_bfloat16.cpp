@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "instructions.h"
+#include "subnormals.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
@@ -163,6 +164,7 @@ void attend(const Layer &layer, const Task &task) {
 }  // namespace
 
 void attend_bfloat16(const Layer &layer, const Task &task) {
+  const WithoutSubnormals mode;
   multiplies_floats_faster() ? attend<OneByOne>(layer, task) : attend<PairByPair>(layer, task);
 }
 

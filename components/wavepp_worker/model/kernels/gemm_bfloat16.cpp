@@ -45,6 +45,7 @@ void add(const uint16_t *x, int64_t stride, const uint32_t *const *packed, int64
 
 struct VectorKernel : Bfloat16Pairs {
   using Input = uint16_t;
+  struct Mode {};
   static constexpr int64_t BLOCK_TOKENS = 14, MOST_STEPS = 512, SLICE_TOKENS = ALL_TOKENS;
 
   template <int TOKENS, int VECTORS>

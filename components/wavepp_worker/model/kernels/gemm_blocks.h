@@ -7,6 +7,7 @@
 // A Kernel says how, and has
 //
 //   Number, Input, Packed      types: of weights and answers, of tokens' numbers as they are multiplied, of packed weights
+//   Mode                       what a thread has one of while it multiplies
 //   OUTPUTS, BLOCK_TOKENS      outputs of a vector; most tokens of a block
 //   SLICE_TOKENS               most tokens that go through all weights before more of them do
 //   STEP, MOST_STEPS           inputs that are multiplied together; most of these at a time: beyond, sums wait in memory
@@ -179,6 +180,7 @@ void multiply_all(const Product<typename Kernel::Number> &product, const Layers 
   std::atomic<int64_t> untaken{0};
 #pragma omp parallel num_threads(threads) if (threads > 1)
   {
+    [[maybe_unused]] const typename Kernel::Mode mode{};
     // Guided self-scheduling: at a time, a thread takes its share of half of what is left. One that has to leave its core
     // to others for a while takes less, and keeps nobody waiting for long.
     const int64_t team = omp_get_num_threads();

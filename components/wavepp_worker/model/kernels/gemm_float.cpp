@@ -46,6 +46,7 @@ struct Floats {
   using Number = T;
   using Input = float;
   using Packed = float;
+  struct Mode {};
   static constexpr int64_t OUTPUTS = WIDE, BLOCK_TOKENS = 6, STEP = 1, MOST_STEPS = 256;
   // More tokens and their answers are too far apart for the caches.
   static constexpr int64_t SLICE_TOKENS = 256;

@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include "gemm_bfloat16.h"
+#include "subnormals.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
@@ -41,6 +42,7 @@ void add(const float *x, int64_t stride, const uint32_t *const *packed, int64_t 
 
 struct WidenedKernel : Bfloat16Pairs {
   using Input = float;
+  using Mode = WithoutSubnormals;
   static constexpr int64_t BLOCK_TOKENS = 12, MOST_STEPS = 256;
   // More tokens, as floats, are too much for the second-level cache.
   static constexpr int64_t SLICE_TOKENS = 256;
