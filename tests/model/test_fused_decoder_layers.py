@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from wavepp_worker.model import torch_loader
 from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers, _DecoderLayer, _Wave
 from wavepp_worker.model.lora import read_adapters
 from wavepp_worker.model.native_library import computes_on
-from wavepp_worker.model.native_linear import NativeLinear, most_tokens, takes_many
+from wavepp_worker.model.native_linear import NativeLinear, make_native, most_tokens, takes_many
 from wavepp_worker.model.stage import Chunk
 from wavepp_worker.model.stage_loader import load_stage
 from wavepp_worker.model.torch_stage import TorchStage
@@ -164,6 +165,26 @@ def test_numbers_too_small_for_full_precision_stay(
     one_by_one = stage.forward(given, [chunk], stage.make_kv(2, BLOCK)).activations["hidden"]
     assert one_by_one.abs().max() > 0
     assert torch.equal(at_once, one_by_one)
+
+
+def test_a_gate_may_be_packed_where_what_it_is_multiplied_with_shares_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_model(tmp_path / "model", "llama", intermediate_size=128)
+
+    def packing(model: nn.Module) -> None:
+        ups = [model.base_model.layers[i].mlp.up_proj for i in (2, 3)]
+        ups[1].weight = ups[0].weight
+        make_native(model)
+
+    monkeypatch.setattr(torch_loader, "make_native", packing)
+    stage = load(directory, range(2, 4), torch.bfloat16)
+    given = {"hidden": torch.randn(40, 64, generator=torch.Generator().manual_seed(1)).bfloat16()}
+    chunk = Chunk(0, 40, torch.arange(10), False)
+    at_once = stage.forward(given, [chunk], stage.make_kv(10, BLOCK)).activations["hidden"]
+    monkeypatch.setattr(FusedDecoderLayers, "_most_tokens", lambda *_: 0)
+    one_by_one = stage.forward(given, [chunk], stage.make_kv(10, BLOCK)).activations["hidden"]
+    torch.testing.assert_close(at_once, one_by_one)
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "gemma3_text", "granite"])

@@ -184,7 +184,8 @@ struct LayerInWave {
   void output_and_mlp(const void *hidden, const void *attended, int64_t all, void *out) const {
     for_slices(all, slices(all), wave.threads, [&](int64_t first, int64_t rows, int64_t threads) {
       const bool both_packed = layer.gate.packed && layer.up.packed;
-      const bool as_pair = both_packed || gemm_takes(rows, width, inner, wave.narrow);
+      const bool neither = !layer.gate.packed && !layer.up.packed;
+      const bool as_pair = both_packed || (neither && gemm_takes(rows, width, inner, wave.narrow));
       Workspace memory(number_bytes, rows * (2 * width + inner + (as_pair ? 0 : inner + layer.up.out)));
       void *projected = memory.take(rows * width), *residual = memory.take(rows * width);
       void *active = memory.take(rows * inner);
