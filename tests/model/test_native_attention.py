@@ -213,6 +213,19 @@ def test_a_block_that_was_not_written_is_no_number_in_who_reads_it_and_in_nobody
     assert got[20:].isnan().all()
 
 
+@needs_kernel
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_key_that_is_no_number_is_none_in_who_sees_it_and_in_nobody_else(
+    value: float, dtype: torch.dtype
+) -> None:
+    wave = drawn(6, [(300, 40)], dtype=dtype)
+    wave.keys[wave.tables[0][320 // 16] * 16] = value
+    got = wave.attend(0.2, None)
+    assert got[:20].isfinite().all()
+    assert got[20:].isnan().all()
+
+
 def test_other_types_and_sizes_go_another_way() -> None:
     assert not reads_in_place(torch.float64, CPU, 64, 64)
     assert not reads_in_place(torch.bfloat16, torch.device("cuda"), 64, 64)

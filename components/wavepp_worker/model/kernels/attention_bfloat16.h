@@ -76,11 +76,12 @@ inline void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t 
   }
 }
 
-// 2^x for x <= 0, relative error below 1.1e-4, a twentieth of what bfloat16 rounds away; 0 from -127 on.
+// 2^x for x <= 0, relative error below 1.1e-4, a twentieth of what bfloat16 rounds away; 0 from -127 on. What is no
+// number stays none.
 inline __m512 weight_of(__m512 x) {
   // Added to a number of few digits, it leaves the nearest whole number in the lowest bits.
   const __m512 whole_bits = _mm512_set1_ps(12582912.0f);
-  x = _mm512_max_ps(x, _mm512_set1_ps(-127.0f));
+  x = _mm512_max_ps(_mm512_set1_ps(-127.0f), x);
   const __m512 shifted = _mm512_add_ps(x, whole_bits);
   const __m512 rest = _mm512_sub_ps(x, _mm512_sub_ps(shifted, whole_bits));
   __m512 sum = _mm512_fmadd_ps(_mm512_set1_ps(5.500893e-2f), rest, _mm512_set1_ps(2.4221097e-1f));
