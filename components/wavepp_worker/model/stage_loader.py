@@ -38,9 +38,9 @@ def load_stage(
     """Load ``layers`` of a model (with the embedding on the first stage, the norm and head on the last).
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
-    all processes of the host and paged in as they are used. A timed model's directory gives a ``TimedStage``,
-    whatever ``dtype`` and ``device`` are. Of ``adapters``, what they add to ``layers`` is loaded, and no more.
-    ``kv_dtype`` is ``auto``, for ``dtype``, or ``fp8``.
+    all processes of the host and paged in as they are used, but those that are packed (``make_native``). A timed
+    model's directory gives a ``TimedStage``, whatever ``dtype`` and ``device`` are. Of ``adapters``, what they add to
+    ``layers`` is loaded, and no more. ``kv_dtype`` is ``auto``, for ``dtype``, or ``fp8``.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.

@@ -51,8 +51,8 @@ def load_torch_stage(
     """Load ``layers`` of a Hugging Face directory; see ``load_stage``.
 
     Where ``dtype`` is the checkpoint's and the device is the CPU, weights are views of the files, shared by
-    all processes of the host and paged in as they are used. Quantised weights are expanded to ``dtype`` as they are
-    read, which a line in the log says with what it costs.
+    all processes of the host and paged in as they are used, but those that are packed (``make_native``). Quantised
+    weights are expanded to ``dtype`` as they are read, which a line in the log says with what it costs.
 
     Raises:
         ConfigError: the directory, its architecture or the device cannot be used; the message names the key.
