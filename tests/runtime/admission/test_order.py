@@ -203,14 +203,36 @@ def test_while_a_popular_prefix_waits_no_more_run_than_keep_the_stages_busy() ->
 
 def test_one_of_two_popular_prefixes_comes_back_at_a_time() -> None:
     served = Served(Cache(present=["abcdefgh", "12345678"]), room=200)
-    for each in ("i", "j", "k", "l"):
+    for each in "ijklmnop":
         served.served(f"abcdefgh{each}", f"12345678{each}")
     served.cache.present = []
-    served.arrive("abcdefghm", "12345678m")
-    assert served.admit() == ["abcdefghm"]
-    assert served.asked() == []
-    served.queue.ended("abcdefghm")
-    assert served.asked() == ["12345678m"]
+    served.arrive("abcdefghx", "12345678x")
+    assert served.admit() == ["abcdefghx"]
+    assert served.asked() == [], "nearly every second one will join"
+    served.queue.ended("abcdefghx")
+    assert served.asked() == ["12345678x"]
+
+
+def test_who_wants_no_popular_prefix_passes_who_is_held_back_while_stages_idle() -> None:
+    served = Served(Cache(held=["12345678"]), room=200, stages=2, wave=8)
+    popular(served, "abcdefgh")
+    served.arrive("12345678x", "12345678y")
+    assert served.admit() == ["12345678x", "12345678y"]
+    served.arrive("abcdefghm", "abcdefghn", *(f"{each}98765432" for each in "stuv"))
+    assert served.asked() == ["s98765432", "t98765432", "u98765432"], (
+        "with two tokens, 24 for three waves of 8"
+    )
+
+
+def test_a_prefix_that_nobody_asks_for_any_more_is_computed_for_one_while_stages_idle() -> None:
+    served = Served(Cache(held=["12345678"]), room=200, stages=2, limit=200)
+    popular(served, "abcdefgh")
+    for each in "abcdefghijklmnopqrstuvwxyz":
+        served.served(f"{each}9876543")
+    served.arrive("12345678x", "12345678y", "12345678z")
+    served.admit()
+    served.arrive("abcdefghm")
+    assert served.asked() == ["abcdefghm"], "of the last 33 that came it is one of three"
 
 
 def test_the_prefix_that_comes_back_is_the_one_that_most_wait_for_also_of_those_who_just_came() -> None:

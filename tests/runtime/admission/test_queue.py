@@ -72,6 +72,8 @@ def test_who_is_held_back_by_the_order_is_not_about_to_come() -> None:
         def heads(self, waiting: Iterable[Waiting], now: float, around: Surroundings) -> list[Waiting]:
             return list(waiting)[-1:]
 
+        def arrived(self, entry: Waiting) -> None: ...
+
         def admitted(self, entry: Waiting, endpoint: int) -> None: ...
 
     queue = AdmissionQueue(limit=4, order=cast("PrefixOrder", Chooses()))

@@ -17,7 +17,7 @@ from typing import Protocol
 from wavepp_worker.block_keys import BlockKeys
 from wavepp_worker.cache.results import Standing
 from wavepp_worker.runtime.admission.demand import Demand, demands
-from wavepp_worker.runtime.admission.held_back import WORTH_IDLING, Alike, released
+from wavepp_worker.runtime.admission.held_back import Alike, Gathering, released
 from wavepp_worker.runtime.admission.popular import PopularPrefixes
 from wavepp_worker.runtime.admission.waiting import Waiting
 
@@ -30,7 +30,7 @@ HELD_BACK = 1 / 8
 HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
 latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may join
-save too little (``WORTH_IDLING``). More wait for it then, for one computation."""
+save too little (``Gathering.opens``). More wait for it then, for one computation."""
 
 
 class CacheView(Protocol):
@@ -83,10 +83,13 @@ class PrefixOrder:
     _alone: bool = False
     """Whether somebody came since then, who was looked at alone."""
 
+    def arrived(self, entry: Waiting) -> None:
+        """A request came."""
+        self._popular.arrived(entry.keys)
+
     def admitted(self, entry: Waiting, endpoint: int) -> None:
         """A request was admitted that reuses ``endpoint`` tokens."""
-        fresh = entry.prompt_tokens - endpoint >= HELD_BACK * entry.prompt_tokens
-        self._popular.reused(entry.keys, endpoint // self.block_size, fresh=fresh)
+        self._popular.reused(entry.keys, endpoint // self.block_size)
         if entry.demand is not None and entry.demand.shared:
             # What it took together with others is there for them now.
             self._looked_at = -1.0
@@ -124,32 +127,35 @@ class PrefixOrder:
         arranged = arrange(rivals, looked_at, self.max_passed_tokens)
         if not held_back:
             return arranged
+        gathering = Gathering(
+            self,
+            Alike.of(held_back),
+            around.running,
+            around.admitted_tokens,
+            self._enough_tokens,
+            few=max(self.stages / 2, len(held_back) / HELD_PER_RUNNING),
+        )
         overdue = [each for each in rivals if self._overdue(each)]
-        first = next(each for each in arranged if each in held_back)
-        few = max(self.stages / 2, len(held_back) / HELD_PER_RUNNING)
-        alike = Alike.of(held_back)
-        counted, tokens = 0, around.admitted_tokens
+        return self._enough(released(arranged, held_back, overdue, gathering), around.under_way)
 
-        def opens(entry: Waiting, before: Sequence[Waiting]) -> bool:
-            nonlocal counted, tokens
-            tokens += sum(map(self._computes, before[counted:]))
-            counted = len(before)
-            running = around.running + counted
-            if entry is first and running <= few:
-                return True
-            saved = running * alike.likely(self._popular.share(entry.keys)) * self._missing(entry)
-            return tokens < self._enough_tokens and saved <= WORTH_IDLING * self._enough_tokens
+    def computes(self, entry: Waiting) -> int:
+        """Tokens that one computes who was looked at."""
+        present = 0 if entry.demand is None else self.block_size * entry.demand.present
+        return entry.prompt_tokens - present
 
-        return self._enough(released(arranged, held_back, overdue, opens), around.under_way)
+    def missing(self, entry: Waiting) -> int:
+        """Tokens of a popular prefix that are not there, of one that was looked at."""
+        assert entry.demand is not None
+        return self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - entry.demand.present)
+
+    def share(self, entry: Waiting) -> float:
+        """See ``PopularPrefixes.share``."""
+        return self._popular.share(entry.keys)
 
     @property
     def _enough_tokens(self) -> int:
         """That keep every stage busy."""
         return (self.stages + 1) * self.wave_tokens
-
-    def _computes(self, entry: Waiting) -> int:
-        present = 0 if entry.demand is None else self.block_size * entry.demand.present
-        return entry.prompt_tokens - present
 
     def _missing_popular(self, entry: Waiting) -> bool:
         return entry.demand is not None and self._held_back(entry, entry.demand)
@@ -161,7 +167,7 @@ class PrefixOrder:
             if under_way >= self._enough_tokens:
                 break
             enough.append(each)
-            under_way += min(self.wave_tokens, self._computes(each))
+            under_way += min(self.wave_tokens, self.computes(each))
         return enough
 
     def _overdue(self, entry: Waiting) -> bool:
@@ -171,12 +177,7 @@ class PrefixOrder:
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
         if self._overdue(entry):
             return False
-        return self._missing(entry) >= HELD_BACK * entry.prompt_tokens
-
-    def _missing(self, entry: Waiting) -> int:
-        """Tokens of a popular prefix that are not there, of one that was looked at."""
-        assert entry.demand is not None
-        return self.block_size * (min(self._popular.end(entry.keys), entry.reusable) - entry.demand.present)
+        return self.missing(entry) >= HELD_BACK * entry.prompt_tokens
 
     def _look(self, rivals: Sequence[Waiting], now: float, around: Surroundings) -> list[Demand]:
         if not 0 <= now - self._looked_at <= LOOK_AGAIN_SECONDS:

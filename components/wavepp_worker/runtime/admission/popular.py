@@ -1,4 +1,4 @@
-"""Which prefixes are asked for again and again, as far as the latest admissions tell. Pure."""
+"""Which prefixes are asked for again and again, as far as the latest requests tell. Pure."""
 
 from __future__ import annotations
 
@@ -10,28 +10,42 @@ LATEST = 256
 """Admissions that are remembered."""
 POPULAR = 2
 """Of those, how many resumed after a prefix that is popular: another one is to be expected soon."""
+ARRIVALS = 128
+"""That tell how likely the next one wants a prefix: what was wanted before may be over."""
 
 
 class PopularPrefixes:
-    """Counts by its last block how often a prefix was reused. Lengths are in blocks."""
+    """Counts by its last block how often a prefix was reused, and how often it was wanted. Lengths are in blocks."""
 
     def __init__(self) -> None:
-        self._latest: deque[tuple[bytes, bytes, int, bool]] = deque()
-        self._fresh = 0
+        self._latest: deque[tuple[bytes, bytes, int]] = deque()
         self._counts: Counter[bytes] = Counter()
         self._popular: dict[bytes, dict[bytes, int]] = {}
+        self._arrivals: deque[bytes] = deque()
+        self._wanted: Counter[bytes] = Counter()
 
-    def reused(self, keys: BlockKeys, end: int, *, fresh: bool) -> None:
-        """A request was admitted that reuses the first ``end`` of its blocks; ``fresh``: it computes much itself."""
+    def arrived(self, keys: BlockKeys) -> None:
+        """A request came, which begins with a popular prefix or does not."""
+        end = self.end(keys)
+        last = keys[end - 1] if end else b""
+        self._arrivals.append(last)
+        self._wanted[last] += 1
+        if len(self._arrivals) > ARRIVALS:
+            gone = self._arrivals.popleft()
+            self._wanted[gone] -= 1
+            if not self._wanted[gone]:
+                del self._wanted[gone]
+
+    def reused(self, keys: BlockKeys, end: int) -> None:
+        """A request was admitted that reuses the first ``end`` of its blocks."""
         if end:
             first, last = keys[0], keys[end - 1]
-            self._latest.append((first, last, end, fresh))
+            self._latest.append((first, last, end))
             self._counts[last] += 1
             if self._counts[last] == POPULAR:
                 self._popular.setdefault(first, {})[last] = end
         else:
-            self._latest.append((b"", b"", 0, fresh))
-        self._fresh += fresh
+            self._latest.append((b"", b"", 0))
         if len(self._latest) > LATEST:
             self._forget(*self._latest.popleft())
 
@@ -45,18 +59,17 @@ class PopularPrefixes:
         )
 
     def share(self, keys: BlockKeys) -> float:
-        """How likely one who computes much itself wants the longest popular prefix that a prompt with these keys has.
+        """How likely the next one who comes wants the longest popular prefix that the prompt of one who waits has.
 
-        An estimate: it is reused about as often as it is asked for while it is there. One that was reused twice is
-        popular by chance where there are many, so of its reuses one does not count.
+        That one wants it itself, and is asked about therefore: it does not count.
         """
         end = self.end(keys)
         if not end:
             return 0.0
-        return min(1.0, (self._counts[keys[end - 1]] - 1) / max(1, self._fresh))
+        others = self._wanted.get(keys[end - 1], 0) - 1
+        return max(0, others) / max(1, len(self._arrivals) - 1)
 
-    def _forget(self, first: bytes, last: bytes, end: int, fresh: bool) -> None:
-        self._fresh -= fresh
+    def _forget(self, first: bytes, last: bytes, end: int) -> None:
         if not end:
             return
         self._counts[last] -= 1

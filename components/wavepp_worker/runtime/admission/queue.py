@@ -102,6 +102,8 @@ class AdmissionQueue:
         entry.shared = self._sharing.with_waiting(entry, self._waiting.last_served_first())
         self._waiting.append(request_id, entry)
         self._not_looked_up[request_id] = None
+        if self.order is not None:
+            self.order.arrived(entry)
 
     def withdraw(self, request_id: str) -> bool:
         """Forget a request that is not admitted yet; False if there is none. All ranks must let go of it."""
