@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.model.native_attention import RequestSpans, attend_in_place, reads_in_place
-from wavepp_worker.model.native_library import multiplies_bfloat16
 
 from tests.support.torch_threads import in_threads
 
@@ -161,10 +160,7 @@ def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_be
         at += length
 
 
-@pytest.mark.skipif(
-    not (reads_in_place(torch.bfloat16, CPU, 16, 16) and multiplies_bfloat16()),
-    reason="no compiler when this was installed, or a CPU without AVX512-BF16",
-)
+@needs_kernel
 @pytest.mark.parametrize("of", ["query", "keys"])
 def test_numbers_below_the_least_of_full_precision_count_as_0_in_products(of: str) -> None:
     """As floats they would take a hundred times as long."""

@@ -387,7 +387,7 @@ def test_torch_has_amx_of_its_own_before_and_after() -> None:
     assert torch.equal(plain(x), other)
 
 
-@needs_packing
+@needs_kernel
 @pytest.mark.parametrize("small", ["x", "weights"])
 @pytest.mark.parametrize(("tokens", "threads"), [(1, 1), (40, 1), (600, 2)])
 def test_numbers_below_the_least_of_full_precision_count_as_0_in_products(
@@ -399,6 +399,8 @@ def test_numbers_below_the_least_of_full_precision_count_as_0_in_products(
     for layer in pair:
         layer.weight.fill_(1e-39 if small == "weights" else 16.0)
         make_native(layer)
+    if tokens > most_tokens(pair[0]):
+        pytest.skip("torch multiplies so many")
     with in_threads(threads):
         assert not pair[0](x).any()
         assert not gated_pair(pair[0], pair[1], x).any()

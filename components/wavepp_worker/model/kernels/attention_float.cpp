@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "scratch.h"
+#include "subnormals.h"
 #include "vectors_float.h"
 
 #pragma GCC push_options
@@ -232,6 +233,7 @@ void run(const AttentionLayer<T> &layer, const AttentionTask &task, Buffers &own
 template <typename T>
 void attend_in_float(const AttentionLayer<T> &layer, const AttentionTask &task) {
   static thread_local Buffers own;
+  const WithoutSubnormals mode;  // weights of keys that matter least are such numbers, in float32 as well
   run(layer, task, own);
 }
 

@@ -7,8 +7,10 @@
 #if defined(__x86_64__)
 
 #include <cstring>
+#include <type_traits>
 
 #include "gemm_blocks.h"
+#include "subnormals.h"
 #include "vectors_float.h"
 
 #pragma GCC push_options
@@ -46,7 +48,8 @@ struct Floats {
   using Number = T;
   using Input = float;
   using Packed = float;
-  struct Mode {};
+  struct Nothing {};
+  using Mode = std::conditional_t<std::is_same_v<T, float>, Nothing, WithoutSubnormals>;
   static constexpr int64_t OUTPUTS = WIDE, BLOCK_TOKENS = 6, STEP = 1, MOST_STEPS = 256;
   // More tokens and their answers are too far apart for the caches.
   static constexpr int64_t SLICE_TOKENS = 256;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "subnormals.h"
 #include "vectors_float.h"
 
 #pragma GCC push_options
@@ -124,20 +125,26 @@ void outputs(const Layer<T> &layer, const float *ordered, int64_t output) {
   if (token < tokens) block<1>(layer, ordered, token, output);
 }
 
-template <typename T>
+struct AsTheyAre {};
+
+template <typename Mode, typename T>
 void all_outputs(const Layer<T> &layer, const float *ordered, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered, output);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    [[maybe_unused]] const Mode mode{};
+#pragma omp for schedule(static)
+    for (int64_t output = 0; output < layer.out; output += OUTPUTS) outputs(layer, ordered, output);
+  }
 }
 
 }  // namespace
 
 void thin_linear_float(const Product<uint16_t> &product, const Weights<uint16_t> &weights, int threads) {
-  all_outputs(Narrow{product, weights}, in_order(product.x, product.tokens, product.in).data(), threads);
+  all_outputs<WithoutSubnormals>(Narrow{product, weights}, in_order(product.x, product.tokens, product.in).data(), threads);
 }
 
 void thin_linear_float(const Product<float> &product, const Weights<float> &weights, int threads) {
-  all_outputs(Wide{product, weights}, nullptr, threads);
+  all_outputs<AsTheyAre>(Wide{product, weights}, nullptr, threads);
 }
 
 #pragma GCC pop_options
