@@ -95,3 +95,10 @@ def test_who_was_passed_by_too_much_does_not_wait_but_passes_nobody() -> None:
     busy = Said(likely=1, lacking=1000)
     assert released([young, old], [young], [old], gathering(busy, 1, 64)) == [old]
     assert released([old, young], [old], [young], gathering(busy, 1, 64)) == []
+
+
+def test_who_was_passed_by_too_much_passes_no_higher_priority() -> None:
+    held, low = waiting(5, 5), waiting(1, 1)
+    held.priority = 1
+    busy = gathering(Said(likely=1, lacking=1000), running=1, tokens=64)
+    assert released([held, low], [held], [low], busy) == []

@@ -265,22 +265,36 @@ def test_who_would_hardly_be_joined_by_anybody_does_not_wait_while_stages_idle()
     assert chosen == [f"{prefix}y" for prefix in prefixes[:5]]
 
 
-def test_who_has_been_passed_by_half_the_bound_is_not_held_back() -> None:
-    served = Served(Cache(present=["abcdefgh"], held=["12345678"]), 17, room=200)
-    for each in ("i", "j", "k", "l"):
-        served.served(f"abcdefgh{each}")
-    served.cache.present = []
+def test_who_has_been_passed_by_a_quarter_of_the_bound_is_not_held_back() -> None:
+    served = Served(Cache(held=["12345678"]), 72, room=200, stages=4)
+    popular(served, "abcdefgh")
+    served.arrive("12345678x", "12345678y", "12345678z")
+    served.admit()
+    served.arrive("abcdefghm", "12345678mnopq", "12345678qrstu")
+    assert served.admit() == ["12345678mnopq", "12345678qrstu"]
+    assert served.asked() == [], "it was passed by 10 of 72, as those reused 8 of 13 each"
+    served.arrive("12345678mnopqrstuvwxyz")
+    assert served.admit() == ["12345678mnopqrstuvwxyz"]
+    served.now = 1
+    assert served.asked() == ["abcdefghm"], "by 19"
+
+
+def test_a_prompt_longer_than_half_the_bound_is_not_held_back() -> None:
+    served = Served(Cache(held=["12345678"]), 17, room=200)
+    popular(served, "abcdefgh")
     served.arrive("12345678x", "12345678y", "abcdefghm")
     assert served.asked() == ["12345678x", "12345678y", "abcdefghm"]
 
 
-def test_who_has_been_passed_by_half_the_bound_does_not_wait_behind_others_that_are_held_back() -> None:
-    served = Served(Cache(held=["12345678"]), 60, room=200)
+def test_who_has_been_passed_by_a_quarter_of_the_bound_does_not_wait_behind_others_that_are_held_back() -> (
+    None
+):
+    served = Served(Cache(held=["12345678"]), 80, room=200)
     popular(served, "abcdefgh")
     served.arrive("abcdefghmnop", *(f"12345678{each}" for each in "xy"))
     assert served.admit() == ["12345678x", "12345678y"]
     served.arrive("abcdefghq")
-    assert served.asked() == [], "two run, and it was passed by 2 of 60"
+    assert served.asked() == [], "two run, and it was passed by 2 of 80"
     served.arrive(*(f"12345678{each}xyzuvw" for each in "zuv"))
     assert served.admit() == [f"12345678{each}xyzuvw" for each in "zuv"]
     served.now = 1
@@ -297,3 +311,21 @@ def test_higher_priorities_come_first_and_nobody_else_passes_for_it(order: bool)
     served.queue.apply(RoundOutcome(failed=("12345678x",)), math.inf)
     served.queue.check()
     assert served.asked() == ["12345678x"], "it comes back to its place"
+
+
+def test_lower_priorities_do_not_wait_behind_a_higher_one_that_is_held_back_while_stages_idle() -> None:
+    """It is held back no longer than if all had its own."""
+    served = Served(Cache(held=["12345678"]), 120, room=200, stages=2, wave=8)
+    popular(served, "abcdefgh")
+    served.arrive("12345678x", "12345678y", priority=1)
+    assert served.admit() == ["12345678x", "12345678y"]
+    served.arrive("abcdefghm", priority=1)
+    served.arrive(*(f"{each}98765432" for each in "stuvw"))
+    assert served.admit() == ["s98765432", "t98765432", "u98765432"], (
+        "with two tokens, 24 for three waves of 8"
+    )
+    assert served.asked() == []
+    served.queue.ended("s98765432")
+    assert served.admit() == ["v98765432"]
+    served.now = 1
+    assert served.asked()[0] == "abcdefghm", "it was passed by 36"

@@ -106,9 +106,9 @@ def released(
     held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
     opened: dict[int, bool] = {}
     chosen: list[Waiting] = []
-    first_left = math.inf
+    first_left: tuple[int, int] | None = None
     for each in arranged:
-        leads = first_left == math.inf
+        leads = first_left is None
         if id(each) in held and each.demand is not None:
             group = each.demand.group
             if group not in opened:
@@ -116,9 +116,9 @@ def released(
             goes = opened[group]
         else:
             goes = leads or gathering.idles
-        if goes or (id(each) in late and each.number < first_left):
+        if goes or (id(each) in late and first_left is not None and each.first_come < first_left):
             chosen.append(each)
             gathering.runs(each)
         else:
-            first_left = min(first_left, each.number)
+            first_left = each.first_come if first_left is None else min(first_left, each.first_come)
     return chosen

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import groupby, islice
 from typing import Protocol
 
 from wavepp_worker.block_keys import BlockKeys
@@ -31,6 +31,10 @@ HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
 latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may join
 save too little (``Gathering.opens``). More wait for it then, for one computation."""
+
+HELD_PASSED = 1 / 4
+"""Who was passed by more than this share of the bound is not held back any more. Longer waits for those who may join
+save little more, and are the longest there are."""
 
 
 class CacheView(Protocol):
@@ -100,14 +104,7 @@ class PrefixOrder:
         Args:
             waiting: first come first.
         """
-        rest = iter(waiting)
-        first = next(rest, None)
-        if first is None:
-            return None
-        rivals = [
-            first,
-            *islice(takewhile(lambda each: each.priority == first.priority, rest), LOOKAHEAD - 1),
-        ]
+        rivals = list(islice(waiting, LOOKAHEAD))
         if sum(each.prompt_tokens for each in rivals) <= around.cache.free_tokens():
             return None
         chosen = self._choose(rivals, now, around)
@@ -124,7 +121,7 @@ class PrefixOrder:
         ]
         if not held_back and sum(demand.takes for demand in looked_at) <= around.room:
             return None
-        arranged = arrange(rivals, looked_at, self.max_passed_tokens)
+        arranged = self._arranged(rivals, looked_at)
         if not held_back:
             return arranged
         gathering = Gathering(
@@ -137,6 +134,14 @@ class PrefixOrder:
         )
         overdue = [each for each in rivals if self._overdue(each)]
         return self._enough(released(arranged, held_back, overdue, gathering), around.under_way)
+
+    def _arranged(self, rivals: Sequence[Waiting], looked_at: Sequence[Demand]) -> list[Waiting]:
+        arranged: list[Waiting] = []
+        both = zip(rivals, looked_at, strict=True)
+        for _, alike in groupby(both, key=lambda each: each[0].priority):
+            those, demanded = zip(*alike, strict=True)
+            arranged += arrange(those, demanded, self.max_passed_tokens)
+        return arranged
 
     def computes(self, entry: Waiting) -> int:
         """Tokens that one computes who was looked at."""
@@ -171,8 +176,12 @@ class PrefixOrder:
         return enough
 
     def _overdue(self, entry: Waiting) -> bool:
-        """Whether it was passed by so much that it waits for nobody's prefix any more."""
-        return 2 * (entry.passed + entry.prompt_tokens) > self.max_passed_tokens
+        """Whether it was passed by so much that it waits for nobody's prefix any more.
+
+        It is sooner where its own prompt is long beside the bound.
+        """
+        most = self.max_passed_tokens
+        return entry.passed > HELD_PASSED * most or 2 * (entry.passed + entry.prompt_tokens) > most
 
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
         if self._overdue(entry):
@@ -228,13 +237,16 @@ def arrange(rivals: Sequence[Waiting], looked_at: Sequence[Demand], bound: int) 
 
 
 def charge(entry: Waiting, waiting: Iterable[Waiting]) -> None:
-    """A request is being prepared: it passes those of its priority that came before and wait (first come first)."""
+    """A request is being prepared: it passes those that wait and come before it where nobody passes anybody.
+
+    Args:
+        waiting: in that order.
+    """
     for other in waiting:
         if other.first_come >= entry.first_come:
             break
-        if other.priority == entry.priority:
-            other.passed += entry.prompt_tokens
-            entry.passes.append(other)
+        other.passed += entry.prompt_tokens
+        entry.passes.append(other)
 
 
 def give_back(entry: Waiting, tokens: int) -> None:
