@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from wavepp_worker.runtime.admission.demand import Demand
 from wavepp_worker.runtime.admission.held_back import KNOWN_PAIRS, Alike, Gathering, released
+from wavepp_worker.runtime.admission.order import arrange
 from wavepp_worker.runtime.admission.waiting import Waiting
 
 from tests.runtime.admission.test_order import keys
@@ -64,20 +67,24 @@ def test_a_group_that_few_would_join_is_opened_while_stages_idle() -> None:
     assert not gathering(said, running=9, tokens=63).opens(entry, first=True)
 
 
-def test_the_leading_groups_that_are_opened_go_and_others_after_them_only_while_stages_idle() -> None:
-    first, same, second, stranger, another = (
-        waiting(number, group) for number, group in ((1, 1), (2, 1), (3, 3), (4, 4), (5, 5))
+def test_the_leading_groups_that_are_opened_go_and_who_is_not_held_back() -> None:
+    first, same, second, stranger = (
+        waiting(number, group) for number, group in ((1, 1), (2, 1), (3, 3), (4, 4))
     )
-    arranged, held_back = [first, same, second, stranger, another], [first, same, second]
+    arranged, held_back = [first, same, second, stranger], [first, same, second]
 
-    def who(tokens: int, few: float) -> list[Waiting]:
-        return released(arranged, held_back, [], gathering(Said(likely=1, lacking=1000), 1, tokens, few=few))
+    def who(few: float) -> list[Waiting]:
+        likely = Said(likely=1, lacking=1000)
+        return released(arranged, held_back, gathering(likely, running=1, tokens=0, few=few), 100)
 
-    assert who(64, few=0) == []
-    assert who(56, few=0) == [stranger, another], "each computes four tokens"
-    assert who(60, few=0) == [stranger]
-    assert who(64, few=1) == [first, same]
-    assert who(52, few=1) == [first, same, stranger]
+    assert who(few=0) == [stranger]
+    assert who(few=1) == [first, same, stranger]
+    nobody_joins = gathering(Said(lacking=1000), running=1, tokens=53)
+    assert released(arranged, held_back, nobody_joins, 100) == arranged, (
+        "53 tokens, 4 each and 64 that are enough"
+    )
+    nobody_joins = gathering(Said(lacking=1000), running=1, tokens=56)
+    assert released(arranged, held_back, nobody_joins, 100) == [first, same, stranger]
 
 
 def test_no_group_after_one_that_waits_is_opened() -> None:
@@ -87,18 +94,39 @@ def test_no_group_after_one_that_waits_is_opened() -> None:
         def missing(self, entry: Waiting) -> int:
             return 1000 if entry is first else 0
 
-    assert released([first, second], [first, second], [], gathering(OnlySecond(likely=1), 1, 0)) == []
+    assert released([first, second], [first, second], gathering(OnlySecond(likely=1), 1, 0), 100) == []
 
 
-def test_who_was_passed_by_too_much_does_not_wait_but_passes_nobody() -> None:
-    young, old = waiting(5, 5), waiting(1, 1)
-    busy = Said(likely=1, lacking=1000)
-    assert released([young, old], [young], [old], gathering(busy, 1, 64)) == [old]
-    assert released([old, young], [old], [young], gathering(busy, 1, 64)) == []
+DRAWN = st.tuples(
+    st.integers(1, 30),
+    st.integers(0, 20),
+    st.integers(0, 3),
+    st.booleans(),
+    st.integers(0, 1),
+    st.floats(0, 30),
+)
+"""Tokens, those that passed it, its group, whether it is held back, its priority, tokens that it computes."""
 
 
-def test_who_was_passed_by_too_much_passes_no_higher_priority() -> None:
-    held, low = waiting(5, 5), waiting(1, 1)
-    held.priority = 1
-    busy = gathering(Said(likely=1, lacking=1000), running=1, tokens=64)
-    assert released([held, low], [held], [low], busy) == []
+@given(st.lists(DRAWN, max_size=12), st.integers(0, 120), st.integers(0, 100), st.integers(0, 3))
+def test_nobody_is_passed_by_more_than_the_bound(
+    drawn: list[tuple[int, int, int, bool, int, float]], bound: int, lacking: int, few: int
+) -> None:
+    entries = [
+        Waiting(
+            0.0, tokens, number, keys("abcd"), 4, priority, passed=min(passed, bound),
+            demand=Demand(takes=computes, computes=computes, shared=0, alone=4, present=0, group=group),
+        )
+        for number, (tokens, passed, group, _, priority, computes) in enumerate(drawn)
+    ]  # fmt: skip
+    arranged: list[Waiting] = []
+    for priority in (1, 0):
+        those = [each for each in entries if each.priority == priority]
+        demands = [each.demand for each in those if each.demand is not None]
+        arranged += arrange(those, demands, bound)
+    held_back = [each for each, (*_, held, _, _) in zip(entries, drawn, strict=True) if held]
+    chosen = released(arranged, held_back, gathering(Said(lacking=lacking, likely=1), 2, 0, few=few), bound)
+    for each in entries:
+        passing = chosen[: chosen.index(each)] if each in chosen else chosen
+        by = sum(other.prompt_tokens for other in passing if other.first_come > each.first_come)
+        assert each.passed + by <= max(bound, each.passed), (each.number, [other.number for other in chosen])

@@ -194,7 +194,7 @@ def test_who_would_run_next_counts_as_running() -> None:
 def test_while_a_popular_prefix_waits_no_more_run_than_keep_the_stages_busy() -> None:
     served = Served(Cache(held=["12345678"]), room=200, stages=2, wave=2)
     popular(served, "abcdefgh")
-    served.arrive("abcdefghm", *(f"12345678{each}xyz" for each in "stuv"))
+    served.arrive(*(f"12345678{each}xyz" for each in "stuv"), "abcdefghm")
     assert served.admit() == [f"12345678{each}xyz" for each in "stu"], "three waves of two tokens"
     assert served.asked() == []
     served.queue.ended("12345678sxyz")
@@ -213,7 +213,7 @@ def test_one_of_two_popular_prefixes_comes_back_at_a_time() -> None:
     assert served.asked() == ["12345678x"]
 
 
-def test_who_wants_no_popular_prefix_passes_who_is_held_back_while_stages_idle() -> None:
+def test_who_wants_no_popular_prefix_passes_who_is_held_back_as_far_as_stages_idle() -> None:
     served = Served(Cache(held=["12345678"]), room=200, stages=2, wave=8)
     popular(served, "abcdefgh")
     served.arrive("12345678x", "12345678y")
@@ -286,19 +286,22 @@ def test_a_prompt_longer_than_half_the_bound_is_not_held_back() -> None:
     assert served.asked() == ["12345678x", "12345678y", "abcdefghm"]
 
 
-def test_who_has_been_passed_by_a_quarter_of_the_bound_does_not_wait_behind_others_that_are_held_back() -> (
-    None
-):
-    served = Served(Cache(held=["12345678"]), 80, room=200)
+def test_who_was_passed_by_eight_times_as_many_as_were_there_is_not_held_back() -> None:
+    """However few tokens they computed."""
+    served = Served(Cache(held=["12345678"]), 1000, room=200, stages=2, limit=200)
     popular(served, "abcdefgh")
-    served.arrive("abcdefghmnop", *(f"12345678{each}" for each in "xy"))
-    assert served.admit() == ["12345678x", "12345678y"]
-    served.arrive("abcdefghq")
-    assert served.asked() == [], "two run, and it was passed by 2 of 80"
-    served.arrive(*(f"12345678{each}xyzuvw" for each in "zuv"))
-    assert served.admit() == [f"12345678{each}xyzuvw" for each in "zuv"]
+    served.arrive("12345678x", "12345678y")
+    served.admit()
+    served.arrive("abcdefghm")
+    for at in range(8):
+        two = [f"12345678{each}{at}" for each in "vw"]
+        served.arrive(*two)
+        assert served.admit() == two
+        assert served.asked() == []
+    served.arrive("12345678z")
+    served.admit()
     served.now = 1
-    assert served.asked() == ["abcdefghmnop"], "passed by 23; who came later costs less and is held back"
+    assert served.asked() == ["abcdefghm"], "17 passed it, and two ran when it came"
 
 
 @pytest.mark.parametrize("order", [False, True])

@@ -90,35 +90,58 @@ class Gathering:
 
 
 def released(
-    arranged: Sequence[Waiting],
-    held_back: Sequence[Waiting],
-    overdue: Sequence[Waiting],
-    gathering: Gathering,
+    arranged: Sequence[Waiting], held_back: Sequence[Waiting], gathering: Gathering, bound: int
 ) -> list[Waiting]:
-    """Who may be prepared, in order: all before the first that waits for others.
-
-    After that one, who is not held back goes as long as stages idle, and of ``overdue`` who passes none left behind.
+    """Who may be prepared, in order: who is not held back, and of those who are the leading groups that are opened.
 
     Args:
         held_back: those that wait for others unless their prefix is computed now.
-        overdue: were passed by too much to wait behind others.
+        bound: most tokens that those compute in all which pass one, itself or by being chosen here.
     """
-    held, late = {id(each) for each in held_back}, {id(each) for each in overdue}
+    held = {id(each) for each in held_back}
     opened: dict[int, bool] = {}
     chosen: list[Waiting] = []
-    first_left: tuple[int, int] | None = None
+    left = Left()
     for each in arranged:
-        leads = first_left is None
+        goes = True
         if id(each) in held and each.demand is not None:
             group = each.demand.group
             if group not in opened:
-                opened[group] = leads and gathering.opens(each, first=not opened)
+                opened[group] = all(opened.values()) and gathering.opens(each, first=not opened)
             goes = opened[group]
-        else:
-            goes = leads or gathering.idles
-        if goes or (id(each) in late and first_left is not None and each.first_come < first_left):
+        if goes and left.let_pass(each, bound):
             chosen.append(each)
             gathering.runs(each)
         else:
-            first_left = each.first_come if first_left is None else min(first_left, each.first_come)
+            left.add(each, chosen)
     return chosen
+
+
+@dataclass
+class Left:
+    """Those that stay behind while others are chosen.
+
+    Attributes:
+        first: the place of the first of them where nobody passes anybody.
+        passed: most tokens that one of them is passed by, but for ``passing``.
+        passing: tokens of those that were chosen after somebody stayed behind.
+    """
+
+    first: tuple[int, int] | None = None
+    passed: int = 0
+    passing: int = 0
+
+    def add(self, entry: Waiting, chosen: Sequence[Waiting]) -> None:
+        """It stays behind, these were chosen."""
+        by = sum(each.prompt_tokens for each in chosen if each.first_come > entry.first_come)
+        self.passed = max(self.passed, entry.passed + by - self.passing)
+        self.first = entry.first_come if self.first is None else min(self.first, entry.first_come)
+
+    def let_pass(self, entry: Waiting, bound: int) -> bool:
+        """Whether it passes nobody, or nobody by more than ``bound`` tokens; then it does."""
+        if self.first is None or entry.first_come < self.first:
+            return True
+        if self.passed + self.passing + entry.prompt_tokens > bound:
+            return False
+        self.passing += entry.prompt_tokens
+        return True

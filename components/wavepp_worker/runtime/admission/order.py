@@ -31,10 +31,12 @@ HELD_PER_RUNNING = 8
 """So many times as many requests are held back as others run, when the next popular prefix is computed again at the
 latest; else when half as many others as there are stages run or could, or as soon as stages idle and those who may join
 save too little (``Gathering.opens``). More wait for it then, for one computation."""
-
 HELD_PASSED = 1 / 4
 """Who was passed by more than this share of the bound is not held back any more. Longer waits for those who may join
 save little more, and are the longest there are."""
+HELD_PASSERS = 8
+"""Nor who was passed by so many times as many requests as ran or waited when it came: whoever was to join it has come.
+It is the sooner bound where most reuse nearly all of their prompt, and so pass it by few tokens."""
 
 
 class CacheView(Protocol):
@@ -132,8 +134,8 @@ class PrefixOrder:
             self._enough_tokens,
             few=max(self.stages / 2, len(held_back) / HELD_PER_RUNNING),
         )
-        overdue = [each for each in rivals if self._overdue(each)]
-        return self._enough(released(arranged, held_back, overdue, gathering), around.under_way)
+        chosen = released(arranged, held_back, gathering, self.max_passed_tokens)
+        return self._enough(chosen, around.under_way)
 
     def _arranged(self, rivals: Sequence[Waiting], looked_at: Sequence[Demand]) -> list[Waiting]:
         arranged: list[Waiting] = []
@@ -181,7 +183,11 @@ class PrefixOrder:
         It is sooner where its own prompt is long beside the bound.
         """
         most = self.max_passed_tokens
-        return entry.passed > HELD_PASSED * most or 2 * (entry.passed + entry.prompt_tokens) > most
+        return (
+            entry.passed_by > HELD_PASSERS * entry.company
+            or entry.passed > HELD_PASSED * most
+            or 2 * (entry.passed + entry.prompt_tokens) > most
+        )
 
     def _held_back(self, entry: Waiting, demand: Demand) -> bool:
         if self._overdue(entry):
@@ -246,6 +252,7 @@ def charge(entry: Waiting, waiting: Iterable[Waiting]) -> None:
         if other.first_come >= entry.first_come:
             break
         other.passed += entry.prompt_tokens
+        other.passed_by += 1
         entry.passes.append(other)
 
 

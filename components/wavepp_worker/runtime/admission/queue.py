@@ -98,7 +98,8 @@ class AdmissionQueue:
     ) -> None:
         self._arrivals += 1
         reusable = self._sharing.reusable(keys, prompt_tokens)
-        entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority)
+        company = len(self._open) + len(self._preparing) + len(self._waiting)
+        entry = Waiting(now, prompt_tokens, self._arrivals, keys, reusable, priority, company)
         entry.shared = self._sharing.with_waiting(entry, self._waiting.last_served_first())
         self._waiting.append(request_id, entry)
         self._not_looked_up[request_id] = None

@@ -20,6 +20,7 @@ class Waiting:
         priority: those of a higher one are served first.
         keys: of the full blocks of the prompt.
         reusable: most of them that the request could reuse.
+        company: requests that ran or waited when it came.
         shared: tokens in common with one that waited already when it came.
         candidate: endpoint (tokens) that all ranks believe in, None before the first look-up.
         hinted: when that was.
@@ -30,6 +31,7 @@ class Waiting:
         failed: some rank had no room for it.
         demand: what its admission was last seen to take, None if that was never looked at.
         passed: tokens that requests compute which came later and were prepared before it.
+        passed_by: how many those are, each as often as it was prepared.
         passes: the requests that this one, which is being prepared, passed.
     """
 
@@ -39,6 +41,7 @@ class Waiting:
     keys: BlockKeys
     reusable: int
     priority: int = 0
+    company: int = 0
     shared: int = 0
     candidate: int | None = None
     hinted: float = -math.inf
@@ -49,6 +52,7 @@ class Waiting:
     failed: bool = False
     demand: Demand | None = None
     passed: int = 0
+    passed_by: int = 0
     passes: list[Waiting] = field(default_factory=list)
 
     @property
