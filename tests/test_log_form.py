@@ -35,9 +35,9 @@ def test_from_1_5_on_another_variable_counts_before(
     form: str, older: str, json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {FORMAT_VARIABLE: form, JSON_VARIABLE: older}
-    monkeypatch.setattr("wavepp_worker.log_form.version", lambda name: "1.5.0")
+    monkeypatch.setattr("wavepp_worker.log_form.dynamo_is_at_least", lambda *_: True)
     assert lines_are_json(environment) is json
-    monkeypatch.setattr("wavepp_worker.log_form.version", lambda name: "1.4.2")
+    monkeypatch.setattr("wavepp_worker.log_form.dynamo_is_at_least", lambda *_: False)
     assert lines_are_json(environment) is (older == "1"), "Dynamo's own lines are as the older one says"
 
 

@@ -7,7 +7,8 @@ import logging
 import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+
+from wavepp_worker.dynamo_version import dynamo_is_at_least
 
 FORMAT_VARIABLE = "DYN_LOGGING_CONSOLE_FORMAT"
 """Dynamo's, from 1.5: ``jsonl`` or ``readable``; it counts before the older one, unless it is empty."""
@@ -28,7 +29,7 @@ _traceback = logging.Formatter().formatException
 def lines_are_json(environment: Mapping[str, str]) -> bool:
     """Whether each line is to be a JSON object, and not text."""
     form = environment.get(FORMAT_VARIABLE, "").strip().lower()
-    if form and _dynamo_has_format():
+    if form and dynamo_is_at_least(*_FIRST_WITH_FORMAT):
         return form == "jsonl"
     return means_yes(environment.get(JSON_VARIABLE, ""))
 
@@ -67,10 +68,3 @@ def json_line(record: logging.LogRecord, **more: object) -> str:
 def of_request(request_id: str) -> dict[str, str]:
     """The ``extra`` of a record about one request."""
     return {REQUEST_ID: request_id}
-
-
-def _dynamo_has_format() -> bool:
-    try:
-        return tuple(map(int, version("ai-dynamo-runtime").split(".")[:2])) >= _FIRST_WITH_FORMAT
-    except PackageNotFoundError:
-        return False

@@ -26,8 +26,9 @@ def say(text: StopText, ids: list[int]) -> tuple[str, list[str], bool]:
         pieces.append(piece.text)
         if piece.stopped:
             return "".join(pieces), pieces, True
-    pieces.append(text.finish())
-    return "".join(pieces), pieces, False
+    ending = text.finish()
+    pieces.append(ending.text)
+    return "".join(pieces), pieces, ending.stopped
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -48,6 +49,17 @@ def test_text_that_only_looked_like_a_stop_string_is_shown_in_the_end(tokenizer:
 def test_the_stop_string_is_kept_if_asked_for(tokenizer: Tokenizer) -> None:
     text = StopText(tokenizer, ["cd"], keep_stop_string=True)
     assert say(text, ids_of(tokenizer, "abcdef"))[0] == "abcd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bytes_that_are_no_whole_character_end_an_answer_where_dynamo_says_them(kind: str) -> None:
+    tokenizer, unread = make_tokenizer(kind), "\N{REPLACEMENT CHARACTER}"
+    answer = list(b"ab" + "€".encode()[:1])
+    assert say(StopText(tokenizer, ["xx"], says_rest=False), answer)[0] == "ab"
+    assert say(StopText(tokenizer, ["bx", "xx"], says_rest=True), answer)[0] == f"ab{unread}"
+    shown, _, stopped = say(StopText(tokenizer, [f"b{unread}"], says_rest=True), answer)
+    assert (shown, stopped) == ("a", True)
+    assert say(StopText(tokenizer, ["xx"], says_rest=True), list(b"ab"))[0] == "ab"
 
 
 def test_the_first_of_several_stop_strings_counts(tokenizer: Tokenizer) -> None:

@@ -62,7 +62,7 @@ def test_answers_are_taken_at_an_interface_and_with_a_later_dynamo_at_an_address
     assert said.startswith(f"{ANSWERS}: 'eth99' is no network interface of this machine, which has ")
     assert "lo" in said
     assert refused({ANSWERS: "127.0.0.1"}).startswith(f"{ANSWERS}: '127.0.0.1' is no network interface")
-    monkeypatch.setattr(listen_addresses, "version", lambda _: "1.6.1")
+    monkeypatch.setattr(listen_addresses, "dynamo_is_at_least", lambda *_: True)
     check_listen_addresses({ANSWERS: "127.0.0.1"}, "Worker", {})
     assert refused({ANSWERS: "203.0.113.7"}).startswith(f"{ANSWERS}: 203.0.113.7 is not an address of this")
     assert "neither an address nor a network interface" in refused({ANSWERS: "eth99"})
@@ -86,7 +86,7 @@ def test_an_interface_whose_last_address_nobody_can_listen_at_is_refused(
     assert f"set it to nothing ({ANSWERS}=)" in said
     for name in ("lo", "eth1"):
         check_listen_addresses({ANSWERS: name})
-    monkeypatch.setattr(listen_addresses, "version", lambda _: "1.6.1")
+    monkeypatch.setattr(listen_addresses, "dynamo_is_at_least", lambda *_: True)
     check_listen_addresses({ANSWERS: "eth0"})
 
 

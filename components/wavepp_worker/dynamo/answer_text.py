@@ -51,6 +51,10 @@ class AnswerText:
             # frontend fails here.
             return self._told_text.decode()
 
+    def rest(self) -> str:
+        """The text of the bytes at the end that are no whole character."""
+        return self._decode(self._ids)[len(self._told_text) :].decode(errors="replace")
+
     def _decode(self, ids: Sequence[int]) -> bytes:
         """In UTF-8, as the frontend counts bytes."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=self._skip_special).encode()

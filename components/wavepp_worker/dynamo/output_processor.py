@@ -76,7 +76,9 @@ class OutputProcessor:
                 stopped = True
                 break
         if last and not stopped:
-            shown += text.finish()
+            ending = text.finish()
+            shown += ending.text
+            stopped = ending.stopped
         spelled = [text.token_text(token.token) for token in tokens[:used]]
         chunk: TextChunk = {**self._counted(tokens[:used]), "text": shown, "tokens": spelled}
         for alternatives in chunk.get("top_logprobs", ()):

@@ -14,6 +14,9 @@ from tokenizers import Tokenizer
 
 from wavepp_worker import token_ids
 from wavepp_worker.dynamo.answer_text import CONTEXT_TOKENS, AnswerText
+from wavepp_worker.dynamo_version import dynamo_is_at_least
+
+_FIRST_TO_SAY_REST = (1, 6)
 
 
 def load_tokenizer(model: Path) -> Tokenizer:
@@ -41,6 +44,7 @@ class StopText:
         keep_stop_string: bool = False,
         skip_special: bool = True,
         min_tokens: int = 0,
+        says_rest: bool | None = None,
     ) -> None:
         """Start an answer.
 
@@ -52,6 +56,8 @@ class StopText:
             keep_stop_string: whether to show the stop string itself.
             skip_special: whether special tokens have no text.
             min_tokens: the text of so many first tokens is shown without a look.
+            says_rest: whether an answer ends with the text of bytes that are no whole character; default: as the
+                Dynamo that is installed has it.
         """
         self._tokenizer = tokenizer
         context = token_ids.unpack(prompt)[-CONTEXT_TOKENS:].tolist()
@@ -59,6 +65,7 @@ class StopText:
         self._stops = tuple(stop_strings)
         self._keep = keep_stop_string
         self._unlooked = min_tokens
+        self._says_rest = dynamo_is_at_least(*_FIRST_TO_SAY_REST) if says_rest is None else says_rest
         self._held = ""
 
     def add(self, token: int, *, shown: bool = True) -> Piece:
@@ -72,6 +79,19 @@ class StopText:
         if self._unlooked > 0:
             self._unlooked -= 1
             return Piece(new, False)
+        return self._looked_at(new)
+
+    def finish(self) -> Piece:
+        """The answer ended otherwise: the text still held back, and that of its last bytes."""
+        piece = self._looked_at(self._text.rest()) if self._says_rest else Piece("", False)
+        text, self._held = self._held, ""
+        return Piece(piece.text + text, piece.stopped)
+
+    def token_text(self, token: int) -> str:
+        """One token's own text, for logprobs."""
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+    def _looked_at(self, new: str) -> Piece:
         self._held += new
         found = self._first_stop()
         if found is not None:
@@ -81,15 +101,6 @@ class StopText:
         keep = self._possible_start()
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return Piece(text, False)
-
-    def finish(self) -> str:
-        """The answer ended otherwise: the text still held back."""
-        text, self._held = self._held, ""
-        return text
-
-    def token_text(self, token: int) -> str:
-        """One token's own text, for logprobs."""
-        return self._tokenizer.decode([token], skip_special_tokens=False)
 
     def _first_stop(self) -> tuple[int, int] | None:
         spans = [(self._held.find(stop), len(stop)) for stop in self._stops]

@@ -6,10 +6,10 @@ import ipaddress
 import re
 import socket
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
+from wavepp_worker.dynamo_version import dynamo_is_at_least
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.host_check import check_host
 from wavepp_worker.serve.config_sources import LAUNCHER
@@ -97,7 +97,7 @@ def _check_requests(text: str, key: str) -> None:
 def _check_answers(text: str, key: str) -> None:
     names = [name for _, name in socket.if_nameindex()]
     if text in names:
-        if not _takes_addresses() and (link := _link_local(text)) is not None:
+        if not dynamo_is_at_least(*_FIRST_WITH_ADDRESSES) and (link := _link_local(text)) is not None:
             raise ConfigError(
                 f"{key}: Dynamo before 1.5 listens at the last address of {text}, {link}, which cannot be listened at; "
                 f"set it to nothing ({ANSWERS_VARIABLE}=) for this machine's routable address, name another interface, "
@@ -105,7 +105,7 @@ def _check_answers(text: str, key: str) -> None:
             )
         return
     there = ", ".join(names)
-    if not _takes_addresses():
+    if not dynamo_is_at_least(*_FIRST_WITH_ADDRESSES):
         raise ConfigError(f"{key}: {text!r} is no network interface of this machine, which has {there}")
     try:
         ipaddress.ip_address(text)
@@ -137,7 +137,3 @@ def _check_system_port(text: str) -> None:
         f"{SYSTEM_PORT_VARIABLE}: {text!r} is no port that Dynamo takes here; give one from 1 to {LAST_OF_DYNAMO}, "
         "0 for any that is free, or leave it out to have none"
     )
-
-
-def _takes_addresses() -> bool:
-    return tuple(map(int, version("ai-dynamo-runtime").split(".")[:2])) >= _FIRST_WITH_ADDRESSES
