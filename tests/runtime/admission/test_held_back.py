@@ -49,7 +49,7 @@ class Said:
 
 
 def gathering(said: Said, running: int, tokens: int, enough: int = 64, few: float = 0) -> Gathering:
-    return Gathering(said, Alike.of([]), running, tokens, enough, few)
+    return Gathering(said, Alike.of([]), running, tokens, 0, 4, enough, few)
 
 
 def test_the_first_group_is_opened_while_few_run_however_many_would_join_it() -> None:

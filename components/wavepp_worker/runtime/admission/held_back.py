@@ -58,6 +58,8 @@ class Gathering:
     Attributes:
         running: requests that run, or will.
         tokens: that they compute, and have computed already.
+        under_way: the same, of each at most a wave's.
+        wave_tokens: most tokens of a wave.
         enough_tokens: keep every stage busy.
         few: so many as run at most while the first group is opened, however many would join it.
     """
@@ -66,24 +68,28 @@ class Gathering:
     alike: Alike
     running: int
     tokens: int
+    under_way: int
+    wave_tokens: int
     enough_tokens: int
     few: float
 
     def runs(self, entry: Waiting) -> None:
         """It will."""
+        computes = self.prospects.computes(entry)
         self.running += 1
-        self.tokens += self.prospects.computes(entry)
+        self.tokens += computes
+        self.under_way += min(self.wave_tokens, computes)
 
     @property
-    def idles(self) -> bool:
-        """Whether some stage will have nothing to do."""
-        return self.tokens < self.enough_tokens
+    def enough(self) -> bool:
+        """Whether every stage is busy with those that run: what more take, prefixes that are wanted would lose."""
+        return self.under_way >= self.enough_tokens
 
     def opens(self, entry: Waiting, *, first: bool) -> bool:
         """Whether to compute the prefix of one who is held back now, after those that run."""
         if first and self.running <= self.few:
             return True
-        if not self.idles:
+        if self.tokens >= self.enough_tokens:
             return False
         joining = self.running * self.alike.likely(self.prospects.share(entry))
         return joining * self.prospects.missing(entry) <= WORTH_IDLING * self.enough_tokens
@@ -94,6 +100,8 @@ def released(
 ) -> list[Waiting]:
     """Who may be prepared, in order: who is not held back, and of those who are the leading groups that are opened.
 
+    No more than keep every stage busy.
+
     Args:
         held_back: those that wait for others unless their prefix is computed now.
         bound: most tokens that those compute in all which pass one, itself or by being chosen here.
@@ -103,6 +111,8 @@ def released(
     chosen: list[Waiting] = []
     left = Left()
     for each in arranged:
+        if gathering.enough:
+            break
         goes = True
         if id(each) in held and each.demand is not None:
             group = each.demand.group

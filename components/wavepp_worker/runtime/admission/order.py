@@ -131,11 +131,12 @@ class PrefixOrder:
             Alike.of(held_back),
             around.running,
             around.admitted_tokens,
-            self._enough_tokens,
+            around.under_way,
+            self.wave_tokens,
+            enough_tokens=(self.stages + 1) * self.wave_tokens,
             few=max(self.stages / 2, len(held_back) / HELD_PER_RUNNING),
         )
-        chosen = released(arranged, held_back, gathering, self.max_passed_tokens)
-        return self._enough(chosen, around.under_way)
+        return released(arranged, held_back, gathering, self.max_passed_tokens)
 
     def _arranged(self, rivals: Sequence[Waiting], looked_at: Sequence[Demand]) -> list[Waiting]:
         arranged: list[Waiting] = []
@@ -159,23 +160,8 @@ class PrefixOrder:
         """See ``PopularPrefixes.share``."""
         return self._popular.share(entry.keys)
 
-    @property
-    def _enough_tokens(self) -> int:
-        """That keep every stage busy."""
-        return (self.stages + 1) * self.wave_tokens
-
     def _missing_popular(self, entry: Waiting) -> bool:
         return entry.demand is not None and self._held_back(entry, entry.demand)
-
-    def _enough(self, chosen: Sequence[Waiting], under_way: int) -> list[Waiting]:
-        """Of those, the first that keep every stage busy: what more take, prefixes that are wanted would lose."""
-        enough: list[Waiting] = []
-        for each in chosen:
-            if under_way >= self._enough_tokens:
-                break
-            enough.append(each)
-            under_way += min(self.wave_tokens, self.computes(each))
-        return enough
 
     def _overdue(self, entry: Waiting) -> bool:
         """Whether it was passed by so much that it waits for nobody's prefix any more.
