@@ -25,7 +25,23 @@ class Strangers:
 NOBODY = Strangers()
 
 
-class SuffixTraffic:
+class _Drawn:
+    """Draws questions to a prefix, and strangers."""
+
+    def __init__(self, seed: int, suffix_tokens: int, strangers: Strangers) -> None:
+        self._new = Prompts(seed)
+        self._draw = random.Random(seed)
+        self._suffix_tokens = suffix_tokens
+        self._strangers = strangers
+
+    def _question(self, prefix: bytes) -> bytes:
+        return prefix + self._new.tokens(self._suffix_tokens)
+
+    def _stranger(self) -> bytes:
+        return self._new.tokens(self._strangers.tokens)
+
+
+class SuffixTraffic(_Drawn):
     """Prompts (packed token ids) that depend on the arguments only.
 
     Args:
@@ -42,10 +58,7 @@ class SuffixTraffic:
         suffix_tokens: int = SUFFIX,
         strangers: Strangers = NOBODY,
     ) -> None:
-        self._new = Prompts(seed)
-        self._draw = random.Random(seed)
-        self._suffix_tokens = suffix_tokens
-        self._strangers = strangers
+        super().__init__(seed, suffix_tokens, strangers)
         self.prefixes = [self._new.tokens(prefix_tokens) for _ in range(prefixes)]
         self._weights = [at**-unequal for at in range(1, prefixes + 1)] if unequal else None
 
@@ -53,16 +66,16 @@ class SuffixTraffic:
         """Each of a prefix drawn at random, or a stranger's."""
         for _ in range(count):
             if self._strangers.share and self._draw.random() < self._strangers.share:
-                yield self._new.tokens(self._strangers.tokens)
+                yield self._stranger()
                 continue
             if self._weights is None:
                 prefix = self._draw.choice(self.prefixes)
             else:
                 (prefix,) = self._draw.choices(self.prefixes, self._weights)
-            yield prefix + self._new.tokens(self._suffix_tokens)
+            yield self._question(prefix)
 
 
-class MovingTraffic:
+class MovingTraffic(_Drawn):
     """Prompts (packed token ids) of which ``burst`` ask for one prefix, then as many for the next one, and so on.
 
     Args:
@@ -80,11 +93,9 @@ class MovingTraffic:
         suffix_tokens: int = SUFFIX,
         strangers: Strangers = NOBODY,
     ) -> None:
-        self._new = Prompts(seed)
-        self._draw = random.Random(seed)
+        super().__init__(seed, suffix_tokens, strangers)
         self._burst, self._stragglers, self._kept = burst, stragglers, kept
-        self._prefix_tokens, self._suffix_tokens = prefix_tokens, suffix_tokens
-        self._strangers = strangers
+        self._prefix_tokens = prefix_tokens
         self.prefixes: list[bytes] = []
         """All that were asked for; none before ``prompts``."""
 
@@ -97,14 +108,14 @@ class MovingTraffic:
                 left = self._burst
             drawn, earlier = self._draw.random(), self.prefixes[-2 - self._kept : -2]
             if drawn < self._strangers.share:
-                yield self._new.tokens(self._strangers.tokens)
+                yield self._stranger()
                 continue
             prefix = self.prefixes[-1]
             if earlier and drawn < self._strangers.share + self._stragglers:
                 prefix = self._draw.choice(earlier)
             else:
                 left -= 1
-            yield prefix + self._new.tokens(self._suffix_tokens)
+            yield self._question(prefix)
 
 
 def most_passed(served: Sequence[Served]) -> int:
