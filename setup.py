@@ -11,7 +11,8 @@ kernels = Extension(
         f"components/wavepp_worker/model/kernels/{name}.cpp"
         for name in (
             "instructions",
-            *("paged_attention", "attention_amx", "attention_bfloat16", "attention_float"),
+            *("paged_attention", "attention_bfloat16", "attention_float"),
+            *("attention_amx", "attention_amx_few"),
             *("linear", "thin_linear_bfloat16", "thin_linear_float"),
             *("gemm", "gemm_amx", "gemm_bfloat16", "gemm_float", "gemm_widened"),
             *("elementwise", "elementwise_bfloat16", "elementwise_float"),
@@ -35,6 +36,7 @@ kernels = Extension(
             "subnormals",
             "thin_linear",
             "amx",
+            "attention_amx",
             "vectors_bfloat16",
             "vectors_float",
         )

@@ -97,7 +97,7 @@ SPAN = st.tuples(
     groups=st.integers(1, 3),
     each=st.sampled_from([1, 2, 3, 7, 16]),
     dim=st.sampled_from([16, 48, 64, 80, 128, 256]),
-    value_dim=st.sampled_from([16, 64, 80]),
+    value_dim=st.sampled_from([16, 64, 80, 128]),
     window=st.sampled_from([None, 1, 5, 256, 300, 5000]),
     threads=st.sampled_from([1, 2, 5]),
     dtype=st.sampled_from(DTYPES),
@@ -134,12 +134,13 @@ def test_scores_of_any_size_become_weights(scale: float, dtype: torch.dtype) -> 
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(("groups", "each", "dim"), [(2, 2, 32), (3, 1, 128), (2, 4, 64), (1, 16, 48)])
 def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_beside_it(
-    window: int | None, dtype: torch.dtype
+    groups: int, each: int, dim: int, window: int | None, dtype: torch.dtype
 ) -> None:
-    whole = drawn(1, [(0, 700)], dtype=dtype)
+    whole = drawn(1, [(0, 700)], 16, groups, each, dim, dim, dtype)
     expected = whole.attend(0.2, window)
-    stranger = drawn(2, [(90, 45)], block=16, dtype=dtype)
+    stranger = drawn(2, [(90, 45)], 16, groups, each, dim, dim, dtype)
     at = 0
     for length in (1, 6, 250, 256, 187):
         keys, values = (
@@ -158,6 +159,11 @@ def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_be
         )
         assert torch.equal(wave.attend(0.2, window)[45:], expected[at : at + length]), at
         at += length
+    for last in (255, 256, 257, 699):
+        alone = Wave(
+            whole.query[:, :, last : last + 1], whole.keys, whole.values, whole.tables, [last], [1], 16
+        )
+        assert torch.equal(alone.attend(0.2, window), expected[last : last + 1]), last
 
 
 @needs_kernel

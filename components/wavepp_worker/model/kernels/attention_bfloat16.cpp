@@ -128,11 +128,11 @@ inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float
 }
 
 template <typename Multiply, int M>
-void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, const RowState &state, int64_t row) {
+void rows_over_tile(const Layer &layer, const Task &task, const PackedTile &tile, const RowState &state, int64_t row) {
   const int64_t seen = seen_keys(layer, task, tile, row, M);
   if (!seen) return;
   const int64_t vectors = (seen + LANES - 1) / LANES, words = layer.dim / 2;
-  const auto *queries = Multiply::queries(state.query + row * words, M * words);
+  const auto *queries = Multiply::queries(tile.query + row * words, M * words);
   all_scores<Multiply, M>(queries, tile.keys, words, vectors, state.scores);
   auto *weights = Multiply::weights(state);
   float keep[M];
@@ -146,7 +146,7 @@ void rows_over_tile(const Layer &layer, const Task &task, const KeyTile &tile, c
 template <typename Multiply>
 void attend(const Layer &layer, const Task &task) {
   static thread_local Buffers own;
-  const auto over_tile = [&](const KeyTile &tile, const RowState &state, int64_t count) {
+  const auto over_tile = [&](const PackedTile &tile, const RowState &state, int64_t count) {
     int64_t row = 0;
     for (; row + ROWS <= count; row += ROWS) rows_over_tile<Multiply, ROWS>(layer, task, tile, state, row);
     static_assert(ROWS == 6, "there is a case for every rest");

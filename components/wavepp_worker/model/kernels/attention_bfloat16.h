@@ -26,7 +26,7 @@ constexpr int64_t AHEAD = 24;   // keys and values that are fetched ahead of the
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 
 using Layer = AttentionLayer<uint16_t>;
-using Rows = AttentionRows<uint16_t>;
+using Rows = AttentionRows<uint16_t, KEYS + AHEAD>;
 using Task = AttentionTask;
 
 // A request's rows are scattered over the pool, which the CPU cannot foresee.
@@ -34,15 +34,14 @@ inline void prefetch(const uint16_t *row, int64_t dim) {
   for (int64_t at = 0; at < dim; at += 32) _mm_prefetch(reinterpret_cast<const char *>(row + at), _MM_HINT_T1);
 }
 
-// `count` keys from `first` on, and others up to `room`, which nobody may look at; `words` is half of dim or more, zeros
+// The first `count` keys, and others up to `room`, which nobody may look at; `words` is half of dim or more, zeros
 // beyond.
-inline void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t room, int64_t dim, int64_t words,
-                      uint32_t *packed) {
+inline void pack_keys(const Rows &rows, int64_t count, int64_t room, int64_t dim, int64_t words, uint32_t *packed) {
   for (int64_t at = 0; at < room; at += LANES) {
     const uint16_t *from[LANES];
     for (int i = 0; i < LANES; ++i) {
-      from[i] = rows.key(first + std::min(at + i, count - 1));
-      if (at + i + AHEAD < count) prefetch(rows.key(first + at + i + AHEAD), dim);
+      from[i] = rows.key(std::min(at + i, count - 1));
+      if (at + i + AHEAD < rows.count) prefetch(rows.key(at + i + AHEAD), dim);
     }
     for (int64_t word = 0; word < words; word += LANES) {
       const __mmask16 some = some_of(std::max<int64_t>(0, dim / 2 - word));
@@ -57,13 +56,12 @@ inline void pack_keys(const Rows &rows, int64_t first, int64_t count, int64_t ro
 
 // Values before `lowest` are zeros, as are those from `count` to `room`: nobody sees them, they may be another request's,
 // and no weight makes 0 of a NaN.
-inline void pack_values(const Rows &rows, int64_t first, int64_t count, int64_t room, int64_t lowest, int64_t dim,
-                        uint32_t *packed) {
-  const auto seen = [&](int64_t at) { return at < count && first + at >= lowest ? rows.value(first + at) : nullptr; };
+inline void pack_values(const Rows &rows, int64_t count, int64_t room, int64_t lowest, int64_t dim, uint32_t *packed) {
+  const auto seen = [&](int64_t at) { return at < count && at >= lowest ? rows.value(at) : nullptr; };
   for (int64_t at = 0; at < room; at += 2) {
     const uint16_t *low = seen(at), *high = seen(at + 1);
-    for (int64_t next = at + AHEAD; next < std::min(at + AHEAD + 2, count); ++next)
-      prefetch(rows.value(first + next), dim);
+    for (int64_t next = at + AHEAD; next < std::min(at + AHEAD + 2, rows.count); ++next)
+      prefetch(rows.value(next), dim);
     for (int64_t c = 0; c < dim; c += LANES) {
       const __m256i a =
           low ? _mm256_loadu_si256(reinterpret_cast<const __m256i *>(low + c)) : _mm256_setzero_si256();
@@ -103,59 +101,78 @@ struct Shape {
   int64_t keys;   // packed keys are a multiple of this
 };
 
-// What a task's rows look at: packed keys and values from `first_key` on, of which `count` are seen by any of them.
+// What a task's rows look at: keys and values from `first_key` on, of which `count` are seen by any of them.
 struct KeyTile {
-  const uint32_t *keys, *values;
   int64_t first_key, count;
+};
+
+// The same, packed, and the queries of all rows.
+struct PackedTile : KeyTile {
+  const uint32_t *query, *keys, *values;
 };
 
 // What goes on from tile to tile of a task's rows, and the scores and weights of those at hand.
 struct RowState {
-  const uint32_t *query;
   float *out, *maxima, *sums, *scores;
   uint32_t *weights;
 };
 
+// A row of a task is of a token and of a query head of the group.
+struct TokenHead {
+  int64_t token, head;
+};
+
+inline TokenHead of_row(const Layer &layer, const Task &task, int64_t group, int64_t row) {
+  const int64_t each = layer.heads / layer.groups;
+  return {task.packed + task.first + row / each, group * each + row % each};
+}
+
+inline const uint16_t *query_of(const Layer &layer, const TokenHead &row) {
+  return layer.query + row.token * layer.query_token + row.head * layer.query_head;
+}
+
+inline void store_row(const Layer &layer, const TokenHead &row, const float *out, float sum) {
+  const __m512 share = _mm512_set1_ps(1.0f / sum);
+  uint16_t *to = layer.out + (row.token * layer.heads + row.head) * layer.value_dim;
+  for (int64_t c = 0; c < layer.value_dim; c += LANES)
+    store(ALL, to + c, _mm512_mul_ps(share, _mm512_load_ps(out + c)));
+}
+
+// The first key that any row of a task sees.
+inline int64_t lowest_key(const Layer &layer, const Task &task) {
+  return layer.window ? std::max<int64_t>(0, task.start + task.first + 1 - layer.window) : 0;
+}
+
 // Goes through all tiles of keys of a task, and calls `over_tile(tile, state, rows)` for each.
 template <typename OverTile>
 inline void attend_by_key_tiles(const Layer &layer, const Task &task, const Shape &shape, Buffers &own,
-                            const OverTile &over_tile) {
-  const int64_t each = layer.heads / layer.groups, count = task.tokens * each;
+                                const OverTile &over_tile) {
+  const int64_t count = task.tokens * (layer.heads / layer.groups);
   const int64_t dim = layer.dim, words = shape.words, value_dim = layer.value_dim;
   const int64_t room = (count + shape.rows - 1) / shape.rows * shape.rows;
   const auto rounded_up = [&](int64_t keys) { return (keys + shape.keys - 1) / shape.keys * shape.keys; };
   uint32_t *query = scratch(own.query, room * words);
   uint32_t *keys = scratch(own.keys, KEYS * words), *values = scratch(own.values, KEYS / 2 * value_dim);
-  const RowState state{query,
-                       scratch(own.out, room * value_dim),
-                       scratch(own.maxima, room),
-                       scratch(own.sums, room),
-                       scratch(own.scores, shape.rows * KEYS),
-                       scratch(own.weights, shape.rows * KEYS / 2)};
+  const RowState state{scratch(own.out, room * value_dim), scratch(own.maxima, room), scratch(own.sums, room),
+                       scratch(own.scores, shape.rows * KEYS), scratch(own.weights, shape.rows * KEYS / 2)};
   std::fill_n(state.out, count * value_dim, 0.0f);
   std::fill_n(state.maxima, count, NONE);
   std::fill_n(state.sums, count, 0.0f);
   for (int64_t row = 0; row < count; ++row) {
-    const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;
-    std::memcpy(query + row * words, layer.query + token * layer.query_token + head * layer.query_head,
-                dim * sizeof(uint16_t));
+    std::memcpy(query + row * words, query_of(layer, of_row(layer, task, task.group, row)), dim * sizeof(uint16_t));
     std::fill(query + row * words + dim / 2, query + (row + 1) * words, 0u);
   }
-  const Rows rows{layer, layer.tables + task.table, task.group};
-  const int64_t lowest = layer.window ? std::max<int64_t>(0, task.start + task.first + 1 - layer.window) : 0;
+  Rows rows(layer, task);
+  const int64_t lowest = lowest_key(layer, task);
   for (int64_t first_key = lowest / KEYS * KEYS; first_key <= task.last(); first_key += KEYS) {
     const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
-    pack_keys(rows, first_key, seen, rounded_up(seen), dim, words, keys);
-    pack_values(rows, first_key, seen, rounded_up(seen), lowest, value_dim, values);
-    over_tile(KeyTile{keys, values, first_key, seen}, state, count);
+    rows.find(first_key, task.last());
+    pack_keys(rows, seen, rounded_up(seen), dim, words, keys);
+    pack_values(rows, seen, rounded_up(seen), lowest - first_key, value_dim, values);
+    over_tile(PackedTile{{first_key, seen}, query, keys, values}, state, count);
   }
-  for (int64_t row = 0; row < count; ++row) {
-    const int64_t token = task.packed + task.first + row / each, head = task.group * each + row % each;
-    const __m512 share = _mm512_set1_ps(1.0f / state.sums[row]);
-    uint16_t *to = layer.out + (token * layer.heads + head) * value_dim;
-    for (int64_t c = 0; c < value_dim; c += LANES)
-      store(ALL, to + c, _mm512_mul_ps(share, _mm512_load_ps(state.out + row * value_dim + c)));
-  }
+  for (int64_t row = 0; row < count; ++row)
+    store_row(layer, of_row(layer, task, task.group, row), state.out + row * value_dim, state.sums[row]);
 }
 
 // How many keys of a tile any of `count` rows from `row` on sees; 0: none.

@@ -35,12 +35,15 @@ inline void prefetch(const T *row, int64_t dim) {
 }
 
 template <typename T>
-void pack_keys(const AttentionRows<T> &rows, int64_t first, int64_t count, int64_t dim, float *packed) {
+using Rows = AttentionRows<T, KEYS + AHEAD>;
+
+template <typename T>
+void pack_keys(const Rows<T> &rows, int64_t count, int64_t dim, float *packed) {
   for (int64_t at = 0; at < count; at += WIDE) {
     const T *from[WIDE];
     for (int64_t i = 0; i < WIDE; ++i) {
-      from[i] = rows.key(first + std::min(at + i, count - 1));
-      if (at + i + AHEAD < count) prefetch(rows.key(first + at + i + AHEAD), dim);
+      from[i] = rows.key(std::min(at + i, count - 1));
+      if (at + i + AHEAD < rows.count) prefetch(rows.key(at + i + AHEAD), dim);
     }
     for (int64_t d = 0; d < dim; d += WIDE) {
       __m256 r[WIDE];
@@ -53,16 +56,15 @@ void pack_keys(const AttentionRows<T> &rows, int64_t first, int64_t count, int64
 
 // Values before `lowest` are zeros: nobody sees them, they may be another request's, and no weight makes 0 of a NaN.
 template <typename T>
-void pack_values(const AttentionRows<T> &rows, int64_t first, int64_t count, int64_t lowest, int64_t dim,
-                 float *packed) {
+void pack_values(const Rows<T> &rows, int64_t count, int64_t lowest, int64_t dim, float *packed) {
   for (int64_t at = 0; at < count; ++at) {
     float *to = packed + at * dim;
-    if (at + AHEAD < count) prefetch(rows.value(first + at + AHEAD), dim);
-    if (first + at < lowest) {
+    if (at + AHEAD < rows.count) prefetch(rows.value(at + AHEAD), dim);
+    if (at < lowest) {
       std::fill_n(to, dim, 0.0f);
       continue;
     }
-    const T *from = rows.value(first + at);
+    const T *from = rows.value(at);
     for (int64_t c = 0; c < dim; c += WIDE) _mm256_store_ps(to + c, load(from + c));
   }
 }
@@ -199,12 +201,13 @@ void run(const AttentionLayer<T> &layer, const AttentionTask &task, Buffers &own
     const T *from = layer.query + token * layer.query_token + head * layer.query_head;
     for (int64_t d = 0; d < dim; d += WIDE) _mm256_store_ps(query + row * dim + d, load(from + d));
   }
-  const AttentionRows<T> rows{layer, layer.tables + task.table, task.group};
+  Rows<T> rows(layer, task);
   const int64_t lowest = layer.window ? std::max<int64_t>(0, task.start + task.first + 1 - layer.window) : 0;
   for (int64_t first_key = lowest / KEYS * KEYS; first_key <= task.last(); first_key += KEYS) {
     const int64_t seen = std::min(KEYS, task.last() + 1 - first_key);
-    pack_keys(rows, first_key, seen, dim, keys);
-    pack_values(rows, first_key, seen, lowest, value_dim, values);
+    rows.find(first_key, task.last());
+    pack_keys(rows, seen, dim, keys);
+    pack_values(rows, seen, lowest - first_key, value_dim, values);
     const auto over_tile = [&](auto rows_over, int64_t row) {
       rows_over(layer, task, row, first_key, seen, query, keys, values, scores, maxima, sums, out);
     };

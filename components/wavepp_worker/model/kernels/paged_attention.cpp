@@ -24,10 +24,11 @@ int64_t products(const AttentionLayer<T> &layer, const int64_t *starts, const in
   return pairs * layer.heads * (layer.dim + layer.value_dim);
 }
 
-// Tasks of at most `most` rows, which are computed `rows` at a time.
-template <typename T>
+// Tasks of at most `most` rows, which are computed `rows` at a time; several key heads together where `joins(tokens)`.
+template <typename T, typename Joins>
 std::vector<AttentionTask> tasks_of(const AttentionLayer<T> &layer, const int64_t *starts, const int64_t *lengths,
-                                    const int64_t *table_at, int64_t chunks, int64_t rows, int64_t most, int threads) {
+                                    const int64_t *table_at, int64_t chunks, int64_t rows, int64_t most, int threads,
+                                    const Joins &joins) {
   const int64_t each = layer.heads / layer.groups;
   int64_t tokens = 0;
   for (int64_t c = 0; c < chunks; ++c) tokens += lengths[c];
@@ -37,13 +38,17 @@ std::vector<AttentionTask> tasks_of(const AttentionLayer<T> &layer, const int64_
   const int64_t step = std::max<int64_t>(1, most / each);
   std::vector<AttentionTask> tasks;
   int64_t packed = 0;
-  for (int64_t c = 0; c < chunks; packed += lengths[c], ++c)
+  const int64_t parts = threads == 1 ? 1 : std::clamp<int64_t>(4 * threads / chunks, 1, layer.groups);
+  for (int64_t c = 0; c < chunks; packed += lengths[c], ++c) {
+    const int64_t together = joins(lengths[c]) ? (layer.groups + parts - 1) / parts : 1;
     for (int64_t first = 0; first < lengths[c]; first += step)
-      for (int64_t group = 0; group < layer.groups; ++group)
-        tasks.push_back({starts[c], first, std::min(step, lengths[c] - first), packed, table_at[c], group});
+      for (int64_t group = 0; group < layer.groups; group += together)
+        tasks.push_back({starts[c], first, std::min(step, lengths[c] - first), packed, table_at[c], group,
+                         std::min(together, layer.groups - group)});
+  }
   // The longest first, so that no thread begins one when the others are done.
   std::stable_sort(tasks.begin(), tasks.end(), [](const AttentionTask &a, const AttentionTask &b) {
-    return a.last() * a.tokens > b.last() * b.tokens;
+    return a.last() * a.tokens * a.groups > b.last() * b.tokens * b.groups;
   });
   return tasks;
 }
@@ -65,23 +70,26 @@ extern "C" void wavepp_paged_attention(const void *query, int64_t query_token, i
                                        int64_t heads, int64_t groups, int64_t dim, int64_t value_dim, double scale,
                                        int64_t window, void *out, int64_t threads, int64_t narrow) {
   const float log2e = 1.44269504f;
-  const auto run = [&](auto number, auto attend_one, int64_t rows, int64_t most_rows) {
+  const auto run = [&](auto number, auto attend_one, int64_t rows, int64_t most_rows, auto joins) {
     using T = decltype(number);
     const AttentionLayer<T> layer{
         static_cast<const T *>(query), query_token, query_head, static_cast<const T *>(keys),
         static_cast<const T *>(values), tables, block, heads, groups, dim, value_dim,
         static_cast<float>(scale) * log2e, window, static_cast<T *>(out)};
     const int team = products(layer, starts, lengths, chunks) < TOGETHER ? 1 : static_cast<int>(threads);
-    attend_all<T>(layer, tasks_of(layer, starts, lengths, table_at, chunks, rows, most_rows, team), team, attend_one);
+    const auto joined = [&](int64_t tokens) { return joins(layer, tokens); };
+    attend_all<T>(layer, tasks_of(layer, starts, lengths, table_at, chunks, rows, most_rows, team, joined), team,
+                  attend_one);
   };
+  const auto never = [](const auto &, int64_t) { return false; };
   if (!narrow)
-    run(float{}, attend_in_float<float>, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
+    run(float{}, attend_in_float<float>, ATTENTION_ROWS, ATTENTION_TASK_ROWS, never);
   else if (has_amx())
-    run(uint16_t{}, attend_amx, ATTENTION_AMX_ROWS, ATTENTION_AMX_TASK_ROWS);
+    run(uint16_t{}, attend_amx, ATTENTION_AMX_ROWS, ATTENTION_AMX_TASK_ROWS, attends_few_by_amx);
   else if (has_bfloat16())
-    run(uint16_t{}, attend_bfloat16, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
+    run(uint16_t{}, attend_bfloat16, ATTENTION_ROWS, ATTENTION_TASK_ROWS, never);
   else
-    run(uint16_t{}, attend_in_float<uint16_t>, ATTENTION_ROWS, ATTENTION_TASK_ROWS);
+    run(uint16_t{}, attend_in_float<uint16_t>, ATTENTION_ROWS, ATTENTION_TASK_ROWS, never);
 }
 
 #endif
