@@ -61,7 +61,8 @@ def bench(
             if each.engine.alive:
                 audit = each.engine.audit(WAIT_SECONDS)
                 assert audit["free"] == audit["capacity"]
-                assert each.engine.stats().prompt_tokens_computed == 0
+                stats = each.engine.stats()
+                assert stats.prompt_tokens_computed == 0 or stats.preemptions
     finally:
         for each in started:
             each.engine.close()

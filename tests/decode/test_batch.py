@@ -12,7 +12,7 @@ LIMIT = 4
 
 
 class BatchMachine(RuleBasedStateMachine):
-    """Random arrivals, starts and releases against a model that is a sorted queue and a dict."""
+    """Random arrivals, starts, growth, preemptions and releases against a model: a sorted queue and a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,9 +30,36 @@ class BatchMachine(RuleBasedStateMachine):
         self.batch.ask(request_id, blocks, priority)
         self.priorities[request_id] = priority
         self.queue.append((request_id, blocks))
-        # Stable, so first come, first served among equals.
-        self.queue.sort(key=lambda each: -self.priorities[each[0]])
+        self.sort_queue()
         self.admit()
+
+    def sort_queue(self) -> None:
+        self.queue.sort(key=lambda each: self.place(each[0]))
+
+    def place(self, request_id: str) -> tuple[int, int]:
+        return -self.priorities[request_id], int(request_id[1:])
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), blocks=st.integers(1, 3))
+    def grow(self, data: st.DataObject, blocks: int) -> None:
+        request_id = data.draw(st.sampled_from(self.running))
+        if blocks > self.batch.free:
+            with pytest.raises(ValueError, match=f"cannot get {blocks} blocks of {self.batch.free}"):
+                self.batch.grow(request_id, blocks)
+            return
+        self.held[request_id] += self.batch.grow(request_id, blocks)
+        assert self.batch.held(request_id) == len(self.held[request_id])
+
+    @precondition(lambda self: self.running)
+    @rule(blocks=st.integers(1, CAPACITY))
+    def preempt(self, blocks: int) -> None:
+        request_id = self.batch.running_in_order[-1]
+        assert request_id == max(self.running, key=self.place)
+        self.batch.preempt(request_id, blocks)
+        del self.held[request_id]
+        self.running.remove(request_id)
+        self.queue.append((request_id, blocks))
+        self.sort_queue()
 
     @precondition(lambda self: set(self.held) - set(self.running))
     @rule(data=st.data())
@@ -55,7 +82,7 @@ class BatchMachine(RuleBasedStateMachine):
         self.admit()
 
     def admit(self) -> None:
-        free = CAPACITY - sum(map(len, self.held.values()))
+        free = CAPACITY - sum(map(len, self.held.values())) - len(self.running)
         expected = []
         while self.queue and len(self.held) + len(expected) < LIMIT and self.queue[0][1] <= free:
             free -= self.queue[0][1]
@@ -122,6 +149,13 @@ def test_misuse_is_refused() -> None:
     batch.start("r")
     with pytest.raises(ValueError, match="cannot start"):
         batch.start("r")
+    with pytest.raises(ValueError, match="cannot be preempted for 11 blocks"):
+        batch.preempt("r", 11)
+    batch.preempt("r", 1)
+    with pytest.raises(ValueError, match="or does not run"):
+        batch.preempt("r", 1)
+    with pytest.raises(ValueError, match="or does not run"):
+        batch.grow("r", 1)
 
 
 def test_check_sees_a_leak() -> None:

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from wavepp_worker import token_ids
 from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
-from wavepp_worker.decode.engine_io import DecodeOutput
+from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest
 from wavepp_worker.errors import AuditError, ConfigError, EngineDead, HandoffError, InvalidRequest
 from wavepp_worker.model.sampling_params import SamplingParams
 from wavepp_worker.model.stage import StageOutput
 
+from tests.support.decode_bench import Collector
+from tests.support.reference import Reference
 from tests.support.waiting import wait_until
 
 EOS = 299
@@ -232,8 +235,8 @@ class TestAbort:
 
     def test_while_it_waits_for_room(self, bench: Any, prompt: Any) -> None:
         b = bench(kv_tokens=512)
-        holder = b.prefill.room(prompt(12), held=True)
-        first = b.submit(prompt(12), holder, max_tokens=500)
+        holder = b.prefill.room(prompt(500), held=True)
+        first = b.submit(prompt(500), holder, max_tokens=12)
         b.room(holder).offer.set()
         assert b.room(holder).allocated.wait(10)
         waiting = b.prefill.room(prompt(12))
@@ -307,6 +310,49 @@ def test_full_pool_waits_and_then_runs_in_order(bench: Any, prompt: Any, referen
         assert collector.reason == "length"
         room = b.prefill.rooms[got.index(collector)]
         assert collector.ids == reference.generate(room.tokens, len(collector.ids))
+
+
+def test_answers_that_lose_their_blocks_to_others_are_what_they_would_have_been(
+    bench: Any, prompt: Any, reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavepp_worker.decode.answer_lengths.UNKNOWN", 1)
+    b = bench(kv_tokens=160, max_model_len=120)
+    prompts = [prompt(length, length) for length in (30, 7, 41, 16, 2, 33)]
+    got = [b.submit(tokens, max_tokens=70) for tokens in prompts]
+    for tokens, collector in zip(prompts, got, strict=True):
+        assert collector.reason == "length"
+        assert collector.ids == reference.generate(tokens, 70)
+    assert b.engine.stats().preemptions > 0
+
+
+def test_preempted_answers_of_recurrent_layers_begin_with_no_state(
+    tiny_model: Any, prompt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wavepp_worker.decode.answer_lengths.UNKNOWN", 1)
+    model = tiny_model("qwen3_next")
+    config = DecodeConfig(model=model, dtype="float32", kv_tokens=96, max_model_len=80, block_size=4)
+    plain, asked = Reference(model), []
+    with DecodeEngine(config) as engine:
+        for n, length in enumerate((20, 9, 14)):
+            outputs, tokens = Collector(), prompt(length, n)
+            request = DecodeRequest(
+                request_id=f"r{n}", tokens=token_ids.pack(tokens), max_tokens=40, handoff=None
+            )
+            engine.submit(request, outputs)
+            asked.append((tokens, outputs))
+        for tokens, outputs in asked:
+            assert outputs.last.error is None
+            assert outputs.ids == plain.generate(tokens, 40)
+        assert engine.stats().preemptions > 0
+
+
+def test_who_asks_for_a_long_answer_keeps_nobody_waiting_that_has_room(bench: Any, prompt: Any) -> None:
+    b = bench(kv_tokens=600)
+    long = [b.submit(prompt(12, seed), max_tokens=500) for seed in range(2)]
+    assert b.submit(prompt(12), max_tokens=2).reason == "length"
+    assert not any(collector.done.is_set() for collector in long)
+    for n in range(2):
+        b.engine.abort(f"r{n}")
 
 
 def test_max_batch_is_kept(bench: Any, prompt: Any) -> None:
@@ -508,8 +554,12 @@ def test_requests_leave_no_objects_behind(bench: Any, prompt: Any) -> None:
     assert {kind: count for kind, count in more.items() if count > requests / 2} == {}
 
 
-def test_nothing_leaks_over_random_traffic(bench: Any, prompt: Any) -> None:
-    b = bench(kv_tokens=512, max_num_seqs=6)
+@pytest.mark.parametrize(("kv_tokens", "expected"), [(512, 256), (132, 1)])
+def test_nothing_leaks_over_random_traffic(
+    bench: Any, prompt: Any, monkeypatch: pytest.MonkeyPatch, kv_tokens: int, expected: int
+) -> None:
+    monkeypatch.setattr("wavepp_worker.decode.answer_lengths.UNKNOWN", expected)
+    b = bench(kv_tokens=kv_tokens, max_model_len=130, max_num_seqs=6)
     rng = random.Random(4)
     got = []
     for i in range(120):
@@ -530,3 +580,4 @@ def test_nothing_leaks_over_random_traffic(bench: Any, prompt: Any) -> None:
                 b.submit(tokens, at, request_id="bad", max_tokens=0)
     reasons = {collector.reason for collector in got}
     assert reasons == {"length", "error", "cancelled"}
+    assert (b.engine.stats().preemptions > 0) == (expected == 1)

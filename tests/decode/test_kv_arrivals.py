@@ -92,7 +92,7 @@ class Receiver:
 class Side:
     def __init__(self, blocks: int = 8) -> None:
         self.receiver = Receiver()
-        self.scheduler = Scheduler(Batch(blocks, 8))
+        self.scheduler = Scheduler(Batch(blocks, 8), BLOCK_SIZE)
         self.failures: list[BaseException] = []
         self.guides = NamedGuides()
         self.arrivals = KvArrivals(
@@ -100,7 +100,6 @@ class Side:
             self.scheduler,
             self.guides,  # type: ignore[arg-type]
             adapters={},
-            block_size=BLOCK_SIZE,
             vocab_size=VOCABULARY,
             timeout=WAIT_SECONDS,
             on_failure=self.failures.append,
@@ -256,7 +255,7 @@ def test_a_prompt_that_runs_here_waits_for_blocks_alone(side: Any) -> None:
     s = side(blocks=3)
     request, collector = s.submit("a", max_tokens=6, handoff=None)
     assert s.scheduler.next_step() == [request]
-    assert (len(request.table), request.sequence.prompt_left, collector.ids) == (3, 4, [])
+    assert (len(request.table), request.sequence.left, collector.ids) == (3, 4, [])
     assert s.receiver.tables == []
     _, waits = s.submit("b", max_tokens=6, handoff=None)
     s.scheduler.abort("b")

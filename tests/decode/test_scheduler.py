@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import pytest
+import torch
+from wavepp_worker.decode.answer_lengths import UNKNOWN
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import AuditError, EngineDead, HandoffError, InvalidRequest
 from wavepp_worker.model.sampled_token import SampledToken
 
+from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
 from tests.support.waiting import WAIT_SECONDS
 
@@ -18,14 +23,24 @@ TOKEN = (SampledToken(7),)
 
 
 def scheduler(blocks: int = 8, max_num_seqs: int = 8) -> Scheduler:
-    return Scheduler(Batch(blocks, max_num_seqs))
+    return Scheduler(Batch(blocks, max_num_seqs), block_size=1)
 
 
-def asking(scheduler: Scheduler, request: DecodingRequest, blocks: int) -> list[list[int]]:
+def sized(name: str, blocks: int, **values: Any) -> tuple[DecodingRequest, Collector]:
+    """A request that needs so many blocks at first."""
+    return decoding(name, **{"prompt_tokens": blocks, "max_tokens": 1, **values})
+
+
+def asking(scheduler: Scheduler, request: DecodingRequest) -> list[list[int]]:
     """Accept a request that asks for blocks; what it is granted, now or later."""
     granted: list[list[int]] = []
+
+    def grant(blocks: list[int]) -> None:
+        granted.append(blocks)
+        request.table = torch.tensor(blocks)
+
     scheduler.add(request)
-    scheduler.ask_for_blocks(request, blocks, granted.append)
+    scheduler.ask_for_blocks(request, grant)
     return granted
 
 
@@ -41,8 +56,8 @@ def test_an_id_in_use_is_refused_until_its_request_has_ended() -> None:
 
 def test_blocks_are_granted_in_the_order_of_asking_as_others_end() -> None:
     s = scheduler(blocks=8)
-    requests = [decoding(name)[0] for name in "abc"]
-    big, bigger, small = (asking(s, r, n) for r, n in zip(requests, (6, 7, 1), strict=True))
+    requests = [sized(name, blocks)[0] for name, blocks in (("a", 6), ("b", 7), ("c", 1))]
+    big, bigger, small = (asking(s, request) for request in requests)
     assert (len(big), bigger, small) == (1, [], [])
     assert s.counts() == {"running": 0, "waiting": 2, "receiving": 1, "used_blocks": 6, "total_blocks": 8}
     s.finish(requests[0], "stop")
@@ -52,9 +67,9 @@ def test_blocks_are_granted_in_the_order_of_asking_as_others_end() -> None:
 
 def test_one_that_ends_while_it_waits_is_granted_nothing() -> None:
     s = scheduler(blocks=4)
-    (first, _), (second, second_got) = decoding("a"), decoding("b")
-    asking(s, first, 4)
-    granted = asking(s, second, 4)
+    (first, _), (second, second_got) = sized("a", 4), sized("b", 4)
+    asking(s, first)
+    granted = asking(s, second)
     s.finish(second, "cancelled")
     s.finish(first, "stop")
     assert granted == []
@@ -64,21 +79,21 @@ def test_one_that_ends_while_it_waits_is_granted_nothing() -> None:
 
 def test_a_step_has_those_whose_kv_is_here() -> None:
     s = scheduler()
-    (first, _), (second, _) = decoding("a"), decoding("b")
+    (first, _), (second, _) = sized("a", 2), sized("b", 2)
     for request in (first, second):
-        asking(s, request, 2)
+        asking(s, request)
     s.start(second)
     assert s.next_step() == [second]
     s.start(first)
-    assert s.next_step() == [second, first]
+    assert s.next_step() == [first, second]
     s.finish(second, "stop")
     assert s.next_step() == [first]
 
 
 def test_the_step_loop_sleeps_until_somebody_runs() -> None:
     s = scheduler()
-    request, _ = decoding()
-    asking(s, request, 1)
+    request, _ = sized("a", 1)
+    asking(s, request)
     steps: list[list[DecodingRequest] | None] = []
     loop = threading.Thread(target=lambda: steps.append(s.next_step()), daemon=True)
     loop.start()
@@ -91,8 +106,8 @@ def test_the_step_loop_sleeps_until_somebody_runs() -> None:
 
 def test_tokens_are_counted_once_whether_an_answer_goes_on_or_ends() -> None:
     s = scheduler()
-    request, collector = decoding()
-    asking(s, request, 1)
+    request, collector = sized("a", 1)
+    asking(s, request)
     s.emit(request, TOKEN)
     s.finish(request, "length", tokens=TOKEN)
     assert s.tokens_generated == len(collector.ids) == 2
@@ -100,12 +115,12 @@ def test_tokens_are_counted_once_whether_an_answer_goes_on_or_ends() -> None:
 
 def test_blocks_are_free_before_the_last_output_is_out() -> None:
     s = scheduler(blocks=2)
-    request, _ = decoding()
+    request, _ = sized("a", 2)
     used: list[int] = []
     ending = DecodingRequest(
         request.request, lambda _: used.append(s.counts()["used_blocks"]), request.deadline
     )
-    asking(s, ending, 2)
+    asking(s, ending)
     s.finish(ending, "stop")
     assert used == [0]
 
@@ -125,8 +140,8 @@ def test_a_failure_of_an_aborted_request_is_its_abort() -> None:
 
 def test_closing_answers_everybody_and_takes_nobody() -> None:
     s = scheduler()
-    (running, running_got), (late, _) = decoding("a"), decoding("b")
-    asking(s, running, 1)
+    (running, running_got), (late, _) = sized("a", 1), decoding("b")
+    asking(s, running)
     s.start(running)
     s.close(EngineDead("first"))
     s.close(EngineDead("second"))
@@ -138,9 +153,9 @@ def test_closing_answers_everybody_and_takes_nobody() -> None:
 
 def test_rest_is_when_nobody_is_live() -> None:
     s = scheduler()
-    request, _ = decoding("a")
+    request, _ = sized("a", 3)
     s.check_at_rest(0)
-    asking(s, request, 3)
+    asking(s, request)
     with pytest.raises(AuditError, match=r"1 requests are live, such as \['a'\], and 5 of 8 blocks are free"):
         s.check_at_rest(0.01)
     s.finish(request, "stop")
@@ -150,10 +165,127 @@ def test_rest_is_when_nobody_is_live() -> None:
 def test_who_waits_for_blocks_is_counted_with_the_tokens_of_its_prompt() -> None:
     """Not who waits for its prefill: a planner would add decode workers where those that prefill are missing."""
     s = scheduler(blocks=8)
-    (receives, _), (waits, _) = decoding("a"), decoding("b")
-    asking(s, receives, 6)
+    (receives, _), (waits, _) = sized("a", 6), sized("b", 6)
+    asking(s, receives)
     assert s.queued() == (0, 0)
-    asking(s, waits, 6)
+    asking(s, waits)
     assert s.queued() == (1, waits.request.prompt_tokens)
     s.finish(receives, "stop")
     assert s.queued() == (0, 0)
+
+
+def running(s: Scheduler, name: str, prompt_tokens: int, **values: Any) -> DecodingRequest:
+    """A request with its first token, whose KV is here."""
+    request, _ = sized(name, prompt_tokens, **{"max_tokens": 2, **values})
+    assert asking(s, request)
+    request.sequence.accept(7)
+    s.start(request)
+    return request
+
+
+def test_an_answer_gets_blocks_as_it_grows() -> None:
+    s = scheduler(blocks=400)
+    request = running(s, "a", 10, max_tokens=300)
+    assert request.table is not None
+    # The last token is never run.
+    assert len(request.table) == 10 + UNKNOWN - 1
+    for _ in range(UNKNOWN - 1):
+        request.sequence.accept(7)
+    before = request.table
+    assert s.next_step() == [request]
+    assert len(request.table) == request.sequence.length == 10 + UNKNOWN
+    assert torch.equal(request.table[:-1], before)
+    assert s.preemptions == 0
+
+
+def test_who_is_last_in_order_is_preempted_for_who_lacks_a_block_and_goes_on_when_there_is_room() -> None:
+    s = scheduler(blocks=11)
+    first = running(s, "a", 3, max_tokens=4)
+    second = running(s, "b", 3)
+    assert s.counts()["used_blocks"] == 6 + 4
+    first.sequence.accept(7)
+    first.sequence.accept(7)
+    first.sequence.accept(7)
+    assert s.next_step() == [first, second], "one was free"
+    first.sequence.accept(7)
+    assert s.next_step() == [first]
+    assert (s.preemptions, second.table, second.state, second.sequence.left) == (1, None, -1, 4)
+    assert (s.counts()["running"], s.counts()["waiting"], s.counts()["used_blocks"]) == (1, 1, 8)
+    s.finish(first, "stop")
+    assert s.next_step() == [second]
+    assert second.table is not None
+    assert len(second.table) == 4
+    assert second.state >= 0
+    s.finish(second, "stop")
+    s.check_at_rest(0)
+
+
+def test_a_higher_priority_is_preempted_last() -> None:
+    s = scheduler(blocks=9)
+    low = running(s, "low", 3)
+    high = running(s, "high", 3, priority=1)
+    for _ in range(2):
+        high.sequence.accept(7)
+    assert s.next_step() == [high]
+    assert low.table is None
+    assert high.table is not None
+    assert len(high.table) == 6
+
+
+def test_one_that_has_nobody_behind_it_waits_for_who_is_about_to_run() -> None:
+    s = scheduler(blocks=8)
+    first = running(s, "a", 3)
+    arriving, _ = sized("b", 3)
+    assert asking(s, arriving)
+    for _ in range(2):
+        first.sequence.accept(7)
+    steps: list[list[DecodingRequest] | None] = []
+    loop = threading.Thread(target=lambda: steps.append(s.next_step()), daemon=True)
+    loop.start()
+    loop.join(0.05)
+    assert steps == []
+    arriving.sequence.accept(7)
+    s.start(arriving)
+    loop.join(WAIT_SECONDS)
+    assert steps == [[first]]
+    assert s.preemptions == 1
+
+
+@pytest.mark.parametrize("how", ["aborted", "late"])
+def test_a_preempted_request_that_is_over_is_given_to_who_ends_it(how: str) -> None:
+    s = scheduler(blocks=9)
+    first = running(s, "a", 3)
+    second = running(s, "b", 3)
+    for _ in range(2):
+        first.sequence.accept(7)
+    assert s.next_step() == [first]
+    if how == "aborted":
+        s.abort("b")
+    else:
+        second.deadline = time.monotonic() - 1
+    assert s.next_step() == [second, first]
+    s.finish(second, "cancelled")
+    assert s.next_step() == [first]
+    s.finish(first, "stop")
+    s.check_at_rest(0)
+
+
+def test_a_block_is_left_for_each_that_runs_before_another_is_admitted() -> None:
+    s = scheduler(blocks=8)
+    first = running(s, "a", 3)
+    waiting, _ = sized("b", 4)
+    assert asking(s, waiting) == [], "four of eight are free, one of which the first may need"
+    s.finish(first, "stop")
+    assert waiting.table is not None
+
+
+def test_what_is_set_aside_follows_the_lengths_of_answers() -> None:
+    s = scheduler(blocks=400)
+    for n in range(20):
+        request = running(s, f"r{n}", 3, max_tokens=50)
+        for _ in range(4):
+            request.sequence.accept(7)
+        s.finish(request, "stop")
+    request, _ = sized("last", 3, max_tokens=300)
+    [[*blocks]] = asking(s, request)
+    assert len(blocks) == 3 + 5 - 1

@@ -58,10 +58,28 @@ def test_each_chunk_is_the_newest_token_and_none_of_the_prompt() -> None:
         assert chunk.block_table is table
         assert chunk.state == ChunkState(6, 6), "the state goes on where it is"
         assert seq.prompt_tokens_in(chunk) == 0
+        seq.ran(chunk)
+
+
+def test_after_it_was_preempted_all_of_it_runs_again_in_parts() -> None:
+    seq, table = sequence(), torch.tensor([3, 1])
+    accepted(seq, [7, 8, 9])
+    seq.preempt()
+    parts = []
+    while seq.left:
+        chunk = seq.next_chunk(table, 6, 3)
+        parts.append((seq.tokens_of(chunk), chunk.wants_logits, chunk.state))
+        seq.ran(chunk)
+    assert parts == [
+        ([0, 1, 2], False, ChunkState(None, 6)),
+        ([3, 4, 7], False, ChunkState(6, 6)),
+        ([8, 9], True, ChunkState(6, 6)),
+    ]
 
 
 def test_prompt_tokens_would_be_counted() -> None:
     seq = sequence()
+    seq.accept(7)
     for start, length, expected in [(0, 5, 5), (3, 4, 2), (4, 1, 1), (5, 1, 0)]:
         chunk = seq.next_chunk(torch.tensor([0]), 0)
         assert seq.prompt_tokens_in(type(chunk)(start, length, chunk.block_table, True)) == expected

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.decode import step_loop
-from wavepp_worker.decode.batch import Batch, blocks_needed
+from wavepp_worker.decode import answer_lengths, step_loop
+from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.guide import Guide
 from wavepp_worker.decode.guide_turns import GuideTurns
@@ -51,8 +51,8 @@ class CountingUp:
 
 
 class Loop:
-    def __init__(self, **stage: Any) -> None:
-        self.scheduler = Scheduler(Batch(100, 100))
+    def __init__(self, blocks: int = 100, **stage: Any) -> None:
+        self.scheduler = Scheduler(Batch(blocks, 100), block_size=4)
         self.stage = CountingUp(**stage)
         kv: Any = None
         stage: Any = self.stage
@@ -78,8 +78,7 @@ class Loop:
         def granted(blocks: list[int]) -> None:
             request.table = torch.tensor(blocks)
 
-        wanted = blocks_needed(request.request.prompt_tokens, request.request.max_tokens, 4)
-        self.scheduler.ask_for_blocks(request, wanted, granted)
+        self.scheduler.ask_for_blocks(request, granted)
         if request.request.handoff is not None:
             request.sequence.accept(10)
         self.scheduler.start(request)
@@ -214,3 +213,23 @@ def test_a_step_without_an_end_of_a_prompt_has_no_logits_to_sample(monkeypatch: 
     loop.loop.run()
     assert (alone.ids, alone.reason) == ([3], "length")
     assert loop.stage.waves == [[(0, 1)], [(1, 1)], [(2, 1)]]
+
+
+def test_a_preempted_request_runs_again_and_its_answer_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_lengths, "UNKNOWN", 4)
+    monkeypatch.setattr(step_loop, "PROMPT_TOKENS", 5)
+    loop = Loop(blocks=9)
+    requests = [loop.running(name, prompt_tokens=6, max_tokens=18) for name in "ab"]
+    loop.loop.run()
+    for request, collector in requests:
+        assert (collector.ids, collector.reason) == (list(range(11, 28)), "length")
+        assert request.table is not None
+        assert len(request.table) == 6
+    assert loop.scheduler.preemptions == 1
+    again = next(n for n, wave in enumerate(loop.stage.waves) if (0, 5) in wave)
+    assert loop.stage.tokens[again][-5:] == [0, 1, 2, 3, 4]
+    assert loop.stage.waves[again + 1] == [(5, 5)]
+    assert loop.stage.tokens[again + 1] == [5, 10, 11, 12, 13], "its prompt, and then what it had generated"
+    loop.scheduler.check_at_rest(0)

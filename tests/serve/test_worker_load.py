@@ -35,6 +35,7 @@ DECODE = DecodeStats(
     kv_bytes_received=7,
     tokens_generated=1234,
     steps=500,
+    preemptions=0,
 )
 PREFILL_LINE = (
     "prefill now: 2 running, 5 waiting, 1 handing KV off; requests hold 41 % of KV; "

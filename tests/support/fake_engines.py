@@ -256,7 +256,7 @@ class FakeDecodeEngine:
     def stats(self) -> DecodeStats:
         return DecodeStats(
             running=1, waiting=0, receiving=0, used_blocks=1, total_blocks=64, prompt_tokens_computed=0,
-            kv_bytes_received=7, tokens_generated=9, steps=3,
+            kv_bytes_received=7, tokens_generated=9, steps=3, preemptions=0,
         )  # fmt: skip
 
     def describe(self) -> EngineDescription:

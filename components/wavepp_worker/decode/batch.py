@@ -1,7 +1,8 @@
 """Which requests hold KV blocks and which of them run: by priority, then who came first. Pure; the caller locks.
 
-A request reserves, when it is admitted, every block that it can ever need. So a request that runs is never
-preempted and always finishes, and one that waits needs only others to finish.
+A request begins with blocks for the answer that is expected of it, and gets more as its answer grows. Where none are
+left, whoever runs and is last in order is preempted. So who is first in order always goes on, and everybody
+becomes first.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Batch:
         self._pool = BlockPool(blocks)
         self._waiting: dict[str, int] = {}
         self._order: list[tuple[int, int, str]] = []
+        self._rank: dict[str, tuple[int, int]] = {}
         self._asked = 0
         self._held: dict[str, list[int]] = {}
         self._states = BlockPool(max_num_seqs)
@@ -59,6 +61,15 @@ class Batch:
         """Requests of the next step, in the order they started."""
         return tuple(self._running)
 
+    @property
+    def running_in_order(self) -> tuple[str, ...]:
+        """The same, by priority and then who came first: the last of them is preempted first."""
+        return tuple(sorted(self._running, key=self._rank.__getitem__))
+
+    def held(self, request_id: str) -> int:
+        """Blocks that a request holds."""
+        return len(self._held.get(request_id, ()))
+
     def ask(self, request_id: str, blocks: int, priority: int = 0) -> None:
         """Queue for ``blocks`` blocks, behind those of at least the same ``priority``.
 
@@ -69,17 +80,20 @@ class Batch:
             raise ValueError(f"request {request_id} asked for blocks twice")
         if not 0 < blocks <= self.capacity:
             raise ValueError(f"request {request_id} asks for {blocks} blocks of a pool of {self.capacity}")
-        self._waiting[request_id] = blocks
-        insort(self._order, (-priority, self._asked, request_id))
+        self._rank[request_id] = -priority, self._asked
         self._asked += 1
+        self._wait(request_id, blocks)
 
     def admit(self) -> list[tuple[str, list[int]]]:
-        """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``."""
+        """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``.
+
+        A block is left for each that runs, which may need it next.
+        """
         admitted = []
         while self._waiting and len(self._held) < self.max_num_seqs:
             request_id = self._order[0][2]
             blocks = self._waiting[request_id]
-            if blocks > self._pool.free:
+            if blocks > self._pool.free - len(self._running):
                 break
             del self._waiting[request_id], self._order[0]
             self._held[request_id] = self._pool.take(blocks)
@@ -101,10 +115,43 @@ class Batch:
             raise ValueError(f"request {request_id} cannot start: it holds no blocks, or runs already")
         self._running[request_id] = None
 
+    def grow(self, request_id: str, blocks: int) -> list[int]:
+        """Give a request that runs so many blocks more; returns them.
+
+        Raises:
+            ValueError: it does not run, or fewer are free.
+        """
+        if request_id not in self._running or blocks > self._pool.free:
+            raise ValueError(
+                f"request {request_id} cannot get {blocks} blocks of {self._pool.free}, or does not run"
+            )
+        more = self._pool.take(blocks)
+        self._held[request_id] += more
+        return more
+
+    def preempt(self, request_id: str, blocks: int) -> None:
+        """Take its blocks from a request that runs; it waits for ``blocks`` in the place that it had when it asked.
+
+        Raises:
+            ValueError: it does not run, or is to wait for more than the pool has.
+        """
+        if request_id not in self._running or not 0 < blocks <= self.capacity:
+            raise ValueError(f"request {request_id} cannot be preempted for {blocks} blocks, or does not run")
+        self._let_go(request_id)
+        self._wait(request_id, blocks)
+
     def release(self, request_id: str) -> None:
         """Let go of whatever the request has, in any state; idempotent."""
         if self._waiting.pop(request_id, None) is not None:
             self._order = [each for each in self._order if each[2] != request_id]
+        self._rank.pop(request_id, None)
+        self._let_go(request_id)
+
+    def _wait(self, request_id: str, blocks: int) -> None:
+        self._waiting[request_id] = blocks
+        insort(self._order, (*self._rank[request_id], request_id))
+
+    def _let_go(self, request_id: str) -> None:
         self._running.pop(request_id, None)
         for block in self._held.pop(request_id, []):
             self._pool.drop_owner(block)
@@ -132,6 +179,10 @@ class Batch:
         if len(self._held) > self.max_num_seqs:
             raise AuditError(
                 f"{len(self._held)} requests hold blocks, but max_num_seqs is {self.max_num_seqs}"
+            )
+        if self._rank.keys() != self._held.keys() | self._waiting.keys():
+            raise AuditError(
+                f"{len(self._rank)} requests have a place in the order, but others wait or hold blocks"
             )
         strays = sorted(self._running.keys() - self._held.keys())
         if strays:

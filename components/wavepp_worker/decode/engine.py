@@ -74,7 +74,7 @@ class DecodeEngine:
         self.total_blocks = pool_tokens(config) // config.block_size
         self._on_death = on_death
         self._on_step = on_step
-        self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs))
+        self._scheduler = Scheduler(Batch(self.total_blocks, config.max_num_seqs), config.block_size)
         self._guides = Guides(
             GrammarJudge(config.model, self.info.vocab_size),
             GrammarCompiler(config.model, self.info.vocab_size),
@@ -137,7 +137,6 @@ class DecodeEngine:
                 self._scheduler,
                 self._guides,
                 adapters=self.adapters,
-                block_size=self.config.block_size,
                 vocab_size=self.info.vocab_size,
                 timeout=min(self.config.handoff_timeout, self.config.request_timeout),
                 on_failure=self._die,
@@ -226,6 +225,7 @@ class DecodeEngine:
             kv_bytes_received=arrivals.bytes_received if arrivals is not None else 0,
             tokens_generated=self._scheduler.tokens_generated,
             steps=loop.steps if loop is not None else 0,
+            preemptions=self._scheduler.preemptions,
         )
 
     def _load(self) -> tuple[StageModel, PagedKV]:

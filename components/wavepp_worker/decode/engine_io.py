@@ -114,6 +114,7 @@ class DecodeStats(msgspec.Struct, frozen=True, kw_only=True):
         kv_bytes_received: bytes of KV of all completed transfers.
         tokens_generated: tokens given out, the prefill workers' first tokens included.
         steps: forward passes.
+        preemptions: how often a request has lost its blocks to another, and was computed again.
     """
 
     running: int
@@ -125,3 +126,4 @@ class DecodeStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_received: int
     tokens_generated: int
     steps: int
+    preemptions: int

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from wavepp_worker.decode.batch import blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import Arrived
 from wavepp_worker.decode.guide import Guides
@@ -38,7 +37,6 @@ class KvArrivals:
         receiver: what transfers KV.
         scheduler: of the engine.
         guides: of the engine.
-        block_size: tokens per block.
         vocab_size: first tokens must be below it.
         timeout: seconds a request may take until its KV and first token are here.
         on_failure: told when the thread cannot go on.
@@ -53,7 +51,6 @@ class KvArrivals:
         scheduler: Scheduler,
         guides: Guides,
         *,
-        block_size: int,
         vocab_size: int,
         timeout: float,
         on_failure: Callable[[BaseException], None],
@@ -65,7 +62,6 @@ class KvArrivals:
         self._receiver = receiver
         self._scheduler = scheduler
         self._guides = guides
-        self._block_size = block_size
         self._vocab_size = vocab_size
         self._timeout = timeout
         self._on_failure = on_failure
@@ -152,15 +148,13 @@ class KvArrivals:
         return await self._receiver.receive(request.handoff, allocate, self._timeout, lambda: decoding.state)
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
-        request = decoding.request
         granted: asyncio.Future[list[int]] = self._loop.create_future()
 
         def settle(blocks: list[int]) -> None:
             if not granted.done():
                 granted.set_result(blocks)
 
-        wanted = blocks_needed(request.prompt_tokens, request.max_tokens, self._block_size)
-        self._scheduler.ask_for_blocks(decoding, wanted, lambda blocks: self._call(lambda: settle(blocks)))
+        self._scheduler.ask_for_blocks(decoding, lambda blocks: self._call(lambda: settle(blocks)))
         return await granted
 
     def _ended(self, decoding: DecodingRequest, task: asyncio.Task[Received | None]) -> None:

@@ -6,18 +6,33 @@ import threading
 import time
 from collections.abc import Callable
 
-from wavepp_worker.decode.batch import Batch
+import torch
+
+from wavepp_worker.decode.answer_lengths import AnswerLengths
+from wavepp_worker.decode.batch import Batch, blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import FinishReason
 from wavepp_worker.errors import AuditError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.model.sampled_token import SampledToken
 
+LOOK_SECONDS = 0.5
+"""How often those who cannot run are looked at: whether they are too late, as nobody says so."""
+
 
 class Scheduler:
-    """Every live request, and the batch they make up. Thread-safe; outputs are given out outside its lock."""
+    """Every live request, and the batch they make up. Thread-safe; outputs are given out outside its lock.
 
-    def __init__(self, batch: Batch) -> None:
+    Attributes:
+        preemptions: how often a request has lost its blocks to another.
+    """
+
+    def __init__(self, batch: Batch, block_size: int) -> None:
+        """``block_size``: tokens per block."""
         self._batch = batch
+        self._block_size = block_size
+        self._lengths = AnswerLengths()
+        self._preempted: dict[str, DecodingRequest] = {}
+        self.preemptions = 0
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._live: dict[str, DecodingRequest] = {}
@@ -52,13 +67,11 @@ class Scheduler:
                 decoding.aborted = True
                 self._changed.notify_all()
 
-    def ask_for_blocks(
-        self, decoding: DecodingRequest, blocks: int, grant: Callable[[list[int]], None]
-    ) -> None:
+    def ask_for_blocks(self, decoding: DecodingRequest, grant: Callable[[list[int]], None]) -> None:
         """Queue for blocks; ``grant(blocks)`` comes under the lock, at once or when others have finished."""
         with self._lock:
             self._grants[decoding.request_id] = grant
-            self._batch.ask(decoding.request_id, blocks, decoding.request.priority)
+            self._batch.ask(decoding.request_id, self._wanted(decoding), decoding.request.priority)
             self._admit()
 
     def start(self, decoding: DecodingRequest) -> None:
@@ -83,12 +96,16 @@ class Scheduler:
         error: WaveppError | None = None,
     ) -> None:
         """Give back a request's blocks, then its last output. Only the owner calls it."""
-        with self._lock:
+        with self._changed:
             self._tokens_generated += len(tokens)
+            if reason in ("stop", "length"):
+                self._lengths.ended(len(decoding.sequence.generated))
             self._live.pop(decoding.request_id, None)
             self._grants.pop(decoding.request_id, None)
+            self._preempted.pop(decoding.request_id, None)
             self._batch.release(decoding.request_id)
             self._admit()
+            self._changed.notify_all()
         decoding.emit(tokens, reason, error)
 
     def fail(self, decoding: DecodingRequest, error: WaveppError) -> None:
@@ -99,12 +116,63 @@ class Scheduler:
             self.finish(decoding, "error", error=error)
 
     def next_step(self) -> list[DecodingRequest] | None:
-        """The running requests, once there are any; None after ``close``."""
+        """Requests that can run, and those of the step loop that are over; waits for some; None after ``close``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._batch.running or self._closed is not None)
-            if self._closed is not None:
-                return None
-            return [self._live[request_id] for request_id in self._batch.running]
+            while self._closed is None:
+                over = [
+                    each for each in self._of_step_loop() if each.aborted or time.monotonic() > each.deadline
+                ]
+                ready = self._with_room({each.request_id for each in over})
+                if over or ready:
+                    return over + ready
+                self._changed.wait(LOOK_SECONDS if self._batch.running or self._preempted else None)
+            return None
+
+    def _of_step_loop(self) -> list[DecodingRequest]:
+        return [*map(self._live.__getitem__, self._batch.running), *self._preempted.values()]
+
+    def _with_room(self, but: set[str]) -> list[DecodingRequest]:
+        """Those who run and have blocks for all their tokens; for who lacks some, the last in order is preempted.
+
+        Who lacks some although nobody behind it runs waits for those who are about to.
+        """
+        behind = [name for name in self._batch.running_in_order if name not in but]
+        ready = []
+        while behind:
+            decoding = self._live[behind.pop(0)]
+            missing = blocks_needed(decoding.sequence.length, 1, self._block_size) - self._batch.held(
+                decoding.request_id
+            )
+            while missing > self._batch.free and behind:
+                self._preempt(self._live[behind.pop()])
+            if missing <= 0:
+                ready.append(decoding)
+            elif missing <= self._batch.free:
+                assert decoding.table is not None
+                more = torch.tensor(self._batch.grow(decoding.request_id, missing), dtype=torch.int64)
+                decoding.table = torch.cat([decoding.table, more])
+                ready.append(decoding)
+        return ready
+
+    def _preempt(self, decoding: DecodingRequest) -> None:
+        self.preemptions += 1
+        decoding.table, decoding.state, decoding.logits = None, -1, None
+        decoding.sequence.preempt()
+        self._preempted[decoding.request_id] = decoding
+        self._grants[decoding.request_id] = lambda blocks: self._go_on(decoding, blocks)
+        self._batch.preempt(decoding.request_id, self._wanted(decoding))
+
+    def _go_on(self, decoding: DecodingRequest, blocks: list[int]) -> None:
+        del self._preempted[decoding.request_id]
+        decoding.table = torch.tensor(blocks, dtype=torch.int64)
+        self._batch.start(decoding.request_id)
+
+    def _wanted(self, decoding: DecodingRequest) -> int:
+        """Blocks for the tokens of a request, and for the answer that is expected of it from here on."""
+        sequence = decoding.sequence
+        most = decoding.request.max_tokens - len(sequence.generated)
+        expected = max(self._lengths.expected() - len(sequence.generated), self._block_size)
+        return blocks_needed(sequence.length, min(most, expected), self._block_size)
 
     def close(self, error: EngineDead) -> None:
         """Accept nothing more, stop the step loop, and give every live request an error; idempotent."""

@@ -18,7 +18,7 @@ class Sequence:
     Attributes:
         prompt: uint32 ``[prompt tokens]``.
         generated: token ids, the first one included.
-        computed: prompt tokens whose KV is in the pool.
+        computed: tokens whose KV is in the pool, of the prompt and of what was generated.
         guide: of an answer that must match a grammar, once that is compiled.
     """
 
@@ -55,35 +55,40 @@ class Sequence:
         return self.request.stop_token_ids if self.stops_banned else ()
 
     @property
-    def prompt_left(self) -> int:
-        """Prompt tokens that are yet to run."""
-        return len(self.prompt) - self.computed
+    def length(self) -> int:
+        """Tokens of the prompt and of what was generated so far."""
+        return len(self.prompt) + len(self.generated)
+
+    @property
+    def left(self) -> int:
+        """Tokens that are yet to run: as a rule the newest; more of a prompt that runs here, or was preempted."""
+        return self.length - self.computed
+
+    def preempt(self) -> None:
+        """Its KV is gone: all of it is to run again."""
+        self.computed = 0
 
     def next_chunk(self, block_table: torch.Tensor, state: int, most: int = 1) -> Chunk:
-        """What runs next: of the prompt, or the newest token, the only one whose KV is not in the pool then.
+        """What runs next; what is chosen after the last of it is wanted.
 
         Args:
             block_table: int64, the request's physical blocks.
             state: its place for the state of recurrent layers.
-            most: tokens of the prompt; at least 1.
+            most: tokens, at least 1.
         """
-        if self.prompt_left:
-            length = min(most, self.prompt_left)
-            last = length == self.prompt_left
-            begun = ChunkState(state if self.computed else None, state)
-            return Chunk(self.computed, length, block_table, last, begun, self.request.lora)
-        start = len(self.prompt) + len(self.generated) - 1
-        return Chunk(start, 1, block_table, True, ChunkState(state, state), self.request.lora)
+        length = min(most, self.left)
+        begun = ChunkState(state if self.computed else None, state)
+        return Chunk(self.computed, length, block_table, length == self.left, begun, self.request.lora)
 
     def tokens_of(self, chunk: Chunk) -> list[int]:
         """The token ids of what ``next_chunk`` said."""
-        if chunk.start < len(self.prompt):
-            return [int(token) for token in self.prompt[chunk.start : chunk.start + chunk.length]]
-        return self.generated[-1:]
+        start, end, prompt = chunk.start, chunk.start + chunk.length, len(self.prompt)
+        of_prompt = [int(token) for token in self.prompt[start:end]] if start < prompt else []
+        return of_prompt + self.generated[max(0, start - prompt) : max(0, end - prompt)]
 
     def ran(self, chunk: Chunk) -> None:
         """The KV of a chunk is in the pool."""
-        self.computed = min(len(self.prompt), max(self.computed, chunk.start + chunk.length))
+        self.computed = chunk.start + chunk.length
 
     def prompt_tokens_in(self, chunk: Chunk) -> int:
         """How many of a chunk's tokens are prompt tokens."""

@@ -1,6 +1,6 @@
 """The step loop: each step runs the newest token of every running request as one wave and samples more.
 
-A prompt that no prefill worker has seen runs in parts, beside them.
+A prompt that no prefill worker has seen runs in parts, beside them, and so does all of a request that was preempted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GUIDE_SECONDS = 0.005
 ALONE_SECONDS = 0.05
 """The same where nobody else has anything to compute."""
 PROMPT_TOKENS = 256
-"""Of prompts that run here, in one step: what is generated meanwhile waits for them."""
+"""Of prompts that run here, and of what runs again, in one step: what is generated meanwhile waits for them."""
 _STEP_SIZE = 1.0
 """All steps cost much the same, but for the tokens of prompts, which count as a step each."""
 
@@ -72,7 +72,8 @@ class StepLoop:
         """Step until the scheduler is closed. Any error that is not one request's own ends it."""
         while (running := self._scheduler.next_step()) is not None:
             begun = time.monotonic()
-            size = _STEP_SIZE + min(PROMPT_TOKENS, sum(each.sequence.prompt_left for each in running))
+            behind = sum(each.sequence.left for each in running if each.sequence.left > 1)
+            size = _STEP_SIZE + min(PROMPT_TOKENS, behind)
             self._watched.busy(f"step {self.steps} ({len(running)} requests)", self._bound.seconds(size))
             chunks = self._step([decoding for decoding in running if self._wanted(decoding)])
             seconds = time.monotonic() - begun
@@ -144,14 +145,14 @@ class StepLoop:
         return parts
 
     def _chunks(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
-        """What each runs next; of prompts those that began first, as far as one step takes them."""
+        """What each runs next; of those with more than a token left who began first, as far as one step takes them."""
         parts, room = [], PROMPT_TOKENS
         for decoding in running:
             assert decoding.table is not None
-            prompt = decoding.sequence.prompt_left > 0
-            if not prompt or room:
-                chunk = decoding.sequence.next_chunk(decoding.table, decoding.state, room)
-                room -= chunk.length if prompt else 0
+            behind = decoding.sequence.left > 1
+            if not behind or room:
+                chunk = decoding.sequence.next_chunk(decoding.table, decoding.state, room if behind else 1)
+                room -= chunk.length if behind else 0
                 parts.append((decoding, chunk))
         return parts
 

@@ -207,12 +207,16 @@ class DecodeMetrics:
         }
         counters = {
             "decode_prompt_tokens_computed": (
-                "Prompt tokens the decode worker ran itself; stays 0.",
+                "Prompt tokens the decode worker ran itself, also those of preempted requests.",
                 stats.prompt_tokens_computed,
             ),
             "decode_kv_received_bytes": ("KV bytes received from prefill workers.", stats.kv_bytes_received),
             "decode_tokens_generated": ("Tokens given out, first tokens included.", stats.tokens_generated),
             "decode_steps": ("Forward passes.", stats.steps),
+            "decode_preemptions": (
+                "Requests that lost their KV blocks to another, and were computed again.",
+                stats.preemptions,
+            ),
         }
         yield from _families(gauges, counters)
 
