@@ -51,6 +51,13 @@ class BatchMachine(RuleBasedStateMachine):
         assert self.batch.held(request_id) == len(self.held[request_id])
 
     @precondition(lambda self: self.running)
+    @rule(data=st.data(), keep=st.integers(1, 5))
+    def shrink(self, data: st.DataObject, keep: int) -> None:
+        request_id = data.draw(st.sampled_from(self.running))
+        self.batch.shrink(request_id, keep)
+        del self.held[request_id][keep:]
+
+    @precondition(lambda self: self.running)
     @rule(blocks=st.integers(1, CAPACITY))
     def preempt(self, blocks: int) -> None:
         request_id = self.batch.running_in_order[-1]
@@ -156,6 +163,8 @@ def test_misuse_is_refused() -> None:
         batch.preempt("r", 1)
     with pytest.raises(ValueError, match="or does not run"):
         batch.grow("r", 1)
+    with pytest.raises(ValueError, match="cannot keep 1 blocks, or does not run"):
+        batch.shrink("r", 1)
 
 
 def test_check_sees_a_leak() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wavepp_worker.decode import answer_lengths
 from wavepp_worker.decode.answer_lengths import UNKNOWN
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
@@ -220,6 +225,22 @@ def test_who_is_last_in_order_is_preempted_for_who_lacks_a_block_and_goes_on_whe
     s.check_at_rest(0)
 
 
+def test_what_others_do_not_need_yet_is_taken_back_before_anybody_is_preempted() -> None:
+    s = scheduler(blocks=20)
+    roomy = running(s, "a", 3, max_tokens=12)
+    first_blocks = roomy.table
+    tight = running(s, "b", 3)
+    assert s.counts()["used_blocks"] == 14 + 4
+    for _ in range(6):
+        tight.sequence.accept(7)
+    assert s.next_step() == [roomy, tight]
+    assert s.preemptions == 0
+    assert roomy.table is not None
+    assert first_blocks is not None
+    assert torch.equal(roomy.table, first_blocks[:4]), "its prompt and its first token"
+    assert s.counts()["used_blocks"] == 4 + 10
+
+
 def test_a_higher_priority_is_preempted_last() -> None:
     s = scheduler(blocks=9)
     low = running(s, "low", 3)
@@ -289,3 +310,104 @@ def test_what_is_set_aside_follows_the_lengths_of_answers() -> None:
     request, _ = sized("last", 3, max_tokens=300)
     [[*blocks]] = asking(s, request)
     assert len(blocks) == 3 + 5 - 1
+
+
+class Turns:
+    """The step loop and the arrivals of KV, in random turns, on a scheduler; nothing is computed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.block_size = self.random.choice([1, 3, 16])
+        # The pool holds the longest request, as the engine sees to.
+        longest = self.random.randint(20, 60)
+        blocks = -(-longest // self.block_size) + self.random.randint(0, 30)
+        self.s = Scheduler(Batch(blocks, self.random.randint(1, 8)), self.block_size)
+        self.waiting: list[tuple[DecodingRequest, int]] = []
+        self.arriving: list[DecodingRequest] = []
+        self.lengths: dict[str, int] = {}
+        self.ended: list[str] = []
+        for n in range(self.random.randint(1, 25)):
+            prompt = self.random.randint(1, longest - 1)
+            most = self.random.randint(1, longest - prompt)
+            request, _ = sized(f"r{n}", prompt, max_tokens=most, priority=self.random.choice([0, 0, 1]))
+            self.waiting.append((request, self.random.randint(1, most)))
+
+    def ask(self) -> None:
+        request, length = self.waiting.pop(self.random.randrange(len(self.waiting)))
+        self.lengths[request.request_id] = length
+
+        def granted(blocks: list[int]) -> None:
+            request.table = torch.tensor(blocks)
+            self.arriving.append(request)
+
+        self.s.add(request)
+        self.s.ask_for_blocks(request, granted)
+
+    def arrive(self) -> None:
+        request = self.arriving.pop(self.random.randrange(len(self.arriving)))
+        if self.random.random() < 0.1:
+            self.end(request, "error")
+        elif request.sequence.accept(7) is not None or self.lengths[request.request_id] == 1:
+            self.end(request, "stop")
+        else:
+            self.s.start(request)
+
+    def step(self) -> None:
+        step = self.s.next_step()
+        assert step
+        tables = [request.table[: self.s._needed(request)] for request in step if request.table is not None]
+        together = torch.cat(tables).tolist()
+        assert len(set(together)) == len(together), "two write to one block"
+        for request in step:
+            if request.aborted:
+                self.end(request, "cancelled")
+                continue
+            assert request.table is not None
+            chunk = request.sequence.next_chunk(request.table, request.state, 256)
+            assert chunk.start + chunk.length <= len(request.table) * self.block_size
+            assert request.state >= 0
+            request.sequence.ran(chunk)
+            if (
+                request.sequence.accept(7)
+                or len(request.sequence.generated) >= self.lengths[request.request_id]
+            ):
+                self.end(request, "stop")
+
+    def end(self, request: DecodingRequest, reason: Any) -> None:
+        self.ended.append(request.request_id)
+        self.s.finish(request, reason)
+
+    def run(self) -> None:
+        """Until all have ended; each turn brings that nearer, so there is a last one."""
+        for _ in range(20_000):
+            turns = [self.step] * 3 if self.s.counts()["running"] else []
+            turns += [self.arrive] if self.arriving else []
+            turns += [self.ask] if self.waiting else []
+            if not turns:
+                break
+            turn = self.random.choice(turns)
+            if turn == self.step and self.stands():
+                turn = self.arrive
+            turn()
+            self.s._batch.check()
+            if self.random.random() < 0.02 and self.s._live:
+                name = self.random.choice(sorted(self.s._live))
+                if name in self.s._batch.running or name in self.s._preempted:
+                    self.s.abort(name)
+        assert sorted(self.ended) == sorted(self.lengths), "nobody waits for ever"
+        self.s.check_at_rest(0)
+
+    def stands(self) -> bool:
+        """Whether nobody can run until somebody's KV is here: a step would wait for that."""
+        over = {each.request_id for each in self.s._of_step_loop() if each.aborted}
+        stands = not over and not self.s._with_room(over)
+        assert not stands or self.arriving
+        return stands
+
+
+@pytest.mark.parametrize("few", [1, 8])
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_everybody_ends_whatever_the_turns(few: int, seed: int) -> None:
+    with patch.object(answer_lengths, "UNKNOWN", few):
+        Turns(seed).run()

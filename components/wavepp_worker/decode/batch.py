@@ -1,8 +1,8 @@
 """Which requests hold KV blocks and which of them run: by priority, then who came first. Pure; the caller locks.
 
 A request begins with blocks for the answer that is expected of it, and gets more as its answer grows. Where none are
-left, whoever runs and is last in order is preempted. So who is first in order always goes on, and everybody
-becomes first.
+left, those are taken back that others do not need yet; then whoever runs and is last in order is preempted. So who is
+first in order always goes on, and everybody becomes first.
 """
 
 from __future__ import annotations
@@ -128,6 +128,19 @@ class Batch:
         more = self._pool.take(blocks)
         self._held[request_id] += more
         return more
+
+    def shrink(self, request_id: str, keep: int) -> None:
+        """Take back from a request that runs all but its first ``keep`` blocks.
+
+        Raises:
+            ValueError: it does not run, or would keep none.
+        """
+        if request_id not in self._running or keep < 1:
+            raise ValueError(f"request {request_id} cannot keep {keep} blocks, or does not run")
+        held = self._held[request_id]
+        for block in held[keep:]:
+            self._pool.drop_owner(block)
+        del held[keep:]
 
     def preempt(self, request_id: str, blocks: int) -> None:
         """Take its blocks from a request that runs; it waits for ``blocks`` in the place that it had when it asked.

@@ -69,7 +69,7 @@ class Scheduler:
 
     def ask_for_blocks(self, decoding: DecodingRequest, grant: Callable[[list[int]], None]) -> None:
         """Queue for blocks; ``grant(blocks)`` comes under the lock, at once or when others have finished."""
-        with self._lock:
+        with self._changed:
             self._grants[decoding.request_id] = grant
             self._batch.ask(decoding.request_id, self._wanted(decoding), decoding.request.priority)
             self._admit()
@@ -105,7 +105,6 @@ class Scheduler:
             self._preempted.pop(decoding.request_id, None)
             self._batch.release(decoding.request_id)
             self._admit()
-            self._changed.notify_all()
         decoding.emit(tokens, reason, error)
 
     def fail(self, decoding: DecodingRequest, error: WaveppError) -> None:
@@ -132,17 +131,18 @@ class Scheduler:
         return [*map(self._live.__getitem__, self._batch.running), *self._preempted.values()]
 
     def _with_room(self, but: set[str]) -> list[DecodingRequest]:
-        """Those who run and have blocks for all their tokens; for who lacks some, the last in order is preempted.
+        """Those who run and have blocks for all their tokens.
 
-        Who lacks some although nobody behind it runs waits for those who are about to.
+        For who lacks some, what others do not need yet is taken back, and then the last in order is preempted. Who
+        lacks some although nobody behind it runs waits for those who are about to.
         """
-        behind = [name for name in self._batch.running_in_order if name not in but]
-        ready = []
+        running = [name for name in self._batch.running_in_order if name not in but]
+        behind, ready = list(running), []
         while behind:
             decoding = self._live[behind.pop(0)]
-            missing = blocks_needed(decoding.sequence.length, 1, self._block_size) - self._batch.held(
-                decoding.request_id
-            )
+            missing = self._needed(decoding) - self._batch.held(decoding.request_id)
+            if missing > self._batch.free:
+                self._take_back(running, missing)
             while missing > self._batch.free and behind:
                 self._preempt(self._live[behind.pop()])
             if missing <= 0:
@@ -153,6 +153,20 @@ class Scheduler:
                 decoding.table = torch.cat([decoding.table, more])
                 ready.append(decoding)
         return ready
+
+    def _take_back(self, names: list[str], missing: int) -> None:
+        """Have so many blocks free, if others hold as many that they do not need yet; from the last in order first."""
+        for name in reversed(names):
+            if self._batch.free >= missing:
+                return
+            decoding = self._live[name]
+            if decoding.table is not None and self._batch.held(name) > (needed := self._needed(decoding)):
+                self._batch.shrink(name, needed)
+                decoding.table = decoding.table[:needed]
+
+    def _needed(self, decoding: DecodingRequest) -> int:
+        """Blocks for all tokens that a request has, the newest included, which runs next."""
+        return blocks_needed(decoding.sequence.length, 1, self._block_size)
 
     def _preempt(self, decoding: DecodingRequest) -> None:
         self.preemptions += 1
@@ -229,3 +243,5 @@ class Scheduler:
         for request_id, blocks in self._batch.admit():
             self._live[request_id].state = self._batch.state(request_id)
             self._grants.pop(request_id)(blocks)
+        # One that was preempted runs at once.
+        self._changed.notify_all()
