@@ -130,6 +130,26 @@ def test_a_flood_of_silent_connections_shuts_nobody_out(serve: Any, monkeypatch:
     assert 1 <= len(caplog.records) <= 3, "a flood of connections is no flood of warnings"
 
 
+def test_whoever_has_spoken_when_it_is_accepted_is_heard(monkeypatch: Any) -> None:
+    """Those that wait in the backlog, as after this process stood still, are accepted one right after the other."""
+    monkeypatch.setattr(module, "MAX_STRANGERS", 4)
+    listener = Listener(HOST, 0, "test")
+
+    async def run() -> None:
+        channels = [await Channel.connect(HOST, listener.port, HOST, 2.0) for _ in range(100)]
+        for channel in channels:
+            await channel.send(HELLO)
+        listener.start(answer)
+        for channel in channels:
+            assert await asyncio.wait_for(channel.receive(FROM_CLAIMANT), 5) == HELLO
+            channel.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        listener.close(5.0)
+
+
 def test_more_connections_than_there_may_be_wait_until_one_ends(serve: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 2)
     listener = serve()

@@ -122,6 +122,9 @@ class Listener:
                 await self._left.wait_for(lambda: len(self._serving) - len(self._strangers) < self._most)
                 unless_served.pop_all()
                 self._take_in(handle, channel, str(address[0]))
+            # Whoever has said what it wants by now is heard before the next one, of whom a whole backlog may be there,
+            # pushes it out.
+            await asyncio.sleep(0)
 
     def _take_in(self, handle: Handler, channel: Channel, address: str) -> None:
         """Serve a connection as a stranger's; if that makes too many, another stranger's is closed."""
