@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 from wavepp_worker.errors import HandoffError, RequestTimeout
+from wavepp_worker.handoff.connection import listener
+from wavepp_worker.handoff.decode.introductions import MOST_UNSAID
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.offer import Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
@@ -475,3 +478,28 @@ def test_rank_gone_is_a_sentence(transport: str, prefill: Any, decode: Any) -> N
             await target.receive(worker, 1)
 
     asyncio.run(run())
+
+
+def test_hundreds_of_requests_at_once_do_not_push_each_other_out(
+    prefill: Any, decode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the listeners of the prefill side each is a stranger until it has said what it wants."""
+    monkeypatch.setattr(listener, "MAX_STRANGERS", MOST_UNSAID)
+    worker = prefill("socket", parts=((0, 2), (2, 5)), blocks=(4, 4), num_blocks=8)
+    target, many = decode(num_blocks=600), 300
+
+    async def run() -> None:
+        for room in range(many):
+            worker.server.register(room, worker.offer(f"{room}", 5, ready=5))
+            worker.server.finish(room, FIRST)
+        receiving = [
+            asyncio.ensure_future(target.receive(worker, room, timeout=60.0)) for room in range(many)
+        ]
+        # As long as nobody runs here, whoever has connected has said nothing.
+        await asyncio.sleep(0)
+        time.sleep(0.2)
+        for got in await asyncio.gather(*receiving):
+            assert got.first == FIRST
+
+    asyncio.run(run())
+    assert "made room" not in caplog.text

@@ -177,6 +177,64 @@ def test_a_prefill_worker_that_does_not_answer_at_once_is_asked_again(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("closed", "arrives"), [(CLAIM_ATTEMPTS - 1, True), (CLAIM_ATTEMPTS, False)])
+def test_a_claim_whose_connection_is_closed_before_any_answer_is_made_again(
+    prefill: Any, decode: Any, monkeypatch: pytest.MonkeyPatch, closed: int, arrives: bool
+) -> None:
+    """As of one that had to make room for others before it was heard."""
+    worker, target = prefill("socket"), decode()
+    receive_hello, left = Channel.receive_hello, [None] * closed
+
+    async def not_heard(self: Channel, *words: Any) -> Any:
+        if left:
+            left.pop()
+            return None
+        return await receive_hello(self, *words)
+
+    monkeypatch.setattr(Channel, "receive_hello", not_heard)
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 20))
+        worker.compute("a", 0, 20)
+        worker.server.finish(1, FIRST)
+        if arrives:
+            assert (await target.receive(worker, 1)).first == FIRST
+        else:
+            with pytest.raises(PeerLost):
+                await target.receive(worker, 1)
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_was_answered_is_not_made_again(decode: Any) -> None:
+    claims: list[object] = []
+
+    async def offers_and_leaves(channel: Channel) -> None:
+        claims.append(await channel.receive(FROM_CLAIMANT))
+        await channel.send(Offered(room=8, offer=offer))
+
+    target, server = decode(), Listener(HOST, 0, "bootstrap")
+    rank = RankAddress(
+        rank=0,
+        host=HOST,
+        port=1,
+        layers=(0, 5),
+        block_size=4,
+        dtype="float32",
+        bytes_per_token=target.kv.bytes_per_token,
+        transport="socket",
+    )
+    offer = Offer(request_id="a", secret=SECRET, prompt_tokens=9, model_id=MODEL, ranks=(rank,))
+    server.start(offers_and_leaves)
+    at = BootstrapAddress(host=HOST, port=server.port, room=8, secret=SECRET)
+    try:
+        with pytest.raises(PeerLost, match="closed the connection"):
+            asyncio.run(target.receiver.receive(at, target.allocate, 9.0))
+    finally:
+        server.close(2.0)
+    assert len(claims) == 1
+
+
 def test_a_broken_connection_to_a_rank_is_tried_again(
     prefill: Any, decode: Any, until: Any, monkeypatch: Any
 ) -> None:

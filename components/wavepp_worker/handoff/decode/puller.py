@@ -15,6 +15,7 @@ import torch
 from wavepp_worker.errors import ConfigError, HandoffError
 from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.tasks import all_done, stop_all
+from wavepp_worker.handoff.decode.introductions import Introductions
 from wavepp_worker.handoff.decode.nixl_reader import NixlReader
 from wavepp_worker.handoff.offer import Offer, RankAddress
 from wavepp_worker.handoff.pull_messages import (
@@ -39,8 +40,6 @@ from wavepp_worker.handoff.pull_messages import (
 )
 from wavepp_worker.model.stage import PagedKV
 
-CONNECT_SECONDS = 5.0
-"""How long a peer may take to accept a connection."""
 CANCEL_SECONDS = 1.0
 """How long telling a peer that the request is not wanted any more may take."""
 PULL_ATTEMPTS = 3
@@ -70,6 +69,7 @@ class Puller:
     def __init__(self, kv: PagedKV, host: str) -> None:
         self._kv = kv
         self._host = host
+        self._introductions = Introductions(host)
         self._threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="kv-receive")
         self._nixl: NixlReader | None = None
         self._nixl_lock = threading.Lock()
@@ -124,12 +124,12 @@ class Puller:
         latest: float,
         state: StateBlock | None,
     ) -> int:
-        channel = await Channel.connect(rank.host, rank.port, self._host, CONNECT_SECONDS)
+        wait = max(0.0, latest - time.monotonic())
+        name, ready = offer.request_id, table.done()
+        pull = Pull(request_id=name, secret=offer.secret, wait=wait, ready=ready)
+        channel = await self._introductions.connect(rank.host, rank.port, pull)
         unwanted, asking = False, None
         try:
-            wait = max(0.0, latest - time.monotonic())
-            name, ready = offer.request_id, table.done()
-            await channel.send(Pull(request_id=name, secret=offer.secret, wait=wait, ready=ready))
             asking = asyncio.create_task(self._keep_asking(channel, offer, rank))
             if not ready:
                 await asyncio.wait({table})

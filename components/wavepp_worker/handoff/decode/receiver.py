@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import torch
 
@@ -20,11 +20,12 @@ from wavepp_worker.handoff.claim_messages import (
     check_room,
 )
 from wavepp_worker.handoff.connection import deadline
-from wavepp_worker.handoff.connection.channel import Channel, PeerSilent
+from wavepp_worker.handoff.connection.channel import Channel, PeerLost
 from wavepp_worker.handoff.connection.tasks import results, stop_all
+from wavepp_worker.handoff.decode.introductions import Introductions
 from wavepp_worker.handoff.decode.puller import (
     CANCEL_SECONDS,
-    CONNECT_SECONDS,
+    RETRY_SECONDS,
     Puller,
     PullRefused,
     StateBlock,
@@ -35,7 +36,7 @@ from wavepp_worker.handoff.offer import BootstrapAddress, FirstToken, Offer
 from wavepp_worker.model.stage import PagedKV
 
 CLAIM_ATTEMPTS = 3
-"""Connections tried for one claim while nobody answers."""
+"""Connections tried for one claim until there is a first answer."""
 REASON_SECONDS = 1.0
 """How long a rank's refusal waits for the prefill worker's own sentence, which says more."""
 
@@ -56,7 +57,7 @@ class KVReceiver:
         self._num_layers = num_layers
         self._dtype = str(dtype).removeprefix("torch.")
         self._model_id = model_id
-        self._host = host
+        self._introductions = Introductions(host)
         self._puller = Puller(kv, host)
 
     async def receive(
@@ -105,11 +106,8 @@ class KVReceiver:
     ) -> Received:
         began, room = time.monotonic(), at.room
         latest = began + timeout
-        channel = await self._connect(at)
-        unwanted = False
-        try:
-            await channel.send(ClaimRoom(room=room, secret=at.secret, wait=timeout))
-            offered = await self._claimed(channel, room)
+        channel, offered = await self._claim(at, timeout)
+        async with _given_up_on_error(channel, room):
             if not isinstance(offered, Offered):
                 raise HandoffError(f"room {room} was answered with {type(offered).__name__} before any offer")
             offer = offered.offer
@@ -125,24 +123,27 @@ class KVReceiver:
             finally:
                 await stop_all(prefill, gathering)
             (first, prefilled), size = results(prefill, gathering)
+            channel.close()
             moments = Moments(began=began, offered=offered_at, prefilled=prefilled, ended=time.monotonic())
             return Received(offer=offer, first=first, bytes_received=size, moments=moments)
-        except _Refused as error:
-            raise HandoffError(str(error)) from None
-        except BaseException:
-            unwanted = True
-            raise
-        finally:
-            if unwanted:
-                await channel.say_last(CancelClaim(room=room), CANCEL_SECONDS)
-            channel.close()
 
-    async def _connect(self, at: BootstrapAddress) -> Channel:
-        """On a starved machine nobody may run for as long as a connection may take; that is not yet a lost peer."""
-        for _ in range(CLAIM_ATTEMPTS - 1):
-            with suppress(PeerSilent):
-                return await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
-        return await Channel.connect(at.host, at.port, self._host, CONNECT_SECONDS)
+    async def _claim(self, at: BootstrapAddress, timeout: float) -> tuple[Channel, Offered | Prefilled]:
+        """A connection on which the room is claimed, and the first answer.
+
+        One that is lost before is not yet a lost peer: on a starved machine nobody may run for as long as a connection
+        may take, and among many strangers the prefill worker may close one before it has read what it wants.
+        """
+        claim = ClaimRoom(room=at.room, secret=at.secret, wait=timeout)
+        for attempt in range(1, CLAIM_ATTEMPTS + 1):
+            try:
+                channel = await self._introductions.connect(at.host, at.port, claim)
+                async with _given_up_on_error(channel, at.room):
+                    return channel, await self._claimed(channel, at.room)
+            except PeerLost:
+                if attempt == CLAIM_ATTEMPTS:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS * attempt)
+        raise AssertionError("unreachable")
 
     async def _claimed(self, channel: Channel, room: int) -> Offered | Prefilled:
         message = await channel.receive(TO_CLAIMANT)
@@ -232,6 +233,22 @@ class KVReceiver:
                 f"of {offer.prompt_tokens}"
             )
         return table
+
+
+@asynccontextmanager
+async def _given_up_on_error(channel: Channel, room: int) -> AsyncIterator[None]:
+    """Closes the connection if what is within fails, and says first that the room is not wanted any more."""
+    try:
+        yield
+    except _Refused as error:
+        channel.close()
+        raise HandoffError(str(error)) from None
+    except BaseException:
+        try:
+            await channel.say_last(CancelClaim(room=room), CANCEL_SECONDS)
+        finally:
+            channel.close()
+        raise
 
 
 class _Refused(HandoffError):
