@@ -1,4 +1,4 @@
-"""Fields that ``/v1/responses`` of Dynamo would drop; each was seen to reach no worker, with ai-dynamo 1.4.2."""
+"""Fields that ``/v1/responses`` of Dynamo would drop: none was seen to reach a worker, with 1.4.2 and 1.6.1."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from wavepp_worker.dynamo.openai_checks import refusal
+from wavepp_worker.dynamo.openai_responses import dropped_by_responses
 
 RESPONSES = "/v1/responses"
 
@@ -35,6 +36,20 @@ RESPONSES = "/v1/responses"
         ("cache_salt", "a tenant"),
         ("response_format", {"type": "json_object"}),
         ("include", ["message.output_text.logprobs"]),
+        ("max_completion_tokens", 3),
+        ("reasoning_effort", "low"),
+        ("messages", [{"role": "user", "content": "x"}]),
+        ("conversation", "conv_1"),
+        ("conversation", {"id": "conv_1"}),
+        ("truncation", "auto"),
+        ("thinking", {"type": "enabled"}),
+        ("chat_template", "{{ x }}"),
+        ("structured_outputs", {"choice": ["a"]}),
+        ("use_beam_search", True),
+        ("truncate_prompt_tokens", 2),
+        ("add_generation_prompt", False),
+        ("context_management", [{"type": "compaction"}]),
+        ("temprature", 0.5),
     ],
 )
 def test_what_would_be_dropped_is_refused_by_name(field: str, value: Any) -> None:
@@ -76,7 +91,79 @@ def test_what_would_be_dropped_is_refused_by_name(field: str, value: Any) -> Non
             "tool_choice": "auto",
             "truncation": "disabled",
         },
+        {
+            "tools": [{"type": "function", "name": "f", "parameters": {}}, "no tool"],
+            "tool_choice": {"type": "function", "name": "f"},
+            "parallel_tool_calls": False,
+            "reasoning": {"effort": "low", "summary": "auto"},
+            "text": {"verbosity": "medium"},
+            "instructions": "be brief",
+            "include": ["reasoning.encrypted_content"],
+            "stream_options": {"include_obfuscation": False},
+        },
+        {
+            "metadata": {"a": "b"},
+            "client_metadata": {"a": "b"},
+            "prompt_cache_key": "k",
+            "prompt_cache_retention": "24h",
+            "safety_identifier": "s",
+            "service_tier": "auto",
+            "store": True,
+            "user": "u",
+        },
+        {
+            "background": False,
+            "conversation": None,
+            "max_tokens": None,
+            "max_tool_calls": 3,
+            "previous_response_id": None,
+            "prompt": {"id": "p"},
+            "anything": None,
+        },
     ],
 )
 def test_what_is_honoured_or_asks_for_nothing_is_not(body: dict[str, Any]) -> None:
     assert refusal(RESPONSES, {"input": "x", **body}, 300) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "instead"),
+    [
+        ("max_tokens", "give it as max_output_tokens"),
+        ("max_completion_tokens", "give it as max_output_tokens"),
+        ("reasoning_effort", "give it as reasoning.effort"),
+        ("stop", "leave it out, or ask /v1/chat/completions"),
+        ("conversation", "send the whole conversation as input"),
+        ("a typo", "leave it out"),
+    ],
+)
+def test_what_to_do_instead_is_said(field: str, instead: str) -> None:
+    body = {"input": "x", field: "3"}
+    assert dropped_by_responses(body, like_chats=False) == (
+        f"{field} is not supported by {RESPONSES}; {instead}"
+    )
+
+
+def test_a_name_of_a_megabyte_is_not_said_back() -> None:
+    assert len(dropped_by_responses({"x" * (1 << 20): 1}) or "") < 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 3),
+        ("max_tokens", 0),
+        ("chat_template_args", {"enable_thinking": False}),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("tools", [{"type": "function", "name": "f"}, {"type": "web_search"}]),
+    ],
+)
+def test_what_later_versions_obey_or_refuse_themselves_is_left_to_them(field: str, value: Any) -> None:
+    assert dropped_by_responses({"input": "x", field: value}, like_chats=True) is None
+    assert dropped_by_responses({"input": "x", field: value}, like_chats=False) is not None
+
+
+def test_verbosity_changes_nothing() -> None:
+    sentence = dropped_by_responses({"input": "x", "text": {"verbosity": "low"}})
+    assert sentence is not None
+    assert sentence.startswith("text.verbosity is not supported")
