@@ -288,6 +288,38 @@ def test_who_reads_slowly_is_not_taken_for_one_who_does_not(
     running.close()
 
 
+def test_who_leaves_keeps_no_connection_for_a_further_request() -> None:
+    async def scenario() -> None:
+        server = BoundedHttpServer(answer, 8, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+
+        async def asked(connection: Connection, path: str = "/x") -> bytes:
+            connection[1].write(REQUEST.replace(b"/x", path.encode()))
+            head = await asyncio.wait_for(connection[0].readuntil(b"\r\n\r\n"), 5)
+            await connection[0].readexactly(len(f"{path} 0"))
+            return head.lower()
+
+        try:
+            new, kept, busy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            assert b"connection: close" not in await asked(kept)
+            answered = asyncio.create_task(asked(busy, "/slow"))
+            await asyncio.sleep(0.1)
+            server.leave()
+            assert await closed(kept, 1.0)
+            assert b"connection: close" in await answered
+            assert await closed(busy, 1.0)
+            assert not await closed(new, 0.1), "its request may be on its way"
+            assert b"connection: close" in await asked(new)
+            assert await closed(new, 1.0)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
 def test_what_nobody_reads_of_a_body_in_chunks_is_not_waited_for() -> None:
     async def scenario() -> None:
         async with served(8) as port:

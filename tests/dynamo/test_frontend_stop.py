@@ -20,13 +20,47 @@ def test_who_is_told_to_stop_ends_its_answers_first(capfd: pytest.CaptureFixture
         async with proxied() as (frontend, proxy, client):
             ended = asyncio.Event()
             frontend.script = [[ONE, TWO, DONE]]
-            FrontendStop(proxy.upstream, 60).give(ended.set)
+            FrontendStop(proxy, 60).give(ended.set)
             await asyncio.wait_for(ended.wait(), 10)
             assert "told to stop and takes no more" in (await client.ask())[1]
             assert frontend.asked == 0
 
     asyncio.run(scenario())
     assert capfd.readouterr().err == "LEAVING: told to stop; nothing to wait for\n"
+
+
+def test_clients_are_to_open_new_connections_from_the_order_on() -> None:
+    """Who goes on asking over the same one would meet its end with a request, and not know whether that was run."""
+
+    async def scenario() -> None:
+        async with proxied() as (frontend, proxy, client):
+            frontend.script = [[ONE, None], 200, 200]
+            begun, ended = asyncio.Event(), asyncio.Event()
+            stream = asyncio.create_task(client.ask(begun))
+            await asyncio.wait_for(begun.wait(), 10)
+
+            async def connection() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                return await asyncio.open_connection("127.0.0.1", proxy.port)
+
+            async def head(path: str, over: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bytes:
+                over[1].write(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+                return await asyncio.wait_for(over[0].readuntil(b"\r\n\r\n"), 10)
+
+            kept = await connection()
+            assert b"Connection: close" not in await head("/v1/models", kept)
+            order = FrontendStop(proxy, 60)
+            order.give(ended.set)
+            await asyncio.wait_for(kept[0].read(), 10)
+            for path, status in (("/v1/models", b" 503 "), ("/openapi.json", b" 200 ")):
+                said = await head(path, new := await connection())
+                assert status in said
+                assert b"Connection: close" in said
+                await asyncio.wait_for(new[0].read(), 10)
+            order.give(ended.set)
+            await asyncio.wait_for(ended.wait(), 10)
+            await stream
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("hurry", [False, True], ids=["time is over", "a second order"])
@@ -45,7 +79,7 @@ def test_what_has_too_little_time_to_end_is_told_so(
             silent = asyncio.create_task(client.ask())
             while frontend.asked < 2:
                 await asyncio.sleep(0.01)
-            order = FrontendStop(proxy.upstream, 60 if hurry else 0.5)
+            order = FrontendStop(proxy, 60 if hurry else 0.5)
             order.give(ended.set)
             if hurry:
                 order.give(ended.set)

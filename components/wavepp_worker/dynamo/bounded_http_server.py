@@ -74,8 +74,21 @@ class BoundedHttpServer(web.Server):
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max_connections or max(1, min(MAX_CONNECTIONS, files // DESCRIPTORS_PER_CONNECTION))
         self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._asked: set[web.RequestHandler] = set()
+        self._leaving = False
         self._unread: dict[web.RequestHandler, _Unread] = {}
         self._next_look: asyncio.TimerHandle | None = None
+
+    def leave(self) -> None:
+        """Keep no connection for a further request: close those that wait for one, and others with their answer.
+
+        Who has sent no request yet is not closed, as one may be on its way; it is answered.
+        """
+        self._leaving = True
+        for handler in [each for each in self._silent if each in self._asked]:
+            self._forget(handler)
+            # What is unread of its last answer is still sent.
+            handler.force_close()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
@@ -87,14 +100,18 @@ class BoundedHttpServer(web.Server):
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         self._forget(handler)
+        self._asked.discard(handler)
         self._unread.pop(handler, None)
         super().connection_lost(handler, exc)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         handler = request.protocol
         self._forget(handler)
+        self._asked.add(handler)
         try:
             response = await self._handle(request)
+            if self._leaving:
+                response.force_close()
             chunked = "Transfer-Encoding" in request.headers
             if leaves_http(request) or (chunked and not request.content.is_eof()):
                 # What follows is no request; or others could not pass while aiohttp reads the rest of a body, which may

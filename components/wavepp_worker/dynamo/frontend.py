@@ -170,7 +170,7 @@ async def _serve(args: FrontendArgs) -> None:
         await proxy.start(args.host, args.port)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FrontendLoop)
-        loop.order = FrontendStop(proxy.upstream, answer_seconds(os.environ))
+        loop.order = FrontendStop(proxy, answer_seconds(os.environ))
         await wait_for_etcd(args.planes)
         await async_main()
         if not loop.order.given:

@@ -99,6 +99,7 @@ class FrontendProxy:
         self._fan_out = FanOut()
         self._turn = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
+        self._server: BoundedHttpServer | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listen.
@@ -108,10 +109,10 @@ class FrontendProxy:
         """
         await self.upstream.open()
         # A client that goes away ends its handler and thereby the request to the frontend, which cancels it.
-        server = BoundedHttpServer(
+        self._server = BoundedHttpServer(
             self._handle, handler_cancellation=True, access_log=None, auto_decompress=False
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, host, port, ssl_context=self._tls).start()
@@ -126,6 +127,12 @@ class FrontendProxy:
         """Where it listens."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
+
+    def refuse(self, sentence: str) -> None:
+        """Pass no more requests on to workers, and say why; clients are to ask elsewhere, so no connection is kept."""
+        self.upstream.refuse(sentence)
+        if self._server is not None:
+            self._server.leave()
 
     async def close(self) -> None:
         """Stop listening; idempotent, also if never started."""

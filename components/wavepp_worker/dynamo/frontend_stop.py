@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from wavepp_worker.dynamo.upstream import Upstream
+from wavepp_worker.dynamo.frontend_proxy import FrontendProxy
 from wavepp_worker.liveness.stop_times import LEAVING
 
 TELL_SECONDS = 5.0
@@ -19,11 +19,11 @@ _POLL_SECONDS = 0.05
 
 
 class FrontendStop:
-    """Waits for the answers of an upstream. Used on the event loop alone."""
+    """Waits for the answers of a proxy. Used on the event loop alone."""
 
-    def __init__(self, upstream: Upstream, seconds: float) -> None:
+    def __init__(self, proxy: FrontendProxy, seconds: float) -> None:
         """``seconds``: how long answers have to end."""
-        self._upstream = upstream
+        self._proxy = proxy
         self._seconds = seconds
         self._waiting: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -40,8 +40,10 @@ class FrontendStop:
             self._hurry.set()
 
     async def _wait(self, then: Callable[[], Any]) -> None:
-        upstream, began = self._upstream, time.monotonic()
-        upstream.refuse("the frontend was told to stop and takes no more requests; ask again once it is back")
+        upstream, began = self._proxy.upstream, time.monotonic()
+        self._proxy.refuse(
+            "the frontend was told to stop and takes no more requests; ask again once it is back"
+        )
         waiting = f"waiting for {_answers(len(upstream))}, for at most {self._seconds:.0f} s"
         _say(f"{LEAVING}told to stop; {waiting if len(upstream) else 'nothing to wait for'}")
         told = began

@@ -247,6 +247,8 @@ class Upstream:
         for key, value in answer.headers.items():
             if key.lower() not in HOP_BY_HOP:
                 response.headers.add(key, value)
+        if self.refuses:
+            response.force_close()
         events = answer.content_type == "text/event-stream"
         await response.prepare(request)
         piece = first
