@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wavepp_worker.dynamo.carried_fields import carried_options, with_carried
+from wavepp_worker.dynamo.carried_fields import carried_options, refused_annotation, with_carried
+from wavepp_worker.dynamo.openai_checks import CHECKED_PATHS, refusal
 from wavepp_worker.errors import InvalidRequest
 
 
@@ -45,3 +46,22 @@ def test_what_cannot_be_read_is_refused() -> None:
     for text in ("{", "", "[" * 100_000):
         with pytest.raises(InvalidRequest, match="not followed by JSON"):
             carried_options({"annotations": [f"wavepp.logit_bias:{text}"]})
+
+
+@pytest.mark.parametrize("path", CHECKED_PATHS)
+@pytest.mark.parametrize("value", ['{"5": 1}', "[", "null"])
+def test_a_client_does_not_write_what_is_carried(path: str, value: str) -> None:
+    """It would pass unchecked, and count in place of the field."""
+    body = {"nvext": {"annotations": ["a", f"wavepp.logit_bias:{value}"]}, "logit_bias": {"5": -1}}
+    if path == "/v1/responses":
+        del body["logit_bias"]
+    sentence = refusal(path, body, 300)
+    assert sentence is not None
+    assert sentence.startswith("nvext.annotations that begin with wavepp. are not for clients")
+
+
+@pytest.mark.parametrize(
+    "nvext", [None, 5, {}, {"annotations": "wavepp.x"}, {"annotations": ["a", 5, "x wavepp."]}]
+)
+def test_other_annotations_are_the_clients(nvext: Any) -> None:
+    assert refused_annotation({"nvext": nvext}) is None

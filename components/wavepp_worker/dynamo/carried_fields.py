@@ -9,7 +9,21 @@ from typing import Any
 from wavepp_worker.errors import InvalidRequest
 
 CARRYING_PATHS = ("/v1/completions", "/v1/chat/completions")
-_BIAS = "wavepp.logit_bias:"
+_OWN = "wavepp."
+_BIAS = _OWN + "logit_bias:"
+
+
+def refused_annotation(body: Mapping[str, Any]) -> str | None:
+    """Why a client's body is refused that has annotations as the proxy writes them; None if it has none."""
+    nvext = body.get("nvext")
+    annotations = nvext.get("annotations") if isinstance(nvext, Mapping) else None
+    for each in annotations if isinstance(annotations, list) else []:
+        if isinstance(each, str) and each.startswith(_OWN):
+            return (
+                f"nvext.annotations that begin with {_OWN} are not for clients; leave them out, and give logit_bias as "
+                "a field of the request"
+            )
+    return None
 
 
 def with_carried(body: Mapping[str, Any]) -> dict[str, Any] | None:

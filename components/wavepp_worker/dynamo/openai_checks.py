@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wavepp_worker.dynamo.carried_fields import refused_annotation
 from wavepp_worker.dynamo.choices import MOST_CHOICES, choices_wanted
 from wavepp_worker.dynamo.openai_ranges import (
     bias_out_of_range,
@@ -62,6 +63,7 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         _messages,
         _salt,
         refused_nvext,
+        refused_annotation,
         sampling_out_of_range,
         stop_out_of_range,
         too_few_tokens,
