@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from wavepp_worker.dynamo.openai_checks import refusal
 from wavepp_worker.dynamo.openai_ranges import (
     sampling_out_of_range,
     stop_out_of_range,
+    stop_without_effect,
     too_few_tokens,
 )
 
@@ -38,7 +40,7 @@ def test_what_no_worker_takes_is_named(check: Check, body: dict[str, Any], sente
 
 @pytest.mark.parametrize(
     "check",
-    [sampling_out_of_range, stop_out_of_range, too_few_tokens],
+    [sampling_out_of_range, stop_out_of_range, stop_without_effect, too_few_tokens],
 )
 @pytest.mark.parametrize(
     "body",
@@ -58,7 +60,17 @@ def test_what_no_worker_takes_is_named(check: Check, body: dict[str, Any], sente
         {"min_tokens": 0, "stop_token_ids": [0, 1, 2, 3]},
         {"min_tokens": 1, "stop_token_ids": [0, "2", True, 3]},
         {"stop_token_ids": "12345"},
+        {"stop": "a", "stop_token_ids": [1], "ignore_eos": False},
+        {"stop": [], "stop_token_ids": None, "ignore_eos": True},
     ],
 )
 def test_what_fits_or_is_of_another_type_is_left_to_the_frontend(check: Check, body: dict[str, Any]) -> None:
     assert check(body) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(("key", "value"), [("stop", "a"), ("stop", ["a", "b"]), ("stop_token_ids", [3])])
+def test_what_should_end_an_answer_without_an_end_is_refused(path: str, key: str, value: Any) -> None:
+    """Dynamo 1.4.2 and 1.6.1 hand neither on to workers beside ``ignore_eos``."""
+    sentence = refusal(path, {key: value, "ignore_eos": True, "max_tokens": 9}, 300)
+    assert sentence == f"{key} beside ignore_eos is not supported; leave out the one or the other"

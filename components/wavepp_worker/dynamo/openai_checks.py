@@ -17,6 +17,7 @@ from wavepp_worker.dynamo.openai_ranges import (
     bias_out_of_range,
     sampling_out_of_range,
     stop_out_of_range,
+    stop_without_effect,
     too_few_tokens,
 )
 from wavepp_worker.dynamo.openai_responses import RESPONSES_PATH, dropped_by_responses
@@ -66,6 +67,7 @@ def refusal(path: str, body: Any, vocab_size: int | None) -> str | None:
         refused_annotation,
         sampling_out_of_range,
         stop_out_of_range,
+        stop_without_effect,
         too_few_tokens,
         bias_out_of_range(vocab_size),
     )

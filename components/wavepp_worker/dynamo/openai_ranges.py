@@ -57,6 +57,16 @@ def stop_out_of_range(body: Mapping[str, Any]) -> str | None:
     return None
 
 
+def stop_without_effect(body: Mapping[str, Any]) -> str | None:
+    """What should end an answer that is to have no end of its own: the frontend drops it then."""
+    if body.get("ignore_eos") is not True:
+        return None
+    key = next((each for each in ("stop", "stop_token_ids") if body.get(each)), None)
+    return (
+        None if key is None else f"{key} beside ignore_eos is not supported; leave out the one or the other"
+    )
+
+
 def too_few_tokens(body: Mapping[str, Any]) -> str | None:
     """An answer that must be longer than it may be."""
     least: Any = body.get("min_tokens")
