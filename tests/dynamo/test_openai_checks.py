@@ -62,6 +62,13 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
         (COMPLETIONS, {"prompt": "x", "stop": list("abcde")}, "5 stop strings"),
         (COMPLETIONS, {"prompt": "x", "cache_salt": "s" * 1025}, "cache_salt has 1025 bytes"),
         (CHAT, {**HELLO, "nvext": {"cache_salt": "s" * 1025}}, "cache_salt has 1025 bytes"),
+        (
+            CHAT,
+            {**HELLO, "cache_salt": "a", "nvext": {"cache_salt": "b"}},
+            "cache_salt and nvext.cache_salt differ",
+        ),
+        (CHAT, {**HELLO, "top_logprobs": 3}, "top_logprobs without logprobs"),
+        (CHAT, {**HELLO, "top_logprobs": 3, "logprobs": False}, "top_logprobs without logprobs"),
         (RESPONSES, {"input": "x", "previous_response_id": ""}, "previous_response_id"),
         (RESPONSES, {"input": "x", "background": True}, "background"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "'input_image'"),
@@ -74,6 +81,10 @@ def test_what_cannot_be_honoured_is_named(path: str, body: dict[str, Any], sente
 @pytest.mark.parametrize(
     ("path", "body"),
     [
+        (CHAT, {**HELLO, "cache_salt": "a", "nvext": {"cache_salt": "a"}}),
+        (CHAT, {**HELLO, "cache_salt": "a", "nvext": {"cache_salt": None}}),
+        (CHAT, {**HELLO, "logprobs": True, "top_logprobs": 3}),
+        (CHAT, {**HELLO, "top_logprobs": 0}),
         (COMPLETIONS, {"prompt": [0, 99], "n": 1, "echo": False, "logit_bias": {}, "suffix": None}),
         (COMPLETIONS, {"prompt": ["a", "b"], "stop": ["x"], "nonsense": 1}),
         (COMPLETIONS, {"prompt": "x", "n": 2, "best_of": 2, "logit_bias": {"5": -100, "99": 100}}),

@@ -96,6 +96,8 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
         return "detokenize=false is not supported; leave it out, as every answer has its text"
     if body.get("previous_response_id") is not None:
         return "previous_response_id is not supported; send the whole conversation as input"
+    if body.get("top_logprobs") not in _EMPTY and not body.get("logprobs"):
+        return "top_logprobs without logprobs says nothing; set logprobs to true as well, or leave it out"
     options = body.get("nvext")
     if isinstance(options, Mapping) and options.get("max_thinking_tokens") is not None:
         return "nvext.max_thinking_tokens is not supported; leave it out, and bound the answer by max_tokens"
@@ -146,8 +148,13 @@ def refused_tenant(headers: Mapping[str, str]) -> str | None:
 
 def _salt(body: Mapping[str, Any]) -> str | None:
     options = body.get("nvext")
-    groups = (body, options if isinstance(options, Mapping) else {})
-    return next((said for group in groups if (said := _refused_salt(group.get("cache_salt")))), None)
+    own, extended = (
+        group.get("cache_salt") for group in (body, options if isinstance(options, Mapping) else {})
+    )
+    if own and extended and own != extended:
+        # To the frontend the second counts, which a gateway that sets the first may not know.
+        return "cache_salt and nvext.cache_salt differ; give the one or the other"
+    return next((said for salt in (own, extended) if (said := _refused_salt(salt))), None)
 
 
 def _refused_salt(salt: Any, name: str = "cache_salt") -> str | None:
