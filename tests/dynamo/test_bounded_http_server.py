@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -282,6 +283,27 @@ def test_who_reads_slowly_is_not_taken_for_one_who_does_not(
                 await asyncio.sleep(0.1)
             assert drops, "it has stopped reading"
             slow[1].transport.abort()
+
+    running = loop()
+    running.run_until_complete(scenario())
+    running.close()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_request_that_came_while_nobody_ran_here_is_answered(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded_http_server, "FIRST_REQUEST_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        async with served(8) as port:
+            silent = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.sleep(0.1)
+            writer.write(REQUEST)
+            time.sleep(0.5)
+            assert b"200" in await asyncio.wait_for(reader.readline(), 5)
+            assert await closed(silent, 5.0)
 
     running = loop()
     running.run_until_complete(scenario())

@@ -33,6 +33,8 @@ UNREAD_AT_LIMIT_SECONDS = 10.0
 LEAST_READ_BYTES = 16 << 10
 LOOK_SECONDS = 1.0
 """Between two looks at who reads."""
+_READING_TURNS = 10
+"""Of the event loop, more than it takes from a request's bytes in a socket to its handler."""
 
 _TCP_INFO = struct.Struct("120xQ")
 """``tcpi_bytes_acked`` of Linux's ``struct tcp_info`` (``linux/tcp.h``)."""
@@ -73,7 +75,7 @@ class BoundedHttpServer(web.Server):
         self._handle = handle
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = max_connections or max(1, min(MAX_CONNECTIONS, files // DESCRIPTORS_PER_CONNECTION))
-        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._silent: dict[web.RequestHandler, asyncio.Handle] = {}
         self._asked: set[web.RequestHandler] = set()
         self._leaving = False
         self._unread: dict[web.RequestHandler, _Unread] = {}
@@ -126,7 +128,7 @@ class BoundedHttpServer(web.Server):
 
     def _await_request(self, handler: web.RequestHandler, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._silent[handler] = loop.call_later(seconds, self._silent_for_long, handler)
+        self._silent[handler] = loop.call_later(seconds, self._silent_for_long, handler, _READING_TURNS)
 
     def _forget(self, handler: web.RequestHandler) -> None:
         timer = self._silent.pop(handler, None)
@@ -143,8 +145,12 @@ class BoundedHttpServer(web.Server):
             return handler
         return new
 
-    def _silent_for_long(self, handler: web.RequestHandler) -> None:
-        if _unsent(handler):
+    def _silent_for_long(self, handler: web.RequestHandler, turns: int) -> None:
+        if turns:
+            # Its request may be here, unread: this process, too, may not have run for so long.
+            loop = asyncio.get_running_loop()
+            self._silent[handler] = loop.call_soon(self._silent_for_long, handler, turns - 1)
+        elif _unsent(handler):
             # What was answered is still on its way: whether it is read, the looks find out.
             self._forget(handler)
             self._await_request(handler, IDLE_SECONDS)
