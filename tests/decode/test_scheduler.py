@@ -241,6 +241,19 @@ def test_what_others_do_not_need_yet_is_taken_back_before_anybody_is_preempted()
     assert s.counts()["used_blocks"] == 4 + 10
 
 
+def test_what_comes_free_by_a_preemption_is_given_to_who_is_first_in_the_queue() -> None:
+    s = scheduler(blocks=10)
+    first = running(s, "a", 2)
+    second = running(s, "b", 5)
+    urgent, _ = sized("c", 3, priority=1)
+    assert asking(s, urgent) == []
+    for _ in range(2):
+        first.sequence.accept(7)
+    assert s.next_step() == [first]
+    assert (s.preemptions, second.table) == (1, None)
+    assert urgent.table is not None, "six came free, of which one was missing"
+
+
 def test_a_higher_priority_is_preempted_last() -> None:
     s = scheduler(blocks=9)
     low = running(s, "low", 3)

@@ -121,7 +121,11 @@ class Scheduler:
                 over = [
                     each for each in self._of_step_loop() if each.aborted or time.monotonic() > each.deadline
                 ]
+                before = self.preemptions
                 ready = self._with_room({each.request_id for each in over})
+                if self.preemptions > before:
+                    # More has come free than was missing.
+                    self._admit()
                 if over or ready:
                     return over + ready
                 self._changed.wait(LOOK_SECONDS if self._batch.running or self._preempted else None)
