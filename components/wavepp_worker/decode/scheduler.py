@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -115,32 +115,35 @@ class Scheduler:
             self.finish(decoding, "error", error=error)
 
     def next_step(self) -> list[DecodingRequest] | None:
-        """Requests that can run, and those of the step loop that are over; waits for some; None after ``close``."""
+        """Requests of the step loop that are over, else those that can run; waits for some; None after ``close``."""
         with self._changed:
             while self._closed is None:
+                # First, as nobody is to be preempted for blocks that these are about to give back.
                 over = [
                     each for each in self._of_step_loop() if each.aborted or time.monotonic() > each.deadline
                 ]
+                if over:
+                    return over
                 before = self.preemptions
-                ready = self._with_room({each.request_id for each in over})
+                ready = self._with_room()
                 if self.preemptions > before:
                     # More has come free than was missing.
                     self._admit()
-                if over or ready:
-                    return over + ready
+                if ready:
+                    return ready
                 self._changed.wait(LOOK_SECONDS if self._batch.running or self._preempted else None)
             return None
 
     def _of_step_loop(self) -> list[DecodingRequest]:
         return [*map(self._live.__getitem__, self._batch.running), *self._preempted.values()]
 
-    def _with_room(self, but: set[str]) -> list[DecodingRequest]:
+    def _with_room(self) -> list[DecodingRequest]:
         """Those who run and have blocks for all their tokens.
 
         For who lacks some, what others do not need yet is taken back, and then the last in order is preempted. Who
         lacks some although nobody behind it runs waits for those who are about to.
         """
-        running = [name for name in self._batch.running_in_order if name not in but]
+        running = self._batch.running_in_order
         behind, ready = list(running), []
         while behind:
             decoding = self._live[behind.pop(0)]
@@ -158,7 +161,7 @@ class Scheduler:
                 ready.append(decoding)
         return ready
 
-    def _take_back(self, names: list[str], missing: int) -> None:
+    def _take_back(self, names: Sequence[str], missing: int) -> None:
         """Have so many blocks free, if others hold as many that they do not need yet; from the last in order first."""
         for name in reversed(names):
             if self._batch.free >= missing:
