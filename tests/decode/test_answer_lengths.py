@@ -23,6 +23,18 @@ def test_nine_of_ten_of_the_latest_are_no_longer() -> None:
     assert lengths.expected() == 7
 
 
+def test_an_answer_that_was_cut_is_as_long_as_others_at_least() -> None:
+    lengths = AnswerLengths()
+    for _ in range(LATEST):
+        lengths.ended(100)
+    for _ in range(LATEST):
+        lengths.ended(3, cut=True)
+    assert lengths.expected() == 100
+    for _ in range(LATEST):
+        lengths.ended(300, cut=True)
+    assert lengths.expected() == 300
+
+
 def test_an_answer_has_a_token() -> None:
     lengths = AnswerLengths()
     for _ in range(FEW):

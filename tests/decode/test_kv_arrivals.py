@@ -69,10 +69,13 @@ class Receiver:
         self.cancelled = 0
         self.closed = threading.Event()
 
-    async def receive(self, at: BootstrapAddress, allocate: Any, timeout: float, state: Any) -> Received:
+    async def receive(
+        self, at: BootstrapAddress, allocate: Any, timeout: float, state: Any, on_computed: Any
+    ) -> Received:
         offer = Offer(
             request_id="p", secret=SECRET, prompt_tokens=self.offered_tokens, model_id="m", ranks=()
         )
+        on_computed()
         try:
             self.tables.append(await allocate(offer))
             while not self.arrived.is_set():

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from wavepp_worker.decode import answer_lengths
 from wavepp_worker.decode.answer_lengths import UNKNOWN
@@ -32,8 +32,10 @@ def scheduler(blocks: int = 8, max_num_seqs: int = 8) -> Scheduler:
 
 
 def sized(name: str, blocks: int, **values: Any) -> tuple[DecodingRequest, Collector]:
-    """A request that needs so many blocks at first."""
-    return decoding(name, **{"prompt_tokens": blocks, "max_tokens": 1, **values})
+    """A request that needs so many blocks at first; its prompt is computed."""
+    request, collector = decoding(name, **{"prompt_tokens": blocks, "max_tokens": 1, **values})
+    request.computed = True
+    return request, collector
 
 
 def asking(scheduler: Scheduler, request: DecodingRequest) -> list[list[int]]:
@@ -285,6 +287,24 @@ def test_one_that_has_nobody_behind_it_waits_for_who_is_about_to_run() -> None:
     assert s.preemptions == 1
 
 
+def test_who_asks_before_its_prompt_is_computed_keeps_no_block_from_who_is_first_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answer_lengths, "UNKNOWN", 1)
+    s = scheduler(blocks=20)
+    first = running(s, "a", 3, max_tokens=14)
+    assert s.counts()["used_blocks"] == 3, "of 16 that it may come to need"
+    (early, _), (late, _) = decoding("b", 5, max_tokens=1), sized("c", 6)
+    waits, ready = asking(s, early), asking(s, late)
+    assert (len(waits), len(ready)) == (0, 1)
+    s.computed(early)
+    assert len(waits) == 1
+    s.finish(first, "stop")
+    (small, _), (another, _) = decoding("d", 2), sized("e", 1)
+    assert asking(s, small), "with it, too, there is enough for everybody"
+    assert asking(s, another)
+
+
 def test_nobody_is_preempted_for_blocks_that_who_is_over_is_about_to_give_back() -> None:
     s = scheduler(blocks=10)
     first, gone, last = running(s, "a", 1), running(s, "b", 1), running(s, "c", 1)
@@ -348,13 +368,14 @@ class Turns:
         blocks = -(-longest // self.block_size) + self.random.randint(0, 30)
         self.s = Scheduler(Batch(blocks, self.random.randint(1, 8)), self.block_size)
         self.waiting: list[tuple[DecodingRequest, int]] = []
+        self.computing: list[DecodingRequest] = []
         self.arriving: list[DecodingRequest] = []
         self.lengths: dict[str, int] = {}
         self.ended: list[str] = []
         for n in range(self.random.randint(1, 25)):
             prompt = self.random.randint(1, longest - 1)
             most = self.random.randint(1, longest - prompt)
-            request, _ = sized(f"r{n}", prompt, max_tokens=most, priority=self.random.choice([0, 0, 1]))
+            request, _ = decoding(f"r{n}", prompt, max_tokens=most, priority=self.random.choice([0, 0, 1]))
             self.waiting.append((request, self.random.randint(1, most)))
 
     def ask(self) -> None:
@@ -363,10 +384,19 @@ class Turns:
 
         def granted(blocks: list[int]) -> None:
             request.table = torch.tensor(blocks)
-            self.arriving.append(request)
+            if request.computed:
+                self.arriving.append(request)
 
         self.s.add(request)
+        self.computing.append(request)
         self.s.ask_for_blocks(request, granted)
+
+    def compute(self) -> None:
+        request = self.computing.pop(self.random.randrange(len(self.computing)))
+        held = request.table is not None
+        self.s.computed(request)
+        if held:
+            self.arriving.append(request)
 
     def arrive(self) -> None:
         request = self.arriving.pop(self.random.randrange(len(self.arriving)))
@@ -381,7 +411,7 @@ class Turns:
         step = self.s.next_step()
         assert step
         tables = [request.table[: self.s._needed(request)] for request in step if request.table is not None]
-        together = torch.cat(tables).tolist()
+        together = [block for table in tables for block in table.tolist()]
         assert len(set(together)) == len(together), "two write to one block"
         for request in step:
             if request.aborted:
@@ -406,6 +436,7 @@ class Turns:
         """Until all have ended; each turn brings that nearer, so there is a last one."""
         for _ in range(20_000):
             turns = [self.step] * 3 if self.s.counts()["running"] else []
+            turns += [self.compute] if self.computing else []
             turns += [self.arrive] if self.arriving else []
             turns += [self.ask] if self.waiting else []
             if not turns:
@@ -423,7 +454,7 @@ class Turns:
         self.s.check_at_rest(0)
 
     def stands(self) -> bool:
-        """Whether nobody can run until somebody's KV is here: a step would wait for that."""
+        """Whether nobody can run until somebody's KV is here: a step would wait for that, but never for a prompt."""
         over = any(each.aborted for each in self.s._of_step_loop())
         stands = not over and not self.s._with_room()
         assert not stands or self.arriving
@@ -431,7 +462,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("few", [1, 8])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 2**32))
 def test_everybody_ends_whatever_the_turns(few: int, seed: int) -> None:
     with patch.object(answer_lengths, "UNKNOWN", few):

@@ -78,6 +78,7 @@ class Loop:
         def granted(blocks: list[int]) -> None:
             request.table = torch.tensor(blocks)
 
+        request.computed = True
         self.scheduler.ask_for_blocks(request, granted)
         if request.request.handoff is not None:
             request.sequence.accept(10)

@@ -82,11 +82,16 @@ class FakeReceiver:
         self._kv = kv
 
     async def receive(
-        self, at: BootstrapAddress, allocate: Callable[[Offer], Any], timeout: float, state: Any = None
+        self,
+        at: BootstrapAddress,
+        allocate: Callable[[Offer], Any],
+        timeout: float,
+        state: Any = None,
+        on_computed: Callable[[], object] = lambda: None,
     ) -> Received:
         room = self._prefill.rooms[at.room]
         try:
-            return await asyncio.wait_for(self._receive(room, allocate), timeout)
+            return await asyncio.wait_for(self._receive(room, allocate, on_computed), timeout)
         except asyncio.TimeoutError:
             raise RequestTimeout(f"not here within {timeout} s") from None
         except asyncio.CancelledError:
@@ -96,16 +101,22 @@ class FakeReceiver:
     def close(self) -> None:
         self._prefill.closed = True
 
-    async def _receive(self, at: Room, allocate: Callable[[Offer], Any]) -> Received:
+    async def _receive(
+        self, at: Room, allocate: Callable[[Offer], Any], on_computed: Callable[[], object]
+    ) -> Received:
         await _opened(at.offer)
         count = len(at.tokens)
         offer = Offer(
             request_id="p", secret=SECRET, prompt_tokens=at.prompt_tokens or count, model_id="", ranks=()
         )
         at.asked.set()
-        table = await allocate(offer)
+        computed = asyncio.ensure_future(_computed(at, on_computed))
+        try:
+            table = await allocate(offer)
+        finally:
+            computed.cancel()
         at.allocated.set()
-        await _opened(at.kv)
+        await _computed(at, on_computed)
         if at.error is not None:
             raise at.error
         payloads, first = self._prefill.run(at)
@@ -116,6 +127,11 @@ class FakeReceiver:
         size = sum(len(payload) for payload in payloads)
         end = FirstToken(first=first, reused_tokens=count // 2)
         return Received(offer=offer, first=end, bytes_received=size, moments=MOMENTS)
+
+
+async def _computed(at: Room, on_computed: Callable[[], object]) -> None:
+    await _opened(at.kv)
+    on_computed()
 
 
 async def _opened(gate: threading.Event) -> None:

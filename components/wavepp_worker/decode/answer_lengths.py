@@ -23,9 +23,9 @@ class AnswerLengths:
     def __init__(self) -> None:
         self._latest: deque[int] = deque(maxlen=LATEST)
 
-    def ended(self, tokens: int) -> None:
-        """An answer of so many tokens has ended by itself."""
-        self._latest.append(tokens)
+    def ended(self, tokens: int, *, cut: bool = False) -> None:
+        """An answer has ended: by itself, or ``cut`` where it may have no more, which says that it is no shorter."""
+        self._latest.append(max(tokens, self.expected()) if cut else tokens)
 
     def expected(self) -> int:
         """Tokens, at least 1."""

@@ -32,6 +32,8 @@ class Batch:
         self._waiting: dict[str, int] = {}
         self._order: list[tuple[int, int, str]] = []
         self._rank: dict[str, tuple[int, int]] = {}
+        self._most: dict[str, int] = {}
+        self._early: set[str] = set()
         self._asked = 0
         self._held: dict[str, list[int]] = {}
         self._states = BlockPool(max_num_seqs)
@@ -70,8 +72,18 @@ class Batch:
         """Blocks that a request holds."""
         return len(self._held.get(request_id, ()))
 
-    def ask(self, request_id: str, blocks: int, priority: int = 0) -> None:
-        """Queue for ``blocks`` blocks, behind those of at least the same ``priority``.
+    def ask(
+        self, request_id: str, blocks: int, priority: int = 0, *, most: int = 0, early: bool = False
+    ) -> None:
+        """Queue for blocks, behind those of at least the same ``priority``.
+
+        Args:
+            request_id: whose.
+            blocks: that it gets at first.
+            priority: of the request.
+            most: that it can ever need, if that is more.
+            early: its prompt is still computed elsewhere. It will hold blocks for as long as that takes, and cannot be
+                preempted meanwhile.
 
         Raises:
             ValueError: the request asked before, or asks for none or for more than the pool has.
@@ -81,25 +93,47 @@ class Batch:
         if not 0 < blocks <= self.capacity:
             raise ValueError(f"request {request_id} asks for {blocks} blocks of a pool of {self.capacity}")
         self._rank[request_id] = -priority, self._asked
+        self._most[request_id] = max(blocks, most)
         self._asked += 1
+        if early:
+            self._early.add(request_id)
         self._wait(request_id, blocks)
+
+    def computed(self, request_id: str) -> None:
+        """The prompt of a request is computed, if it asked early; unknown ids are ignored."""
+        self._early.discard(request_id)
 
     def admit(self) -> list[tuple[str, list[int]]]:
         """Give blocks to those at the head of the queue for whom there is room: ``(request, its blocks)``.
 
-        A block is left for each that runs, which may need it next.
+        A block is left for each that runs, which may need it next. Those that asked early never hold so many that who
+        is first in order, whoever that will be, could come to lack some: so one of them is passed by others, and one
+        that did not waits for theirs.
         """
         admitted = []
-        while self._waiting and len(self._held) < self.max_num_seqs:
-            request_id = self._order[0][2]
+        for request_id in self.waiting:
             blocks = self._waiting[request_id]
-            if blocks > self._pool.free - len(self._running):
+            if len(self._held) >= self.max_num_seqs or blocks > self._pool.free - len(self._running):
                 break
-            del self._waiting[request_id], self._order[0]
+            if not self._leaves_enough(request_id):
+                if request_id in self._early:
+                    continue
+                break
+            del self._waiting[request_id]
+            self._order = [each for each in self._order if each[2] != request_id]
             self._held[request_id] = self._pool.take(blocks)
             [self._state_of[request_id]] = self._states.take(1)
             admitted.append((request_id, list(self._held[request_id])))
         return admitted
+
+    def _leaves_enough(self, request_id: str) -> bool:
+        """Whether anybody, this one too, could get all it can ever need though those that asked early hold blocks."""
+        early = sum(len(self._held[each]) for each in self._early if each in self._held)
+        if request_id in self._early:
+            early += self._waiting[request_id]
+        most = max(self._most[each] for each in (*self._held, request_id))
+        # Alone, it is in nobody's way.
+        return not early or not self._held or early + most <= self.capacity
 
     def state(self, request_id: str) -> int:
         """The place for the state of recurrent layers, below ``max_num_seqs``, of a request that holds blocks."""
@@ -158,6 +192,8 @@ class Batch:
         if self._waiting.pop(request_id, None) is not None:
             self._order = [each for each in self._order if each[2] != request_id]
         self._rank.pop(request_id, None)
+        self._most.pop(request_id, None)
+        self._early.discard(request_id)
         self._let_go(request_id)
 
     def _wait(self, request_id: str, blocks: int) -> None:

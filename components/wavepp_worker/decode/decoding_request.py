@@ -30,6 +30,7 @@ class DecodingRequest:
         table: int64 ``[blocks]``, its physical blocks, once it has them.
         state: its place for the state of recurrent layers, once it has blocks.
         reused_tokens, arrived: as ``DecodeOutput`` tells.
+        computed: its prompt needs nothing any more of whoever prefills it but its KV.
         aborted: nobody wants it any more; its owner finishes it as soon as it can.
         logits: float32 ``[vocabulary]`` of its newest token, while it is not known what may come next.
     """
@@ -42,6 +43,7 @@ class DecodingRequest:
         self.state = -1
         self.reused_tokens = 0
         self.arrived: Arrived | None = None
+        self.computed = request.handoff is None
         self.aborted = False
         self.logits: torch.Tensor | None = None
         self._on_output = on_output

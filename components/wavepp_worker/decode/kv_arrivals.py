@@ -145,7 +145,13 @@ class KvArrivals:
             decoding.table = torch.tensor(await self._blocks_for(decoding), dtype=torch.int64)
             return decoding.table
 
-        return await self._receiver.receive(request.handoff, allocate, self._timeout, lambda: decoding.state)
+        return await self._receiver.receive(
+            request.handoff,
+            allocate,
+            self._timeout,
+            lambda: decoding.state,
+            lambda: self._scheduler.computed(decoding),
+        )
 
     async def _blocks_for(self, decoding: DecodingRequest) -> list[int]:
         granted: asyncio.Future[list[int]] = self._loop.create_future()

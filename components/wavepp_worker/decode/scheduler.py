@@ -71,7 +71,21 @@ class Scheduler:
         """Queue for blocks; ``grant(blocks)`` comes under the lock, at once or when others have finished."""
         with self._changed:
             self._grants[decoding.request_id] = grant
-            self._batch.ask(decoding.request_id, self._wanted(decoding), decoding.request.priority)
+            request = decoding.request
+            self._batch.ask(
+                decoding.request_id,
+                self._wanted(decoding),
+                request.priority,
+                most=blocks_needed(request.prompt_tokens, request.max_tokens, self._block_size),
+                early=not decoding.computed,
+            )
+            self._admit()
+
+    def computed(self, decoding: DecodingRequest) -> None:
+        """The prompt of a request is computed: it will not hold blocks for long without running."""
+        with self._changed:
+            decoding.computed = True
+            self._batch.computed(decoding.request_id)
             self._admit()
 
     def start(self, decoding: DecodingRequest) -> None:
@@ -99,7 +113,7 @@ class Scheduler:
         with self._changed:
             self._tokens_generated += len(tokens)
             if reason in ("stop", "length"):
-                self._lengths.ended(len(decoding.sequence.generated))
+                self._lengths.ended(len(decoding.sequence.generated), cut=reason == "length")
             self._live.pop(decoding.request_id, None)
             self._grants.pop(decoding.request_id, None)
             self._preempted.pop(decoding.request_id, None)

@@ -83,8 +83,12 @@ class StepLoop:
             self._watched.idle()
 
     def _pass(self, chunks: list[tuple[DecodingRequest, Chunk]], seconds: float) -> DecodeStep:
-        prompts = [chunk for decoding, chunk in chunks if decoding.sequence.prompt_tokens_in(chunk)]
-        newest = [chunk for decoding, chunk in chunks if not decoding.sequence.prompt_tokens_in(chunk)]
+        newest: list[Chunk] = []
+        prompts: list[Chunk] = []
+        for decoding, chunk in chunks:
+            # What a preempted request has generated counts as its prompt when it runs again.
+            again = chunk.length > 1 or decoding.sequence.prompt_tokens_in(chunk)
+            (prompts if again else newest).append(chunk)
         queued_requests, queued_tokens = self._scheduler.queued()
         return DecodeStep(
             requests=len(newest),

@@ -66,6 +66,7 @@ class KVReceiver:
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
         state: StateBlock | None = None,
+        on_computed: Callable[[], object] = lambda: None,
     ) -> Received:
         """Claim a room, pull its KV from all ranks while the prompt may still be computing, and confirm.
 
@@ -78,6 +79,7 @@ class KVReceiver:
                 blocks. What it raises is passed on.
             timeout: seconds for all of it.
             state: this worker's block for the state of recurrent layers, asked for once ``allocate`` has answered.
+            on_computed: told when the prompt is computed, so that all KV can be pulled at once.
 
         Raises:
             HandoffError: the prefill failed, the offer does not fit this worker, or a rank was lost; the
@@ -86,7 +88,7 @@ class KVReceiver:
         """
         try:
             async with deadline.timeout(timeout):
-                return await self._claim_and_pull(at, allocate, timeout, state)
+                return await self._claim_and_pull(at, allocate, timeout, state, on_computed)
         except asyncio.TimeoutError as error:
             raise RequestTimeout(
                 f"the KV of room {at.room} at {at.host}:{at.port} was not here within {timeout:.1f} s; the prefill "
@@ -103,6 +105,7 @@ class KVReceiver:
         allocate: Callable[[Offer], Awaitable[torch.Tensor]],
         timeout: float,
         state: StateBlock | None,
+        on_computed: Callable[[], object],
     ) -> Received:
         began, room = time.monotonic(), at.room
         latest = began + timeout
@@ -113,7 +116,7 @@ class KVReceiver:
             offer = offered.offer
             self._check(offer)
             offered_at = time.monotonic()
-            prefill = asyncio.create_task(self._first_token(channel, room))
+            prefill = asyncio.create_task(self._first_token(channel, room, on_computed))
             gathering = asyncio.create_task(self._gather(offer, allocate, latest, state))
             try:
                 await asyncio.wait({prefill, gathering}, return_when=asyncio.FIRST_EXCEPTION)
@@ -152,11 +155,14 @@ class KVReceiver:
             raise _Refused(message.message)
         return message
 
-    async def _first_token(self, channel: Channel, room: int) -> tuple[FirstToken, float]:
+    async def _first_token(
+        self, channel: Channel, room: int, on_computed: Callable[[], object]
+    ) -> tuple[FirstToken, float]:
         """The first token, and when it came."""
         message = await self._claimed(channel, room)
         if not isinstance(message, Prefilled):
             raise HandoffError(f"room {room} was offered twice")
+        on_computed()
         return message.first, time.monotonic()
 
     def _check(self, offer: Offer) -> None:
