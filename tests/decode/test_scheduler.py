@@ -462,7 +462,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("few", [1, 8])
-@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=50, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 2**32))
 def test_everybody_ends_whatever_the_turns(few: int, seed: int) -> None:
     with patch.object(answer_lengths, "UNKNOWN", few):
