@@ -111,29 +111,25 @@ class Batch:
         that did not waits for theirs.
         """
         admitted = []
+        early = sum(len(self._held[each]) for each in self._early if each in self._held)
+        most = max((self._most[each] for each in self._held), default=0)
         for request_id in self.waiting:
             blocks = self._waiting[request_id]
             if len(self._held) >= self.max_num_seqs or blocks > self._pool.free - len(self._running):
                 break
-            if not self._leaves_enough(request_id):
+            then_early = early + (blocks if request_id in self._early else 0)
+            then_most = max(most, self._most[request_id])
+            # Alone, it is in nobody's way.
+            if then_early and self._held and then_early + then_most > self.capacity:
                 if request_id in self._early:
                     continue
                 break
-            del self._waiting[request_id]
-            self._order = [each for each in self._order if each[2] != request_id]
+            early, most = then_early, then_most
+            self._leave_queue(request_id)
             self._held[request_id] = self._pool.take(blocks)
             [self._state_of[request_id]] = self._states.take(1)
             admitted.append((request_id, list(self._held[request_id])))
         return admitted
-
-    def _leaves_enough(self, request_id: str) -> bool:
-        """Whether anybody, this one too, could get all it can ever need though those that asked early hold blocks."""
-        early = sum(len(self._held[each]) for each in self._early if each in self._held)
-        if request_id in self._early:
-            early += self._waiting[request_id]
-        most = max(self._most[each] for each in (*self._held, request_id))
-        # Alone, it is in nobody's way.
-        return not early or not self._held or early + most <= self.capacity
 
     def state(self, request_id: str) -> int:
         """The place for the state of recurrent layers, below ``max_num_seqs``, of a request that holds blocks."""
@@ -189,8 +185,8 @@ class Batch:
 
     def release(self, request_id: str) -> None:
         """Let go of whatever the request has, in any state; idempotent."""
-        if self._waiting.pop(request_id, None) is not None:
-            self._order = [each for each in self._order if each[2] != request_id]
+        if request_id in self._waiting:
+            self._leave_queue(request_id)
         self._rank.pop(request_id, None)
         self._most.pop(request_id, None)
         self._early.discard(request_id)
@@ -199,6 +195,10 @@ class Batch:
     def _wait(self, request_id: str, blocks: int) -> None:
         self._waiting[request_id] = blocks
         insort(self._order, (*self._rank[request_id], request_id))
+
+    def _leave_queue(self, request_id: str) -> None:
+        del self._waiting[request_id]
+        self._order.remove((*self._rank[request_id], request_id))
 
     def _let_go(self, request_id: str) -> None:
         self._running.pop(request_id, None)
@@ -229,7 +229,8 @@ class Batch:
             raise AuditError(
                 f"{len(self._held)} requests hold blocks, but max_num_seqs is {self.max_num_seqs}"
             )
-        if self._rank.keys() != self._held.keys() | self._waiting.keys():
+        known = self._held.keys() | self._waiting.keys()
+        if self._rank.keys() != known or self._most.keys() != known or not self._early <= known:
             raise AuditError(
                 f"{len(self._rank)} requests have a place in the order, but others wait or hold blocks"
             )
