@@ -23,6 +23,18 @@ constexpr int64_t TILE_NUMBERS = 32;   // of bfloat16 of a row
 // elsewhere, is in memory.
 inline void visible_to_tiles(const void *of) { __asm__ volatile("" ::"r"(of) : "memory"); }
 
+// What a thread's eight tiles are, as the instruction reads it.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  void load() const {
+    visible_to_tiles(this);
+    _tile_loadconfig(this);
+  }
+};
+
 // The configuration of a thread's eight tiles, for as long as this lives: 0 to 3 are sums, 4 and 5 of A, 6 and 7 of B.
 // Sums 0 and 1 are of tile 4's rows, 2 and 3 of tile 5's.
 class TileConfiguration {
@@ -36,17 +48,12 @@ class TileConfiguration {
   void set(int64_t rows_of_4, int64_t rows_of_5) {
     if (rows_of_4 == rows_of_4_ && rows_of_5 == rows_of_5_) return;
     rows_of_4_ = rows_of_4, rows_of_5_ = rows_of_5;
-    alignas(64) struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {};
-      uint8_t rows[16] = {};
-    } configuration;
+    TileShapes shapes;
     for (int tile = 0; tile < 8; ++tile) {
-      configuration.row_bytes[tile] = 64;
-      configuration.rows[tile] = static_cast<uint8_t>(tile > 5 ? TILE : tile < 2 || tile == 4 ? rows_of_4 : rows_of_5);
+      shapes.row_bytes[tile] = 64;
+      shapes.rows[tile] = static_cast<uint8_t>(tile > 5 ? TILE : tile < 2 || tile == 4 ? rows_of_4 : rows_of_5);
     }
-    visible_to_tiles(&configuration);
-    _tile_loadconfig(&configuration);
+    shapes.load();
   }
 
  private:

@@ -22,18 +22,13 @@ constexpr int64_t FEW = ATTENTION_FEW_ROWS;  // which are columns of a tile
 class Tiles {
  public:
   Tiles(int64_t rows, int64_t columns) {
-    alignas(64) struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {};
-      uint8_t rows[16] = {};
-    } configuration;
+    TileShapes shapes;
     for (int tile = 0; tile < 8; ++tile) {
       const bool by_query = tile == 1 || tile == 2, by_row = tile == 3 || tile >= 5;
-      configuration.row_bytes[tile] = static_cast<uint16_t>(by_query ? columns * sizeof(float) : 64);
-      configuration.rows[tile] = static_cast<uint8_t>(by_row ? rows : TILE);
+      shapes.row_bytes[tile] = static_cast<uint16_t>(by_query ? columns * sizeof(float) : 64);
+      shapes.rows[tile] = static_cast<uint8_t>(by_row ? rows : TILE);
     }
-    visible_to_tiles(&configuration);
-    _tile_loadconfig(&configuration);
+    shapes.load();
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles &) = delete;
