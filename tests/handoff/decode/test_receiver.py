@@ -148,6 +148,18 @@ def test_nobody_at_the_address(decode: Any) -> None:
     asyncio.run(run())
 
 
+async def received(worker: Any, target: Any, lost: tuple[type[Exception], str] | None) -> None:
+    """A prompt that is computed arrives, or is ``lost`` with that error, whose message matches."""
+    worker.server.register(1, worker.offer("a", 20))
+    worker.compute("a", 0, 20)
+    worker.server.finish(1, FIRST)
+    if lost is None:
+        assert (await target.receive(worker, 1)).first == FIRST
+    else:
+        with pytest.raises(lost[0], match=lost[1]):
+            await target.receive(worker, 1)
+
+
 @pytest.mark.parametrize(("silent", "arrives"), [(CLAIM_ATTEMPTS - 1, True), (CLAIM_ATTEMPTS, False)])
 def test_a_prefill_worker_that_does_not_answer_at_once_is_asked_again(
     prefill: Any, decode: Any, monkeypatch: Any, silent: int, arrives: bool
@@ -164,17 +176,7 @@ def test_a_prefill_worker_that_does_not_answer_at_once_is_asked_again(
 
     monkeypatch.setattr(Channel, "connect", connect_late)
 
-    async def run() -> None:
-        worker.server.register(1, worker.offer("a", 20))
-        worker.compute("a", 0, 20)
-        worker.server.finish(1, FIRST)
-        if arrives:
-            assert (await target.receive(worker, 1)).first == FIRST
-        else:
-            with pytest.raises(PeerSilent, match="no answer within"):
-                await target.receive(worker, 1)
-
-    asyncio.run(run())
+    asyncio.run(received(worker, target, None if arrives else (PeerSilent, "no answer within")))
 
 
 @pytest.mark.parametrize(("closed", "arrives"), [(CLAIM_ATTEMPTS - 1, True), (CLAIM_ATTEMPTS, False)])
@@ -193,17 +195,7 @@ def test_a_claim_whose_connection_is_closed_before_any_answer_is_made_again(
 
     monkeypatch.setattr(Channel, "receive_hello", not_heard)
 
-    async def run() -> None:
-        worker.server.register(1, worker.offer("a", 20))
-        worker.compute("a", 0, 20)
-        worker.server.finish(1, FIRST)
-        if arrives:
-            assert (await target.receive(worker, 1)).first == FIRST
-        else:
-            with pytest.raises(PeerLost):
-                await target.receive(worker, 1)
-
-    asyncio.run(run())
+    asyncio.run(received(worker, target, None if arrives else (PeerLost, "")))
 
 
 def test_a_claim_that_was_answered_is_not_made_again(decode: Any) -> None:
