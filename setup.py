@@ -11,7 +11,7 @@ kernels = Extension(
         f"components/wavepp_worker/model/kernels/{name}.cpp"
         for name in (
             "instructions",
-            *("paged_attention", "attention_bfloat16", "attention_float"),
+            *("paged_attention", "attention_bfloat16", "attention_bfloat16_few", "attention_float"),
             *("attention_amx", "attention_amx_few"),
             *("linear", "thin_linear_bfloat16", "thin_linear_float"),
             *("gemm", "gemm_amx", "gemm_bfloat16", "gemm_float", "gemm_widened"),
@@ -23,6 +23,7 @@ kernels = Extension(
         f"components/wavepp_worker/model/kernels/{name}.h"
         for name in (
             "attention_bfloat16",
+            "attention_bfloat16_rows",
             "attention_tasks",
             "calls",
             "elementwise",

@@ -15,12 +15,6 @@ namespace {
 
 constexpr int64_t ROW_KEYS = KEYS * sizeof(float), ROW_WEIGHTS = KEYS * sizeof(uint16_t);  // bytes from row to row
 
-inline void scale_row(float *row, int64_t dim, float by) {
-  const __m512 factor = _mm512_set1_ps(by);
-  for (int64_t c = 0; c < dim; c += LANES)
-    _mm512_store_ps(row + c, _mm512_mul_ps(factor, _mm512_load_ps(row + c)));
-}
-
 struct Most {
   static __m512 of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 };

@@ -122,17 +122,6 @@ void add_values(const uint32_t *weights, const uint32_t *values, int64_t dim, fl
   }
 }
 
-// Puts the columns of pair_values() where they belong.
-void order_columns(float *row, int64_t dim) {
-  const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-  for (int64_t c = 0; c < dim; c += 32) {
-    const __m512 a = _mm512_load_ps(row + c), b = _mm512_load_ps(row + c + LANES);
-    _mm512_store_ps(row + c, _mm512_permutex2var_ps(a, low, b));
-    _mm512_store_ps(row + c + LANES, _mm512_permutex2var_ps(a, high, b));
-  }
-}
-
 }  // namespace
 
 // Whether 16 keys are rows of one block, all of each is multiplied, and each row of `tokens` tokens is a column.

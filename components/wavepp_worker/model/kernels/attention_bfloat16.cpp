@@ -2,9 +2,7 @@
 
 #if defined(__x86_64__)
 
-#include "attention_bfloat16.h"
-
-#include <cmath>
+#include "attention_bfloat16_rows.h"
 
 #include "instructions.h"
 #include "subnormals.h"
@@ -17,59 +15,6 @@ namespace {
 constexpr int ROWS = ATTENTION_ROWS;  // of a register tile: 6 x 4 sums, 4 keys, 1 query and a mask are 30 of 32 registers
 constexpr int COLUMNS = 4;            // vectors of a register tile
 
-// How rows of queries or weights are multiplied with keys or values: add() has
-// sums [M rows, N vectors] += a pair of each row's numbers, rows `row` apart, times N vectors of pairs, `stride` apart.
-struct PairByPair {
-  using Number = uint32_t;  // a pair of bfloat16
-  static constexpr int64_t OF_PAIR = 1;
-
-  static const Number *queries(const uint32_t *rows, int64_t) { return rows; }
-  static Number *weights(const RowState &state) { return state.weights; }
-
-  template <int M, int N>
-  static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
-    __m512bh vector[N];
-    for (int n = 0; n < N; ++n) vector[n] = reinterpret_cast<__m512bh>(_mm512_load_si512(vectors + n * stride));
-    for (int m = 0; m < M; ++m) {
-      const auto number = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(numbers[m * row])));
-      for (int n = 0; n < N; ++n) sum[m][n] = _mm512_dpbf16_ps(sum[m][n], number, vector[n]);
-    }
-  }
-};
-
-// The same with each number as a float, where that is faster.
-struct OneByOne {
-  using Number = float;
-  static constexpr int64_t OF_PAIR = 2;
-
-  static const Number *queries(const uint32_t *rows, int64_t pairs) {
-    // Not on the stack, which threads may have little of.
-    static thread_local std::vector<float> kept;
-    float *wide = scratch(kept, 2 * pairs + LANES);
-    const auto *numbers = reinterpret_cast<const uint16_t *>(rows);
-    for (int64_t at = 0; at < 2 * pairs; at += LANES)
-      _mm512_store_ps(wide + at, load(some_of(2 * pairs - at), numbers + at));
-    return wide;
-  }
-  // Each takes the place of its score.
-  static Number *weights(const RowState &state) { return state.scores; }
-
-  template <int M, int N>
-  static void add(const Number *numbers, int64_t row, const uint32_t *vectors, int64_t stride, __m512 (&sum)[M][N]) {
-    for (int i = 0; i < 2; ++i) {
-      __m512 vector[N];
-      for (int n = 0; n < N; ++n) {
-        const __m512i both = _mm512_load_si512(vectors + n * stride);
-        vector[n] = i ? seconds(both) : firsts(both);
-      }
-      for (int m = 0; m < M; ++m) {
-        const __m512 number = _mm512_set1_ps(numbers[m * row + i]);
-        for (int n = 0; n < N; ++n) sum[m][n] = _mm512_fmadd_ps(number, vector[n], sum[m][n]);
-      }
-    }
-  }
-};
-
 // scores[M, 16 N] = query[M] . keys
 template <typename Multiply, int M, int N>
 inline void dot_keys(const typename Multiply::Number *query, const uint32_t *keys, int64_t words, float *scores) {
@@ -77,7 +22,8 @@ inline void dot_keys(const typename Multiply::Number *query, const uint32_t *key
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) sum[m][n] = _mm512_setzero_ps();
   for (int64_t w = 0; w < words; ++w)
-    Multiply::add(query + w * Multiply::OF_PAIR, words * Multiply::OF_PAIR, keys + w * LANES, words * LANES, sum);
+    Multiply::add(query + w * Multiply::OF_PAIR, words * Multiply::OF_PAIR,
+                  [&](int n) { return _mm512_load_si512(keys + (w + n * words) * LANES); }, sum);
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) _mm512_store_ps(scores + m * KEYS + n * LANES, sum[m][n]);
 }
@@ -92,7 +38,8 @@ inline void add_values(const typename Multiply::Number *weights, const uint32_t 
     for (int n = 0; n < N; ++n)
       sum[m][n] = _mm512_mul_ps(_mm512_set1_ps(keep[m]), _mm512_load_ps(out + m * dim + n * LANES));
   for (int64_t p = 0; p < count; ++p)
-    Multiply::add(weights + p * Multiply::OF_PAIR, ROW, values + p * dim, LANES, sum);
+    Multiply::add(weights + p * Multiply::OF_PAIR, ROW,
+                  [&](int n) { return _mm512_load_si512(values + p * dim + n * LANES); }, sum);
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) _mm512_store_ps(out + m * dim + n * LANES, sum[m][n]);
 }
@@ -113,18 +60,6 @@ void all_values(const typename Multiply::Number *weights, const uint32_t *values
   for (; c + COLUMNS * LANES <= dim; c += COLUMNS * LANES)
     add_values<Multiply, M, COLUMNS>(weights, values + c, count, dim, keep, out + c);
   for (; c < dim; c += LANES) add_values<Multiply, M, 1>(weights, values + c, count, dim, keep, out + c);
-}
-
-// A row's scores to weights; its maximum and its sum go on. Returns what its output so far is kept by.
-template <typename Weight>
-inline float weigh_row(float scale, const SeenKeys &seen, int64_t vectors, float *scores, Weight *weights,
-                       float &maximum, float &sum) {
-  const float now = std::max(maximum, _mm512_reduce_max_ps(most_of(scores, vectors, seen)) * scale);
-  const bool none = now == NONE;
-  const float keep = none ? 1.0f : std::exp2(maximum - now);
-  sum = sum * keep + _mm512_reduce_add_ps(weigh(scores, vectors, scale, none ? 0.0f : now, weights));
-  maximum = now;
-  return keep;
 }
 
 template <typename Multiply, int M>
@@ -165,6 +100,7 @@ void attend(const Layer &layer, const Task &task) {
 
 void attend_bfloat16(const Layer &layer, const Task &task) {
   const WithoutSubnormals mode;
+  if (attends_few_by_bfloat16(layer, task.tokens)) return attend_few_by_bfloat16(layer, task);
   multiplies_floats_faster() ? attend<OneByOne>(layer, task) : attend<PairByPair>(layer, task);
 }
 

@@ -138,6 +138,24 @@ inline void store_row(const Layer &layer, const TokenHead &row, const float *out
     store(ALL, to + c, _mm512_mul_ps(share, _mm512_load_ps(out + c)));
 }
 
+// Puts columns where they belong: of each 32, unpack instructions make one vector of 0 to 3, 8 to 11, 16 to 19 and 24 to
+// 27, and one of the others.
+inline void order_columns(float *row, int64_t dim) {
+  const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (int64_t c = 0; c < dim; c += 32) {
+    const __m512 a = _mm512_load_ps(row + c), b = _mm512_load_ps(row + c + LANES);
+    _mm512_store_ps(row + c, _mm512_permutex2var_ps(a, low, b));
+    _mm512_store_ps(row + c + LANES, _mm512_permutex2var_ps(a, high, b));
+  }
+}
+
+inline void scale_row(float *row, int64_t dim, float by) {
+  const __m512 factor = _mm512_set1_ps(by);
+  for (int64_t c = 0; c < dim; c += LANES)
+    _mm512_store_ps(row + c, _mm512_mul_ps(factor, _mm512_load_ps(row + c)));
+}
+
 // The first key that any row of a task sees.
 inline int64_t lowest_key(const Layer &layer, const Task &task) {
   return layer.window ? std::max<int64_t>(0, task.start + task.first + 1 - layer.window) : 0;

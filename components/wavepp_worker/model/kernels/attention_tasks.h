@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-constexpr int ATTENTION_ROWS = 6;       // of a register tile
+constexpr int ATTENTION_ROWS = 6;       // of a register tile; by AVX512-BF16, keys are not packed for so few
 constexpr int ATTENTION_AMX_ROWS = 32;  // of two of AMX
 constexpr int64_t ATTENTION_TASK_ROWS = 252;  // most rows of a task, which share the packing
 constexpr int64_t ATTENTION_FEW_ROWS = 16;  // at most, of one key head, for which keys are not packed by AMX
@@ -36,7 +36,7 @@ struct AttentionTask {
   int64_t packed;   // where the chunk begins in the wave
   int64_t table;    // where the request's block table begins
   int64_t group;    // its first key head
-  int64_t groups;   // key heads: more than one only where few rows look at each (attention_amx_few.cpp)
+  int64_t groups;   // key heads: more than one only where few rows look at each
   int64_t last() const { return start + first + tokens - 1; }
 };
 
@@ -66,11 +66,13 @@ struct AttentionRows {
   const T *value(int64_t number) const { return layer.values + (at[number] + group) * layer.value_dim; }
 };
 
-// Computes a task: attention_amx.cpp and, of few rows, attention_amx_few.cpp (AMX), attention_bfloat16.cpp (AVX512-BF16), attention_float.cpp (AVX2; either
-// kind of numbers).
+// Computes a task: attention_amx.cpp (AMX), attention_bfloat16.cpp (AVX512-BF16) and, of few rows, files named so with `_few`;
+// attention_float.cpp (AVX2; either kind of numbers).
 void attend_amx(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 bool attends_few_by_amx(const AttentionLayer<uint16_t> &layer, int64_t tokens);
 void attend_few_by_amx(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
+bool attends_few_by_bfloat16(const AttentionLayer<uint16_t> &layer, int64_t tokens);
+void attend_few_by_bfloat16(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 void attend_bfloat16(const AttentionLayer<uint16_t> &layer, const AttentionTask &task);
 template <typename T>
 void attend_in_float(const AttentionLayer<T> &layer, const AttentionTask &task);

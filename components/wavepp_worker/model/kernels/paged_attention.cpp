@@ -87,7 +87,7 @@ extern "C" void wavepp_paged_attention(const void *query, int64_t query_token, i
   else if (has_amx())
     run(uint16_t{}, attend_amx, ATTENTION_AMX_ROWS, ATTENTION_AMX_TASK_ROWS, attends_few_by_amx);
   else if (has_bfloat16())
-    run(uint16_t{}, attend_bfloat16, ATTENTION_ROWS, ATTENTION_TASK_ROWS, never);
+    run(uint16_t{}, attend_bfloat16, ATTENTION_ROWS, ATTENTION_TASK_ROWS, attends_few_by_bfloat16);
   else
     run(uint16_t{}, attend_in_float<uint16_t>, ATTENTION_ROWS, ATTENTION_TASK_ROWS, never);
 }
