@@ -53,12 +53,22 @@ def test_two_answers_to_one_grammar_go_their_own_ways(
 
     (a,), (b,), (c,) = map(tokens.ids, "abc")
     assert (left(one), left(two)) == ({"a"}, {"a"})
-    assert not one.accept(a)
+
+    def complete_with(guide: Guide, token: int) -> bool:
+        guide.accept(token)
+        return guide.complete(WAIT_SECONDS)
+
+    assert not complete_with(one, a)
     assert (left(one), left(two)) == ({"b", "c"}, {"a"})
-    assert not two.accept(a)
-    assert not two.accept(c)
-    assert one.accept(b), "complete"
+    assert not complete_with(two, a)
+    assert not complete_with(two, c)
+    assert complete_with(one, b)
+    assert one.allowed(WAIT_SECONDS) == b"", "nothing can follow"
     assert left(two) == {"d"}
+    with pytest.raises(WaveppError, match="cannot be followed"):
+        complete_with(two, a)
+    with pytest.raises(WaveppError, match="cannot be followed"):
+        two.allowed(WAIT_SECONDS)
 
 
 def test_a_grammar_that_is_refused_is_not_compiled_here(
@@ -78,7 +88,7 @@ def test_only_so_many_grammars_are_kept(guides: Guides, monkeypatch: pytest.Monk
 
 def test_what_may_come_next_is_found_out_once_and_waited_for_in_time(threads: ThreadPoolExecutor) -> None:
     matcher = SlowMatcher(b"\x01")
-    guide = Guide(matcher, GuideTurns(threads))
+    guide = Guide(matcher, GuideTurns(threads, 1))
     guide.begin()
     guide.begin()
     assert guide.allowed(0) is None
@@ -92,11 +102,40 @@ def test_what_may_come_next_is_found_out_once_and_waited_for_in_time(threads: Th
     assert matcher.asked == 2
 
 
+def test_a_token_is_taken_in_a_guides_thread(threads: ThreadPoolExecutor) -> None:
+    class Taking(SlowMatcher):
+        def accept(self, token: int, aside: bool = False) -> bool:
+            assert self.go.wait(WAIT_SECONDS)
+            return super().accept(token, aside)
+
+    matcher = Taking(b"\x01")
+    guide = Guide(matcher, GuideTurns(threads, 1))
+    guide.accept(5)
+    assert not guide.complete(0)
+    assert guide.allowed(0) is None
+    matcher.go.set()
+    assert not guide.complete(WAIT_SECONDS)
+    assert guide.allowed(WAIT_SECONDS) == b"\x01"
+    assert matcher.accepted == [5]
+
+
+def test_what_nobody_wants_any_more_is_not_found_out(threads: ThreadPoolExecutor) -> None:
+    turns, running, left = GuideTurns(threads, 1), SlowMatcher(b"\x01"), SlowMatcher(b"\x01")
+    first, second = Guide(running, turns), Guide(left, turns)
+    first.begin()
+    wait_until(lambda: running.asked)
+    second.cancel()
+    second.begin()
+    second.cancel()
+    running.go.set()
+    assert threads.submit(lambda: left.asked).result(WAIT_SECONDS) == 0
+
+
 def test_a_grammar_that_takes_too_long_for_a_token_fails_its_answer(
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher = SlowMatcher(b"\x01")
-    guide = Guide(matcher, GuideTurns(threads))
+    guide = Guide(matcher, GuideTurns(threads, 1))
     guide.begin()
     wait_until(lambda: matcher.asked)
     monkeypatch.setattr(guides_module, "MASK_SECONDS", 0.0)
@@ -118,7 +157,7 @@ class Matcher:
         print("begun", flush=True)
         return sys.stdin.readline().encode()
 
-guide = module.Guide(Matcher(), GuideTurns(ThreadPoolExecutor(1)))
+guide = module.Guide(Matcher(), GuideTurns(ThreadPoolExecutor(1), 1))
 guide.begin()
 while (found := guide.allowed(0.01)) is None:
     pass
@@ -145,7 +184,7 @@ def test_who_takes_least_of_the_threads_comes_first_and_waiting_is_not_held_agai
     threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guides_module, "MASK_SECONDS", 0.0)
-    turns, order = GuideTurns(threads), list[str]()
+    turns, order = GuideTurns(threads, 1), list[str]()
 
     class Named(SlowMatcher):
         def allowed(self) -> bytes:

@@ -38,10 +38,16 @@ class NamedGuide:
     def __init__(self, grammar: Grammar) -> None:
         self.left = [int(each) for each in grammar.text.split()]
 
-    def accept(self, token: int) -> bool:
-        if self.left.pop(0) != token:
+    def accept(self, token: int) -> None:
+        self.right = self.left.pop(0) == token
+
+    def complete(self, seconds: float) -> bool:
+        if not self.right:
             raise WaveppError("the grammar cannot be followed")
         return not self.left
+
+    def cancel(self) -> None:
+        pass
 
 
 class NamedGuides:

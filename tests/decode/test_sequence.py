@@ -14,6 +14,7 @@ from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.model.stage import ChunkState
 
 from tests.support.guided import SlowMatcher
+from tests.support.waiting import WAIT_SECONDS
 
 
 def sequence(**values: object) -> Sequence:
@@ -23,7 +24,11 @@ def sequence(**values: object) -> Sequence:
 
 
 def accepted(sequence: Sequence, tokens: list[int]) -> list[str | None]:
-    return [sequence.accept(token) for token in tokens]
+    reasons = []
+    for token in tokens:
+        sequence.accept(token)
+        reasons.append(sequence.ended(WAIT_SECONDS))
+    return reasons
 
 
 def test_length() -> None:
@@ -31,8 +36,8 @@ def test_length() -> None:
 
 
 def test_the_first_token_can_be_the_last() -> None:
-    assert sequence(max_tokens=1).accept(7) == "length"
-    assert sequence(stop_token_ids=(7,)).accept(7) == "stop"
+    assert accepted(sequence(max_tokens=1), [7]) == ["length"]
+    assert accepted(sequence(stop_token_ids=(7,)), [7]) == ["stop"]
 
 
 def test_stop_beats_length() -> None:
@@ -45,7 +50,7 @@ def test_stop_tokens_are_banned_and_ignored_below_min_tokens(at_least: int) -> N
     reasons = []
     while not reasons or reasons[-1] is None:
         assert seq.banned == ((7, 8) if len(seq.generated) < at_least else ())
-        reasons.append(seq.accept(7))
+        reasons += accepted(seq, [7])
     assert reasons == [None] * at_least + ["stop"]
 
 
@@ -86,15 +91,19 @@ def test_prompt_tokens_would_be_counted() -> None:
 
 
 class Complete(SlowMatcher):
-    def accept(self, token: int) -> bool:
+    def __init__(self) -> None:
+        super().__init__(b"\x01")
+        self.go.set()
+
+    def accept(self, token: int, aside: bool = False) -> bool:
         return token == 9
 
 
 def test_an_answer_that_nothing_can_follow_stops_however_short() -> None:
     with ThreadPoolExecutor(1) as threads:
         seq = sequence(min_tokens=4, max_tokens=4)
-        seq.guide = Guide(Complete(b""), GuideTurns(threads))
+        seq.guide = Guide(Complete(), GuideTurns(threads, 1))
         assert accepted(seq, [8, 9]) == [None, "stop"]
         seq = sequence(max_tokens=2)
-        seq.guide = Guide(Complete(b""), GuideTurns(threads))
+        seq.guide = Guide(Complete(), GuideTurns(threads, 1))
         assert accepted(seq, [8, 9]) == [None, "stop"], "rather than length"

@@ -25,7 +25,7 @@ from wavepp_worker.model.stage import Chunk, StageOutput
 from tests.support.decode_bench import Collector
 from tests.support.decoding_requests import decoding
 from tests.support.guided import SlowMatcher
-from tests.support.waiting import WAIT_SECONDS
+from tests.support.waiting import WAIT_SECONDS, wait_until
 
 VOCABULARY = 50
 
@@ -144,7 +144,7 @@ def test_an_answer_is_of_what_its_guide_allows() -> None:
         guided, collector = loop.running("a", max_tokens=4)
         matcher = SlowMatcher(mask(20, 30))
         matcher.go.set()
-        guided.sequence.guide = Guide(matcher, GuideTurns(threads))
+        guided.sequence.guide = Guide(matcher, GuideTurns(threads, 1))
         _, free = loop.running("b", max_tokens=4)
         loop.loop.run()
     assert set(collector.ids) <= {20, 30}
@@ -158,7 +158,7 @@ def test_who_does_not_know_yet_what_may_come_next_keeps_nobody_waiting() -> None
     matcher = SlowMatcher(mask(20))
     with ThreadPoolExecutor(1) as threads:
         guided, slow = loop.running("a", max_tokens=3)
-        guided.sequence.guide = Guide(matcher, GuideTurns(threads))
+        guided.sequence.guide = Guide(matcher, GuideTurns(threads, 1))
         _, free = loop.running("b", max_tokens=20)
         # Its guide answers only when the other one has ended.
         threading.Thread(target=lambda: (free.done.wait(WAIT_SECONDS), matcher.go.set())).start()
@@ -169,6 +169,23 @@ def test_who_does_not_know_yet_what_may_come_next_keeps_nobody_waiting() -> None
     assert waves == [2, *[1] * 18, 1], "its token has run once"
 
 
+def test_an_answer_ends_that_its_guide_finds_complete_only_after_its_last_token_was_emitted() -> None:
+    class Complete(SlowMatcher):
+        def accept(self, token: int, aside: bool = False) -> bool:
+            super().accept(token)
+            wait_until(lambda: first.outputs)
+            return True
+
+    loop = Loop()
+    with ThreadPoolExecutor(1) as threads:
+        guided, first = loop.running("a", max_tokens=9)
+        matcher = Complete(mask(20))
+        matcher.go.set()
+        guided.sequence.guide = Guide(matcher, GuideTurns(threads, 1))
+        loop.loop.run()
+    assert (first.ids, first.reason) == ([20], "stop")
+
+
 def test_an_answer_that_its_guide_does_not_know_how_to_continue_fails_alone() -> None:
     class Lost(SlowMatcher):
         def allowed(self) -> bytes:
@@ -177,7 +194,7 @@ def test_an_answer_that_its_guide_does_not_know_how_to_continue_fails_alone() ->
     loop = Loop()
     with ThreadPoolExecutor(1) as threads:
         guided, lost = loop.running("a", max_tokens=4)
-        guided.sequence.guide = Guide(Lost(b""), GuideTurns(threads))
+        guided.sequence.guide = Guide(Lost(b""), GuideTurns(threads, 1))
         _, other = loop.running("b", max_tokens=4)
         loop.loop.run()
     assert (lost.last.error_kind, other.reason) == ("RequestFailed", "length")

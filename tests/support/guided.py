@@ -35,7 +35,7 @@ class SlowMatcher(GrammarMatcher):
     """Says what may come next, always the same, once ``go`` is set; the answer is never complete."""
 
     def __init__(self, mask: bytes) -> None:
-        super().__init__(None)
+        super().__init__(None, None)  # type: ignore[arg-type]
         self.mask, self.asked = mask, 0
         self.accepted: list[int] = []
         self.go = threading.Event()
@@ -45,6 +45,6 @@ class SlowMatcher(GrammarMatcher):
         assert self.go.wait(WAIT_SECONDS)
         return self.mask
 
-    def accept(self, token: int) -> bool:
+    def accept(self, token: int, aside: bool = False) -> bool:
         self.accepted.append(token)
         return False

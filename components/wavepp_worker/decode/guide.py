@@ -22,31 +22,44 @@ STACK_BYTES = 64 << 20
 """Of each: more than a grammar was judged with, of which memory is taken as far as it is used."""
 MASK_SECONDS = 5.0
 """That it may take to know what may come next, once it is an answer's turn, while the process runs."""
+COMPLETE_SECONDS = 0.002
+"""To wait for whether an answer is complete with its newest token; as a rule that takes a tenth of it."""
+DIRECT_SECONDS = 0.002
+"""A token is taken while all threads wait if finding it took a thread less than this: to take it takes no longer."""
+SLOW_SECONDS = 0.05
+"""Of a thread for a token: answers that take more leave a thread to the others."""
 MOST_COMPILED = 16
 """Grammars kept for the next request that has one of them."""
 
 
 class Guide:
-    """One answer's way through its grammar. For one thread, and those of ``Guides`` in turn with it."""
+    """One answer's way through its grammar. For one thread, and those of ``Guides`` in turn with it.
+
+    Nothing here takes long: whatever strangers' grammars may take minutes for is done by those threads.
+    """
 
     def __init__(self, matcher: GrammarMatcher, turns: GuideTurns) -> None:
         self._matcher = matcher
         self._turns = turns
         self._taken = 0.0
+        self._last = DIRECT_SECONDS
         self._clock: AwakeClock | None = None
+        self._complete: Future[bool] | None = None
         self._next: Future[bytes] | None = None
 
     def begin(self) -> None:
         """Have it found out what may come next, unless that is under way or known."""
         if self._next is None:
-            self._clock = None
-            self._next = self._turns.submit(self._taken, self._find)
+            self._search(None)
 
     def allowed(self, seconds: float) -> bytes | None:
         """What may come next, as of ``GrammarMatcher.allowed``; None if it is not known yet after so long.
 
+        Empty if nothing can: the answer is complete.
+
         Raises:
-            WaveppError: nothing may, or it takes longer than ``MASK_SECONDS``.
+            WaveppError: nothing may though it is not, the token before may not come there, or it takes longer than
+                ``MASK_SECONDS`` to find.
         """
         assert self._next is not None, "begun before"
         try:
@@ -59,22 +72,56 @@ class Guide:
             f"what the answer must match is too complex: its next token took more than {MASK_SECONDS:.0f} s to find"
         )
 
-    def accept(self, token: int) -> bool:
-        """Take the next token; whether the answer is complete.
+    def accept(self, token: int) -> None:
+        """Take the next token, and have it found out what may follow."""
+        self._search(token)
+
+    def complete(self, seconds: float) -> bool:
+        """Whether it is known after so long that nothing can follow the token that was taken last.
 
         Raises:
-            WaveppError: it may not come next.
+            WaveppError: it may not come there.
         """
-        self._next = None
-        return self._matcher.accept(token)
+        assert self._complete is not None, "a token was taken before"
+        try:
+            return self._complete.result(seconds)
+        except NotYet:
+            return False
 
-    def _find(self) -> bytes:
+    def cancel(self) -> None:
+        """Nobody wants the answer any more; idempotent."""
+        if self._next is not None:
+            self._next.cancel()
+
+    def _search(self, token: int | None) -> None:
+        self._clock = None
+        complete = self._complete = None if token is None else Future[bool]()
+        slow = self._last > SLOW_SECONDS
+        self._next = self._turns.submit(self._taken, slow, lambda: self._find(token, complete))
+
+    def _find(self, token: int | None, complete: Future[bool] | None) -> bytes:
         # Begins with the search, and is read by whoever asks for what is found.
-        self._clock, before = AwakeClock(), time.thread_time()
+        self._clock = clock = AwakeClock()
+        if token is not None and complete is not None:
+            done = self._take(token, complete)
+            self._taken += clock.read()
+            if done:
+                return b""
+        before = time.thread_time()
         try:
             return self._matcher.allowed()
         finally:
-            self._taken += time.thread_time() - before
+            self._last = time.thread_time() - before
+            self._taken += self._last
+
+    def _take(self, token: int, complete: Future[bool]) -> bool:
+        try:
+            done = self._matcher.accept(token, aside=self._last >= DIRECT_SECONDS)
+        except Exception as error:
+            complete.set_exception(error)
+            raise
+        complete.set_result(done)
+        return done
 
 
 class Guides:
@@ -149,7 +196,7 @@ class _Threads:
     def __init__(self) -> None:
         self.compiling = _deep_threads("grammar", 1)
         self._finding = _deep_threads("guide", THREADS)
-        self.turns = GuideTurns(self._finding)
+        self.turns = GuideTurns(self._finding, THREADS)
 
     def stop(self) -> None:
         for threads in (self.compiling, self._finding):

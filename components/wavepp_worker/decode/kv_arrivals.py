@@ -14,7 +14,7 @@ import torch
 
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import Arrived
-from wavepp_worker.decode.guide import Guides
+from wavepp_worker.decode.guide import COMPLETE_SECONDS, Guides
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import HandoffError, RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.handoff.decode.received import Received
@@ -210,7 +210,8 @@ class KvArrivals:
             bytes_received=received.bytes_received,
             ranks=len(received.offer.ranks),
         )
-        reason = decoding.sequence.accept(first.token)
+        decoding.sequence.accept(first.token)
+        reason = decoding.sequence.ended(COMPLETE_SECONDS)
         if reason is not None:
             self._scheduler.finish(decoding, reason, tokens=(first,))
         else:

@@ -110,6 +110,8 @@ class Scheduler:
         error: WaveppError | None = None,
     ) -> None:
         """Give back a request's blocks, then its last output. Only the owner calls it."""
+        if decoding.sequence.guide is not None:
+            decoding.sequence.guide.cancel()
         with self._changed:
             self._tokens_generated += len(tokens)
             if reason in ("stop", "length"):

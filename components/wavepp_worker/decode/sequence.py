@@ -29,18 +29,26 @@ class Sequence:
         self.computed = len(self.prompt) if request.handoff is not None else 0
         self.guide: Guide | None = None
         self._stops = frozenset(request.stop_token_ids)
+        self._stopped = False
 
-    def accept(self, token: int) -> Literal["stop", "length"] | None:
-        """Append a token; answers why the generation ends with it, if it does.
+    def accept(self, token: int) -> None:
+        """Append a token."""
+        self._stopped = not self.stops_banned and token in self._stops
+        self.generated.append(token)
+        if self.guide is not None and not self._stopped:
+            self.guide.accept(token)
+
+    def ended(self, patience: float) -> Literal["stop", "length"] | None:
+        """Why the generation ends with the newest token, if it does.
+
+        Args:
+            patience: seconds to wait for the guide to know whether anything can follow. If that takes longer, the
+                guide says so when it is asked what.
 
         Raises:
-            WaveppError: it does not go on to what the answer must match.
+            WaveppError: the token does not go on to what the answer must match.
         """
-        may_stop = not self.stops_banned
-        self.generated.append(token)
-        if may_stop and token in self._stops:
-            return "stop"
-        if self.guide is not None and self.guide.accept(token):
+        if self._stopped or (self.guide is not None and self.guide.complete(patience)):
             return "stop"
         return "length" if len(self.generated) >= self.request.max_tokens else None
 

@@ -13,11 +13,13 @@ import torch
 
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import DecodeStep
+from wavepp_worker.decode.guide import COMPLETE_SECONDS
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.errors import RequestFailed, RequestTimeout, WaveppError, error_text
 from wavepp_worker.liveness.step_bound import StepBound
 from wavepp_worker.liveness.watchdog import Watched
 from wavepp_worker.log_form import of_request
+from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.model.sampling import sample
 from wavepp_worker.model.stage import Chunk, MeasuredCompletion, PagedKV, StageModel
 
@@ -123,9 +125,18 @@ class StepLoop:
         behind = [decoding for decoding in running if decoding.logits is None]
         chunks = self._run_newest(behind) if behind else []
         deadline = time.monotonic() + (GUIDE_SECONDS if behind else ALONE_SECONDS)
+        guided: list[tuple[DecodingRequest, SampledToken]] = []
         for decoding in running:
             if decoding.logits is not None:
-                self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
+                chosen = self._sample_next(decoding, max(0.0, deadline - time.monotonic()))
+                if chosen is not None and decoding.sequence.guide is not None:
+                    guided.append((decoding, chosen))
+                elif chosen is not None:
+                    self._emit(decoding, chosen, 0.0)
+        # All of them have begun to find out whether anything can follow.
+        deadline = time.monotonic() + COMPLETE_SECONDS
+        for decoding, chosen in guided:
+            self._emit(decoding, chosen, max(0.0, deadline - time.monotonic()))
         return chunks
 
     def _run_newest(self, running: list[DecodingRequest]) -> list[tuple[DecodingRequest, Chunk]]:
@@ -169,13 +180,18 @@ class StepLoop:
             decoding, RequestFailed(f"request {name} failed while decoding: {error_text(error)}")
         )
 
-    def _sample_next(self, decoding: DecodingRequest, patience: float) -> None:
-        """Choose the next token, unless what it may be is not known within ``patience`` seconds."""
-        sequence, params = decoding.sequence, decoding.request.sampling
+    def _sample_next(self, decoding: DecodingRequest, patience: float) -> SampledToken | None:
+        """Choose the next token, unless what it may be is not known within ``patience`` seconds, or none may be."""
+        sequence, params, allowed = decoding.sequence, decoding.request.sampling, b""
         try:
-            allowed = b"" if sequence.guide is None else sequence.guide.allowed(patience)
-            if allowed is None:
-                return
+            if sequence.guide is not None:
+                found = sequence.guide.allowed(patience)
+                if found is None:
+                    return None
+                if not found:
+                    self._scheduler.finish(decoding, "stop")
+                    return None
+                allowed = found
             assert decoding.logits is not None
             logits, decoding.logits = decoding.logits, None
             chosen = sample(
@@ -187,7 +203,16 @@ class StepLoop:
                 banned=sequence.banned,
                 allowed=allowed,
             )
-            reason = sequence.accept(chosen.token)
+            sequence.accept(chosen.token)
+            return chosen
+        except Exception as error:
+            self._fail(decoding, error)
+            return None
+
+    def _emit(self, decoding: DecodingRequest, chosen: SampledToken, patience: float) -> None:
+        """Emit what was chosen, the last if its guide knows so within ``patience`` seconds."""
+        try:
+            reason = decoding.sequence.ended(patience)
         except Exception as error:
             self._fail(decoding, error)
             return

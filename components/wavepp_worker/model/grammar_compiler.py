@@ -12,7 +12,7 @@ from typing import Any
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.model.checkpoint import TOKENIZER
 from wavepp_worker.model.grammar import Grammar
-from wavepp_worker.model.grammar_matcher import GrammarMatcher
+from wavepp_worker.model.grammar_matcher import Aside, GrammarMatcher
 from wavepp_worker.model.json_schemas import schemas_in
 from wavepp_worker.model.schema_bounds import settle_bounds
 
@@ -31,6 +31,7 @@ _LIMITS = {
 
 But for the items of one row, of which an object takes four for each optional property: its default is 2,000.
 """
+_NO_GRAMMAR = "!"
 _META = frozenset("\\.+*?()|[]{}^$#&-~/ ")
 
 
@@ -51,6 +52,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._tokenizer: Any = None
+        self._aside: Aside | None = None
 
     def compile(self, grammar: Grammar) -> GrammarMatcher:
         """A matcher at the beginning of an answer.
@@ -69,7 +71,10 @@ class GrammarCompiler:
         matcher = LLMatcher(tokenizer, source, log_level=0, limits=LLParserLimits(**_LIMITS))
         if matcher.is_error():
             raise InvalidRequest(f"{_NAMES[grammar.kind]} cannot be honoured: {_short(matcher.get_error())}")
-        return GrammarMatcher(matcher)
+        with self._lock:
+            if self._aside is None:
+                self._aside = Aside(LLMatcher(tokenizer, _NO_GRAMMAR, log_level=0))
+        return GrammarMatcher(matcher, self._aside)
 
     def load(self) -> Any:
         """The tokenizer, read once.
