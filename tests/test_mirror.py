@@ -69,7 +69,7 @@ SEVERAL_MODULES = {
     "model/test_grammar_judge.py": Together("grammars of strangers", ("model/grammar_judge_process.py",)),
     "serve/test_replicas.py": Together("processes beside those of the start", ("serve/process.py",)),
     "serve/test_scaler.py": Together(
-        "the launcher with Dynamo's own coordinator", ("serve/fleet.py", "serve/planner_link.py")
+        "the launcher with Dynamo's own coordinator", ("serve/planner_link.py",)
     ),
     "handoff/test_transport.py": Together("with and without NIXL", ("handoff/nixl/library.py",)),
     "handoff/test_transfer.py": Together(

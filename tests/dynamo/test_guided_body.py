@@ -21,7 +21,7 @@ TOOLS = [
     ("body", "grammars"),
     [
         ({}, []),
-        ({"guided_json": None, "guided_choice": [], "response_format": {"type": "text"}}, []),
+        ({"guided_json": None, "guided_choice": None, "response_format": {"type": "text"}}, []),
         ({"guided_json": SCHEMA}, [Grammar("json", TEXT)]),
         ({"guided_json": TEXT}, [Grammar("json", TEXT)]),
         ({"guided_regex": "a"}, [Grammar("regex", "a")]),
@@ -60,6 +60,15 @@ def test_what_has_to_be_compiled(body: dict[str, Any], grammars: list[Grammar]) 
         ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend='outlines' is not supported"),
         ({"guided_json": {}, "guided_whitespace_pattern": " "}, "guided_whitespace_pattern is not supported"),
         ({"guided_json": 5}, "a JSON schema is an object"),
+        ({"guided_choice": []}, "guided_choice is empty"),
+        *(
+            (
+                {"tools": [{"function": {"name": "f", "parameters": wrong}}], "tool_choice": choice},
+                "give a JSON schema",
+            )
+            for wrong in ("object", 5, [], False)
+            for choice in ("required", {"function": {"name": "f"}})
+        ),
         ({"response_format": {**FORMAT, "json_schema": {"schema": 5}}}, "a JSON schema is an object"),
         ({"guided_regex": "a" * 65537}, "takes 65537 bytes"),
         ({"guided_grammar": "start: " + "(" * 65 + ")" * 65}, "more than 64 brackets in one another"),

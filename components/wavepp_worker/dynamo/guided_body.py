@@ -15,6 +15,7 @@ from wavepp_worker.model.grammar import Grammar, check_size
 
 MOST_BRACKETS = 64
 """That may be open at once in ``guided_grammar``; of many more the frontend makes an internal error."""
+_SHOWN = 60
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -36,7 +37,7 @@ def wanted_grammars(body: Mapping[str, Any]) -> list[Grammar]:
 def _check_combination(body: Mapping[str, Any]) -> None:
     if body.get("guided_whitespace_pattern") is not None:
         raise InvalidRequest("guided_whitespace_pattern is not supported; leave it out")
-    said = [key for key in _GUIDED if body.get(key) not in (None, [])]
+    said = [key for key in _GUIDED if body.get(key) is not None]
     if _schema_of_format(body.get("response_format")) is not None and said != ["guided_json"]:
         said.append("response_format")
     if len(said) > 1:
@@ -49,6 +50,8 @@ def _guided(body: Mapping[str, Any]) -> Iterator[Grammar]:
     if isinstance(regex := body.get("guided_regex"), str):
         yield Grammar("regex", regex)
     choices = body.get("guided_choice")
+    if choices == []:
+        raise InvalidRequest("guided_choice is empty; give the texts that the answer may be, or leave it out")
     if isinstance(choices, list) and choices and all(isinstance(each, str) for each in choices):
         yield Grammar("choice", json.dumps(choices))
     if isinstance(rules := body.get("guided_grammar"), str):
@@ -96,3 +99,8 @@ def _tools(body: Mapping[str, Any]) -> Iterator[Grammar]:
         parameters = function.get("parameters") if isinstance(function, Mapping) else None
         if isinstance(parameters, Mapping):
             yield Grammar.of_schema(parameters)
+        elif parameters is not None:
+            raise InvalidRequest(
+                f"the parameters of a tool that the answer must call are {json.dumps(parameters)[:_SHOWN]}; give a "
+                f"JSON schema, which is an object, or leave them out"
+            )

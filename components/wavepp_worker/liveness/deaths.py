@@ -19,7 +19,8 @@ class Death(msgspec.Struct, frozen=True):
         label: the process, such as ``PrefillWorker:1``.
         why: to follow the label: ``was ended by SIGKILL``.
         at: monotonic seconds, which are the same in all processes of a machine.
-        back: when the process was ready again, in the same seconds; None while it is missed.
+        back: when the process was ready again, or nobody wanted it any more, in the same seconds; None while it is
+            missed.
     """
 
     label: str
@@ -44,7 +45,10 @@ class DeathNotes:
         self._write()
 
     def back(self, label: str, at: float) -> None:
-        """Let others know that a process is ready, at ``at`` in monotonic seconds; ignored if it never died."""
+        """Let others know that a process is ready, or is wanted no more, at ``at`` in monotonic seconds.
+
+        Ignored if it never died.
+        """
         if (death := self._deaths.get(label)) is not None:
             self._deaths[label] = msgspec.structs.replace(death, back=at)
             self._write()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from wavepp_worker.serve.discovery_entries import forgetter
@@ -82,6 +83,7 @@ class Fleet:
     async def remove(self, keeper: Keeper, seconds: float) -> None:
         """Stop it, as ``Keeper.stop`` does, and forget it."""
         await keeper.stop(seconds)
+        self._deaths.back(keeper.process.label, time.monotonic())
         self.keepers.remove(keeper)
         if (task := self._tasks.pop(keeper, None)) is not None:
             await asyncio.gather(task, return_exceptions=True)
