@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -63,12 +64,57 @@ def test_two_answers_to_one_grammar_go_their_own_ways(
     assert not complete_with(two, a)
     assert not complete_with(two, c)
     assert complete_with(one, b)
-    assert one.allowed(WAIT_SECONDS) == b"", "nothing can follow"
     assert left(two) == {"d"}
     with pytest.raises(WaveppError, match="cannot be followed"):
         complete_with(two, a)
+
+
+@pytest.mark.parametrize("seconds", [0.0, math.inf])
+def test_answers_go_on_alike_whether_tokens_are_taken_at_once_or_in_a_guides_thread(
+    guides: Guides, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(guides_module, "DIRECT_SECONDS", seconds)
+    tokens, schema = (
+        Tokens(tiny_llama),
+        '{"type": "array", "items": {"enum": ["a", 7]}, "minItems": 3, "maxItems": 3}',
+    )
+    guide = guides.guide(Grammar("json", schema)).result(WAIT_SECONDS)
+    for text in '["a",7,"a"':
+        guide.begin()
+        mask = guide.allowed(WAIT_SECONDS)
+        assert mask is not None
+        assert text in tokens.left(mask)
+        (token,) = tokens.ids(text)
+        guide.accept(token)
+        assert not guide.complete(WAIT_SECONDS)
+    (last, wrong) = (tokens.ids(text)[0] for text in ("]", "x"))
+    guide.begin()
+    guide.allowed(WAIT_SECONDS)
+    guide.accept(last)
+    assert guide.complete(WAIT_SECONDS)
+
+    def go_wrong() -> None:
+        guide = guides.guide(Grammar("json", schema)).result(WAIT_SECONDS)
+        guide.begin()
+        guide.allowed(WAIT_SECONDS)
+        guide.accept(wrong)
+        guide.complete(WAIT_SECONDS)
+
     with pytest.raises(WaveppError, match="cannot be followed"):
-        two.allowed(WAIT_SECONDS)
+        go_wrong()
+
+
+def test_where_nothing_can_follow_a_token_that_a_guides_thread_took_that_is_what_is_found(
+    threads: ThreadPoolExecutor,
+) -> None:
+    class Complete(SlowMatcher):
+        def accept(self, token: int, aside: bool = False) -> bool:
+            return True
+
+    guide = Guide(Complete(b"\x01"), GuideTurns(threads, 1))
+    guide.accept(5)
+    assert guide.allowed(WAIT_SECONDS) == b""
+    assert guide.complete(0)
 
 
 def test_a_grammar_that_is_refused_is_not_compiled_here(

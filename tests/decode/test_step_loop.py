@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.decode import answer_lengths, step_loop
+from wavepp_worker.decode import answer_lengths, guide, step_loop
 from wavepp_worker.decode.batch import Batch
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.guide import Guide
@@ -169,7 +169,11 @@ def test_who_does_not_know_yet_what_may_come_next_keeps_nobody_waiting() -> None
     assert waves == [2, *[1] * 18, 1], "its token has run once"
 
 
-def test_an_answer_ends_that_its_guide_finds_complete_only_after_its_last_token_was_emitted() -> None:
+def test_an_answer_ends_that_its_guide_finds_complete_only_after_its_last_token_was_emitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guide, "DIRECT_SECONDS", 0.0)
+
     class Complete(SlowMatcher):
         def accept(self, token: int, aside: bool = False) -> bool:
             super().accept(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -25,7 +26,7 @@ MASK_SECONDS = 5.0
 COMPLETE_SECONDS = 0.002
 """To wait for whether an answer is complete with its newest token; as a rule that takes a tenth of it."""
 DIRECT_SECONDS = 0.002
-"""A token is taken while all threads wait if finding it took a thread less than this: to take it takes no longer."""
+"""A token is taken at once, while all threads wait, if finding it took a thread less: to take it takes no longer."""
 SLOW_SECONDS = 0.05
 """Of a thread for a token: answers that take more leave a thread to the others."""
 MOST_COMPILED = 16
@@ -35,16 +36,16 @@ MOST_COMPILED = 16
 class Guide:
     """One answer's way through its grammar. For one thread, and those of ``Guides`` in turn with it.
 
-    Nothing here takes long: whatever strangers' grammars may take minutes for is done by those threads.
+    Nothing here takes long: what strangers' grammars may take seconds for is done by those threads.
     """
 
     def __init__(self, matcher: GrammarMatcher, turns: GuideTurns) -> None:
         self._matcher = matcher
         self._turns = turns
         self._taken = 0.0
-        self._last = DIRECT_SECONDS
+        self._last = math.inf
         self._clock: AwakeClock | None = None
-        self._complete: Future[bool] | None = None
+        self._complete: Future[bool] | bool = False
         self._next: Future[bytes] | None = None
 
     def begin(self) -> None:
@@ -73,8 +74,15 @@ class Guide:
         )
 
     def accept(self, token: int) -> None:
-        """Take the next token, and have it found out what may follow."""
-        self._search(token)
+        """Take the next token: at once if that is known to be quick, else have it taken.
+
+        Raises:
+            WaveppError: it may not come there, if that is known at once; else ``complete`` raises it.
+        """
+        if self._last < DIRECT_SECONDS:
+            self._complete, self._next = self._matcher.accept(token), None
+        else:
+            self._search(token)
 
     def complete(self, seconds: float) -> bool:
         """Whether it is known after so long that nothing can follow the token that was taken last.
@@ -82,7 +90,8 @@ class Guide:
         Raises:
             WaveppError: it may not come there.
         """
-        assert self._complete is not None, "a token was taken before"
+        if isinstance(self._complete, bool):
+            return self._complete
         try:
             return self._complete.result(seconds)
         except NotYet:
@@ -95,14 +104,16 @@ class Guide:
 
     def _search(self, token: int | None) -> None:
         self._clock = None
-        complete = self._complete = None if token is None else Future[bool]()
-        slow = self._last > SLOW_SECONDS
+        complete = Future[bool]()
+        if token is not None:
+            self._complete = complete
+        slow = SLOW_SECONDS < self._last < math.inf
         self._next = self._turns.submit(self._taken, slow, lambda: self._find(token, complete))
 
-    def _find(self, token: int | None, complete: Future[bool] | None) -> bytes:
+    def _find(self, token: int | None, complete: Future[bool]) -> bytes:
         # Begins with the search, and is read by whoever asks for what is found.
         self._clock = clock = AwakeClock()
-        if token is not None and complete is not None:
+        if token is not None:
             done = self._take(token, complete)
             self._taken += clock.read()
             if done:
@@ -116,7 +127,7 @@ class Guide:
 
     def _take(self, token: int, complete: Future[bool]) -> bool:
         try:
-            done = self._matcher.accept(token, aside=self._last >= DIRECT_SECONDS)
+            done = self._matcher.accept(token, aside=True)
         except Exception as error:
             complete.set_exception(error)
             raise
