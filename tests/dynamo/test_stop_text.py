@@ -107,15 +107,16 @@ STOPS = st.lists(st.text("ab€😀\N{REPLACEMENT CHARACTER}", min_size=1, max_s
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=300, deadline=None)
-@given(prompt=BYTES, answer=BYTES, cut=st.integers(0, 3), stops=STOPS)
+@given(prompt=BYTES, answer=BYTES, cut=st.integers(0, 3), stops=STOPS, says_rest=st.booleans())
 def test_the_text_is_the_one_without_stop_strings_up_to_the_first(
-    kind: str, prompt: bytes, answer: bytes, cut: int, stops: list[str]
+    kind: str, prompt: bytes, answer: bytes, cut: int, stops: list[str], says_rest: bool
 ) -> None:
     """However prompt and answer are cut: within characters, and with bytes that are none."""
     tokenizer = make_tokenizer(kind)
     before = list(prompt[: len(prompt) - cut])
-    shown, _, stopped = say(StopText(tokenizer, stops, prompt=token_ids.pack(before)), list(answer))
-    whole = frontend_text(tokenizer, before, list(answer))
+    text = StopText(tokenizer, stops, prompt=token_ids.pack(before), says_rest=says_rest)
+    shown, _, stopped = say(text, list(answer))
+    whole = frontend_text(tokenizer, before, list(answer), says_rest=says_rest)
     if whole is None:
         return
     assert stopped == any(stop in whole for stop in stops)
@@ -123,12 +124,8 @@ def test_the_text_is_the_one_without_stop_strings_up_to_the_first(
         assert shown == whole
         return
     # Up to the token that completes the first of them: where that is, the text so far begins the whole.
-    seen = next(
-        text
-        for end in range(len(answer) + 1)
-        if (text := frontend_text(tokenizer, before, list(answer[:end]))) is not None
-        and any(stop in text for stop in stops)
-    )
+    begun = (frontend_text(tokenizer, before, list(answer[:end])) for end in range(len(answer) + 1))
+    seen = next(text for text in (*begun, whole) if text is not None and any(stop in text for stop in stops))
     assert shown == seen[: min(seen.index(stop) for stop in stops if stop in seen)]
 
 

@@ -10,9 +10,18 @@ CONTEXT_TOKENS = 5
 
 
 def frontend_text(
-    tokenizer: Tokenizer, prompt: Sequence[int], answer: Sequence[int], *, skip_special: bool = True
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    skip_special: bool = True,
+    says_rest: bool = False,
 ) -> str | None:
-    """The whole text; None where the frontend fails, as it cuts within a character."""
+    """The whole text; None where the frontend fails, as it cuts within a character.
+
+    Args:
+        says_rest: whether bytes that are no whole character are said at the end, as from Dynamo 1.6 on.
+    """
 
     def decoded(start: int, end: int) -> bytes:
         return tokenizer.decode(ids[start:end], skip_special_tokens=skip_special).encode()
@@ -29,4 +38,9 @@ def frontend_text(
                 return None
             said += new
             prefix, read = read, len(ids)
+    if says_rest:
+        rest = decoded(prefix, len(ids))[len(decoded(prefix, read)) :]
+        if rest and 0x80 <= rest[0] < 0xC0:
+            return None
+        said += rest
     return said.decode()
