@@ -95,7 +95,7 @@ SPAN = st.tuples(
     spans=st.lists(SPAN, min_size=1, max_size=4),
     block=st.sampled_from([1, 3, 16, 32, 1000]),
     groups=st.integers(1, 3),
-    each=st.sampled_from([1, 2, 3, 7, 16]),
+    each=st.sampled_from([1, 2, 3, 7, 8, 16]),
     dim=st.sampled_from([16, 48, 64, 80, 128, 256]),
     value_dim=st.sampled_from([16, 64, 80, 128]),
     window=st.sampled_from([None, 1, 5, 256, 300, 5000]),
@@ -134,7 +134,7 @@ def test_scores_of_any_size_become_weights(scale: float, dtype: torch.dtype) -> 
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize(("groups", "each", "dim"), [(2, 2, 32), (3, 1, 128), (2, 4, 64), (1, 16, 48)])
+@pytest.mark.parametrize(("groups", "each", "dim"), [(2, 2, 32), (3, 1, 128), (2, 4, 64), (1, 8, 80), (1, 16, 48)])
 def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_beside_it(
     groups: int, each: int, dim: int, window: int | None, dtype: torch.dtype
 ) -> None:

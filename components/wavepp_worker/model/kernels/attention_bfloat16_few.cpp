@@ -15,7 +15,11 @@
 
 namespace {
 
-constexpr int COLUMNS = 4;  // vectors of values that are at hand
+constexpr int64_t MOST = 8;  // rows
+
+// Of more rows, fewer words of keys and fewer columns of values are at hand at a time, as there are 32 registers.
+constexpr int quads_for(int rows) { return rows > 6 ? 2 : 4; }
+constexpr int columns_for(int rows) { return rows > 6 ? 2 : 4; }
 
 // Four words of each of keys i, 4 + i, 8 + i and 12 + i of 16. To put vectors together of quarters takes none of the few
 // ports that move numbers across a vector.
@@ -65,7 +69,8 @@ void score_keys(const Rows &rows, int64_t first, int64_t count, int64_t words, c
   __m512 sum[M][1];
   for (int m = 0; m < M; ++m) sum[m][0] = _mm512_setzero_ps();
   int64_t w = 0;
-  for (; w + LANES <= words; w += LANES) add_words<Multiply, M, 4>(keys, words, w, query, sum);
+  constexpr int Q = quads_for(M);
+  for (; w + 4 * Q <= words; w += 4 * Q) add_words<Multiply, M, Q>(keys, words, w, query, sum);
   for (; w < words; w += 4) add_words<Multiply, M, 1>(keys, words, w, query, sum);
   for (int m = 0; m < M; ++m) _mm512_store_ps(scores + m * KEYS + first, sum[m][0]);
 }
@@ -106,8 +111,9 @@ template <typename Multiply, int M>
 void add_all_values(const Rows &rows, int64_t first, int64_t last, int64_t count, int64_t lowest, int64_t dim,
                     const typename Multiply::Number *weights, float *out) {
   int64_t c = 0;
-  for (; c + COLUMNS * LANES <= dim; c += COLUMNS * LANES)
-    add_values<Multiply, M, COLUMNS>(rows, first, last, count, lowest, dim, c, weights, out);
+  constexpr int N = columns_for(M);
+  for (; c + N * LANES <= dim; c += N * LANES)
+    add_values<Multiply, M, N>(rows, first, last, count, lowest, dim, c, weights, out);
   for (; c + 2 * LANES <= dim; c += 2 * LANES)
     add_values<Multiply, M, 2>(rows, first, last, count, lowest, dim, c, weights, out);
   if (c < dim) add_values<Multiply, M, 1>(rows, first, last, count, lowest, dim, c, weights, out);
@@ -171,7 +177,7 @@ void attend(const Layer &layer, const Task &task) {
 
 template <typename Multiply>
 void attend_rows(const Layer &layer, const Task &task) {
-  static_assert(ATTENTION_ROWS == 6, "there is a case for every number of rows");
+  static_assert(MOST == 8, "there is a case for every number of rows");
   switch (task.tokens * (layer.heads / layer.groups)) {
     case 1: return attend<Multiply, 1>(layer, task);
     case 2: return attend<Multiply, 2>(layer, task);
@@ -179,6 +185,8 @@ void attend_rows(const Layer &layer, const Task &task) {
     case 4: return attend<Multiply, 4>(layer, task);
     case 5: return attend<Multiply, 5>(layer, task);
     case 6: return attend<Multiply, 6>(layer, task);
+    case 7: return attend<Multiply, 7>(layer, task);
+    case 8: return attend<Multiply, 8>(layer, task);
   }
 }
 
@@ -186,7 +194,7 @@ void attend_rows(const Layer &layer, const Task &task) {
 
 // Whether keys and values are multiplied once, by all rows of `tokens` tokens.
 bool attends_few_by_bfloat16(const Layer &layer, int64_t tokens) {
-  return tokens * (layer.heads / layer.groups) <= ATTENTION_ROWS;
+  return tokens * (layer.heads / layer.groups) <= MOST;
 }
 
 // All key heads of 16 tokens, one after the other: they lie side by side, so that what is read is one piece.

@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <cstdint>
 
-constexpr int ATTENTION_ROWS = 6;       // of a register tile; by AVX512-BF16, keys are not packed for so few
+constexpr int ATTENTION_ROWS = 6;       // of a register tile
 constexpr int ATTENTION_AMX_ROWS = 32;  // of two of AMX
 constexpr int64_t ATTENTION_TASK_ROWS = 252;  // most rows of a task, which share the packing
-constexpr int64_t ATTENTION_FEW_ROWS = 16;  // at most, of one key head, for which keys are not packed by AMX
+constexpr int64_t ATTENTION_FEW_ROWS = 16;  // at most, of one key head, for which keys are not packed by AMX; 8 by AVX512-BF16
 constexpr int64_t ATTENTION_AMX_TASK_ROWS = 1024;  // the same where rows take less time, and packing a larger part of it
 
 // One layer's tensors, of numbers T: bfloat16 (as its 16 bits) or float.
