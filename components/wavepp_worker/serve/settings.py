@@ -11,8 +11,9 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.serve.config_sources import LAUNCHER, TAKEN, deep_merge, underscored
 from wavepp_worker.serve.former_launcher import SERVICES
 from wavepp_worker.serve.graph import COMMON, Graph, Service
+from wavepp_worker.serve.service_variables import check_service_variables
 from wavepp_worker.setting_errors import WHOLE_NUMBER
-from wavepp_worker.setting_names import VARIABLES, did_you_mean
+from wavepp_worker.setting_names import did_you_mean
 
 BOUNDS = ("min_workers", "max_workers")
 """Keys of ``ServiceArgs`` that count where Dynamo's planner decides how many processes there are."""
@@ -98,12 +99,6 @@ def _settle_one(
     _known(f"{where}.resources", resources, ("gpu", "cpu", "memory"))
     envs = launcher.get("envs") or {}
     _known(f"{where}.envs", envs, None)
-    for name in envs:
-        if str(name).startswith(VARIABLES):
-            key = str(name).removeprefix(VARIABLES).lower()
-            raise ConfigError(
-                f"{where}.envs.{name}: is a setting of the service; give it as {service.name}.{key}"
-            )
     for key in BOUNDS:
         if key in launcher and service.scaled_as is None:
             raise ConfigError(
@@ -120,8 +115,10 @@ def _settle_one(
             raise ConfigError(
                 f"{where}.{key}: {value} does not go with the {workers} that are started; set {where}.workers as well"
             )
+    flags = deep_merge({**service.defaults, **agreed}, asked)
+    check_service_variables(service, f"{where}.envs", envs, flags)
     return ServiceSettings(
-        flags=deep_merge({**service.defaults, **agreed}, asked),
+        flags=flags,
         asked=frozenset(asked),
         workers=workers,
         fewest=fewest,
