@@ -45,6 +45,7 @@ from wavepp_worker.runtime.client.kv_budget import engine_shares, with_pools
 from wavepp_worker.runtime.client.start_checks import check_start
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 from wavepp_worker.setting_names import flag_of
+from wavepp_worker.thread_check import check_threads
 from wavepp_worker.versions import versions
 
 _POOLS = ("kv_tokens", "kv_memory_fraction")
@@ -317,6 +318,7 @@ def _check_decode(config: DecodeConfig, shape: ModelShape) -> None:
         longest_request(config, shape.context_length)
     read_adapters(config.lora_modules)
     check_device(config.device)
+    check_threads(config.threads)
     check_host(config.host)
 
 

@@ -26,6 +26,7 @@ from wavepp_worker.runtime.client.kv_pools import (
     tier_blocks,
 )
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.thread_check import check_threads
 
 
 def check_start(config: EngineConfig, shape: ModelShape) -> None:
@@ -44,6 +45,7 @@ def check_start(config: EngineConfig, shape: ModelShape) -> None:
     read_adapters(config.lora_modules)
     if not is_timed(config.model):
         check_device(config.device)
+    check_threads(config.threads)
     config = with_pools(config, shape)
     pool_blocks(config)
     state_blocks(config)
