@@ -40,6 +40,28 @@ def test_what_the_proxy_would_not_obey_is_refused(words: str, sentence: str) -> 
     assert str(caught.value).startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--router-temperature=-1", "--router-temperature must be greater than or equal to 0"),
+        (
+            "--router-kv-overlap-score-credit=nan",
+            "--router-kv-overlap-score-credit must be a finite, non-negative number",
+        ),
+        ("--router-host-cache-hit-weight=2", "--router-host-cache-hit-weight must be between 0 and 1"),
+        ("--router-policy-config=/no.yaml", "--router-policy-config: failed to read "),
+        ("--router-event-threads=-1", "--router-event-threads: should be at least 1, not -1"),
+        ("--router-event-threads=1000000", "--router-event-threads: should be at most "),
+    ],
+)
+def test_what_the_router_would_refuse_is_refused_before_anything_starts(flag: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_frontend_flags(["--router-mode=kv", flag])
+    assert str(caught.value).startswith(sentence)
+    if "temperature" in flag:
+        parse_frontend_flags(["--router-mode=random", flag])
+
+
 def test_a_variable_counts_as_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYN_KSERVE_GRPC_SERVER", "1")
     with pytest.raises(ConfigError, match="DYN_KSERVE_GRPC_SERVER"):

@@ -76,6 +76,10 @@ class Parser(argparse.ArgumentParser):
         """All that it knows, as they are written."""
         return list(self._option_string_actions)
 
+    def flag_for(self, name: str) -> str:
+        """The flag whose value is kept under a name; the name itself if there is none."""
+        return next((each.option_strings[0] for each in self._actions if each.dest == name), name)
+
     def _as_registered(self, word: str) -> str:
         """A word with its flag as it is registered here: vLLM knows short ones, and takes ``_`` for ``-``."""
         flag, equals, value = word.partition("=")

@@ -10,6 +10,8 @@ from typing import Any
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.foreign_flags import Foreign, check_options
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.setting_names import keys_as_flags
+from wavepp_worker.thread_check import check_threads
 
 _PROGRAM = "python -m wavepp_worker.dynamo.frontend"
 _HTTP = "requests are taken over HTTP, where they are checked before workers get them; leave it out"
@@ -78,4 +80,18 @@ def parse_frontend_flags(argv: Sequence[str] | None) -> Any:
             "--no-router-kv-events switches off: leave one of the two out (for a graph, "
             "--Frontend.router_predicted_ttl_secs=null)"
         )
+    if config.router_mode == "kv":
+        check_threads(config.router_event_threads, "--router-event-threads")
+        _check_router(config, parser)
     return config
+
+
+def _check_router(config: Any, parser: Parser) -> None:
+    """Make Dynamo's router's own configuration, which refuses numbers out of bounds, and files it cannot read."""
+    from dynamo.llm import KvRouterConfig
+
+    settings = config.kv_router_kwargs()
+    try:
+        KvRouterConfig(**settings)
+    except ValueError as error:
+        raise ConfigError(keys_as_flags(str(error), settings, parser.flag_for)) from error
