@@ -109,9 +109,12 @@ def test_a_worker_is_checked_in_the_environment_that_it_would_have(
 ) -> None:
     graph = resolve("graphs:disagg_wavepp")
     bad = {"DecodeWorker": {"ServiceArgs": {"envs": {"DYN_ENGINE_REQUEST_LIMIT": "many"}}}}
-    with pytest.raises(ConfigError, match=r"^DecodeWorker: one of Dynamo's own variables"):
+    with pytest.raises(ConfigError, match=r"^DecodeWorker: DYN_ENGINE_REQUEST_LIMIT: has a value "):
         make_launch_plan(graph, bad, Options())
     assert "DYN_ENGINE_REQUEST_LIMIT" not in os.environ
+    bad = {"Frontend": {"ServiceArgs": {"envs": {"DYN_MIGRATION_LIMIT": "abc"}}}}
+    with pytest.raises(ConfigError, match=r"^Frontend: DYN_MIGRATION_LIMIT: has a value "):
+        make_launch_plan(graph, bad, Options())
     # The launcher has all listen on loopback, so hand-offs may; not where requests come from elsewhere.
     monkeypatch.setenv("ETCD_ENDPOINTS", f"http://127.0.0.1:{etcd_port}")
     etcd = {"Common": {"discovery_backend": "etcd", "host": "127.0.0.1"}}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.foreign_flags import Foreign, check_options
 from wavepp_worker.errors import ConfigError
@@ -41,8 +42,8 @@ def frontend_flags() -> tuple[str, ...]:
 
     parser = Parser(add_help=False)
     # It reads numbers from the frontend's variables, and a bad one there is none of a worker's.
-    with contextlib.suppress(ValueError):
-        FrontendArgGroup().add_arguments(parser)
+    with contextlib.suppress(ConfigError):
+        add_dynamos_flags(parser, FrontendArgGroup())
     return tuple(parser.flags())
 
 
@@ -66,7 +67,7 @@ def parse_frontend_flags(argv: Sequence[str] | None) -> Any:
         help="names under which workers serve that model and its adapters, where the frontend has other models, too, "
         "whose requests pass unchecked (default: all are checked)",
     )
-    FrontendArgGroup().add_arguments(parser)
+    add_dynamos_flags(parser, FrontendArgGroup())
     try:
         config = FrontendConfig.from_cli_args(parser.parse_args(argv))
         check_options(config, REFUSED)

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
 from wavepp_worker.dynamo.http_paths import check_worker_paths
@@ -54,11 +55,7 @@ def add_runtime(parser: Parser) -> None:
 
     add_fields(parser, WorkerSettings, "Worker")
     add_foreign(parser)
-    try:
-        DynamoRuntimeArgGroup().add_arguments(parser)
-    except ValueError as error:
-        # It reads numbers from its variables, and does not say from which.
-        raise ConfigError(f"one of Dynamo's own variables, DYN_..., has a bad value: {error}") from error
+    add_dynamos_flags(parser, DynamoRuntimeArgGroup())
 
 
 def take_runtime(
