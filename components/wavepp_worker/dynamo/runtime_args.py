@@ -10,6 +10,7 @@ from typing import Any
 from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
+from wavepp_worker.dynamo.health_payload import check_health_payload
 from wavepp_worker.dynamo.http_paths import check_worker_paths
 from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
 from wavepp_worker.dynamo.unused_settings import check_without_effect
@@ -92,6 +93,7 @@ def take_runtime(
     check_runtime_variables(os.environ)
     check_worker_paths(os.environ)
     _check_limit(options.engine_request_limit)
+    check_health_payload(options.health_check_payload)
     try:
         options.validate()
     except ValueError as error:
