@@ -207,13 +207,16 @@ def test_common_configs_and_prefixed_keys_take_former_names(tmp_path: Path) -> N
         ("wave_timeout", 0.5),
         ("wave_timeout", float("inf")),
         ("request_timeout", 1e300),
+        ("request_timeout", 0.09),
         ("handoff_timeout", 2e6),
+        ("handoff_timeout", 1e-300),
     ],
 )
 def test_a_limit_of_time_is_one_that_ranks_can_keep(
     config: type[EngineConfig] | type[DecodeConfig], key: str, value: float
 ) -> None:
-    """Longer ones overflowed where a socket or a thread waits; and ranks say twice a second that they live."""
+    """Longer ones overflowed where a socket or thread waits; ranks say twice a second that they live, and in less than
+    a tenth of one no request was answered."""
     with pytest.raises(ConfigError, match=f"^{key}: "):
         config.model_validate({"model": Path("/m"), key: value})
     config.model_validate({"model": Path("/m"), key: former_names.LONGEST_SECONDS})

@@ -43,6 +43,16 @@ def test_numbers_of_ranks_are_one_or_several() -> None:
         EngineConfig(model="/m", kv_tokens="1e5")
 
 
+def test_a_bound_is_written_as_people_write_it() -> None:
+    for given, sentence in (
+        ({"round_delay": 1e6}, "round_delay: should be at most 10, not 1000000.0"),
+        ({"handoff_timeout": "1e-300"}, "handoff_timeout: should be at least 0.1, not 1e-300"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            EngineConfig(model="/m", **given)  # type: ignore[arg-type]
+        assert str(caught.value) == sentence
+
+
 def test_a_copy_with_changes_is_checked_as_well() -> None:
     config = EngineConfig(model="/m", pp=2)
     assert config.model_copy(update={"threads": 3}) == EngineConfig(model="/m", pp=2, threads=3)

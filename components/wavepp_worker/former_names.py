@@ -47,6 +47,8 @@ DEFAULT_POOL_TOKENS = 32768
 """Tokens of a KV pool whose size nobody asked for, where there is no worker that asks for a fraction of memory."""
 LONGEST_SECONDS = 1e6
 """The most that a limit of time can be set to, eleven days: sockets count twice as many milliseconds in 31 bits."""
+SHORTEST_SECONDS = 0.1
+"""The least that a limit of time can be set to in which others have to answer: below it none would."""
 
 _told: set[str] = set()
 

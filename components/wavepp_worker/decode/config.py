@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from wavepp_worker.former_names import LONGEST_SECONDS, Settings
+from wavepp_worker.former_names import LONGEST_SECONDS, SHORTEST_SECONDS, Settings
 
 
 class DecodeConfig(Settings):
@@ -44,9 +44,9 @@ class DecodeConfig(Settings):
     """Most alternatives a request may ask for."""
     host: str = "127.0.0.1"
     """Address this worker takes KV at, where the transport needs one."""
-    handoff_timeout: float = Field(default=300.0, gt=0, le=LONGEST_SECONDS)
+    handoff_timeout: float = Field(default=300.0, ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)
     """Seconds from a request's arrival until its KV and its first token must be here."""
-    request_timeout: float = Field(default=600.0, gt=0, le=LONGEST_SECONDS)
+    request_timeout: float = Field(default=600.0, ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)
     """Seconds after which a request that has not finished fails."""
     wave_timeout: float = Field(default=60.0, ge=1, le=LONGEST_SECONDS)
     """Seconds a step of the running batch may take before the worker counts as hung, fails and is started again; ten

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from wavepp_worker.former_names import LONGEST_SECONDS, Settings
+from wavepp_worker.former_names import LONGEST_SECONDS, SHORTEST_SECONDS, Settings
 from wavepp_worker.setting_bounds import AtLeast
 
 
@@ -83,8 +83,8 @@ class EngineConfig(Settings):
     order_max_passed_tokens: int | None = Field(default=None, ge=0)
     """Most tokens that those compute in all which ``order=prefix`` admits before a request that came earlier;
     default: twice what the smallest rank's KV holds. Other orders have none."""
-    round_delay: float = Field(default=0.0, ge=0, le=LONGEST_SECONDS)
-    """Seconds added to every admission round, to measure that admission does not hold execution up."""
+    round_delay: float = Field(default=0.0, ge=0, le=10)
+    """Seconds added to every admission round, at most 10, to measure that admission does not hold execution up."""
     planner: Literal["greedy", "throttle", "two-budget", "mpu-paper", "mpu"] = "mpu"
     """``mpu`` sizes waves by time, so that every stage has work. For comparison: ``mpu-paper`` does it by tokens,
     ``two-budget`` chooses between ``max_num_batched_tokens`` and half of it, ``greedy`` fills every wave up to that,
@@ -104,11 +104,11 @@ class EngineConfig(Settings):
     """Address the hand-off listens on and is advertised by."""
     handoff: Literal["none", "socket", "nixl", "auto"] = "none"
     """Transport of KV to decode; ``auto`` is NIXL where installed, else the socket transport."""
-    handoff_timeout: float = Field(default=60.0, gt=0, le=LONGEST_SECONDS)
+    handoff_timeout: float = Field(default=60.0, ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)
     """Seconds after which KV returns to the pool that no decode worker asks for, or whose decode worker is silent."""
-    request_timeout: float = Field(default=600.0, gt=0, le=LONGEST_SECONDS)
+    request_timeout: float = Field(default=600.0, ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)
     """Seconds after which a request that has not finished fails."""
-    start_timeout: float = Field(default=300.0, gt=0, le=LONGEST_SECONDS)
+    start_timeout: float = Field(default=300.0, ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)
     """Seconds the ranks have to load and connect, and any wave has of which none of its size ran before."""
     wave_timeout: float = Field(default=60.0, ge=1, le=LONGEST_SECONDS)
     """Seconds a wave may take on a rank before the replica counts as hung, fails and is started again; ten times
