@@ -47,13 +47,6 @@ def test_the_configuration_that_counts_is_written_down(
     } - {"decodes_own"}
 
 
-def test_a_file_that_cannot_be_written_does_not_end_the_start(tiny_llama: Path) -> None:
-    args = PrefillArgs.parse_or_exit(
-        ["--model", str(tiny_llama), "--kv-tokens", "8192", "--dump-config-to", "/proc/nowhere/c.json"]
-    )
-    assert args.engine.kv_tokens == 8192
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("DYN_TCP_RESPONSE_STREAM_HOST", "eth99"), ("DYN_SYSTEM_PORT", "40001")]
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from wavepp_worker.dynamo.dump_path import check_dump_path
 from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.foreign_flags import Foreign, check_options
@@ -81,6 +82,7 @@ def parse_frontend_flags(argv: Sequence[str] | None) -> Any:
             "--no-router-kv-events switches off: leave one of the two out (for a graph, "
             "--Frontend.router_predicted_ttl_secs=null)"
         )
+    check_dump_path(config.dump_config_to)
     if config.router_mode == "kv":
         check_threads(config.router_event_threads, "--router-event-threads")
         _check_router(config, parser)

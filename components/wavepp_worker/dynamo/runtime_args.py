@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from wavepp_worker.dynamo.dump_path import check_dump_path
 from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
@@ -94,6 +95,7 @@ def take_runtime(
     check_worker_paths(os.environ)
     _check_limit(options.engine_request_limit)
     check_health_payload(options.health_check_payload)
+    check_dump_path(options.dump_config_to)
     try:
         options.validate()
     except ValueError as error:
