@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from wavepp_worker.errors import ConfigError
+from wavepp_worker.writable import check_writable
 
 
 def check_dump_path(name: str | None) -> None:
@@ -22,12 +22,10 @@ def check_dump_path(name: str | None) -> None:
     path, setting = Path(name).absolute(), "--dump-config-to (or DYN_DUMP_CONFIG_TO)"
     if path.is_dir():
         raise ConfigError(f"{setting}: {name} is a directory; name a file in it")
-    there = next(each for each in path.parents if each.exists())
     try:
         if path.exists():
             path.open("a").close()
         else:
-            # A system directory such as /proc looks writable to root and takes no files.
-            tempfile.TemporaryFile(dir=there).close()
+            check_writable(path.parent)
     except OSError as error:
         raise ConfigError(f"{setting}: {name} cannot be written ({error}); name a file elsewhere") from error

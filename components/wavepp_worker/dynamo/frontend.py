@@ -25,6 +25,7 @@ from wavepp_worker.dynamo.extensions_off import extensions_are_off
 from wavepp_worker.dynamo.flags import Parser
 from wavepp_worker.dynamo.frontend_flags import parse_frontend_flags
 from wavepp_worker.dynamo.http_paths import check_frontend_paths
+from wavepp_worker.dynamo.meeting_places import check_meeting_places
 from wavepp_worker.dynamo.model_fetch import fetched_model
 from wavepp_worker.dynamo.nats_use import Planes, hide_unused_nats
 from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
@@ -84,6 +85,7 @@ class FrontendArgs:
         checked = parse_frontend_flags(argv)
         check_runtime_variables(os.environ)
         check_frontend_paths(os.environ)
+        check_meeting_places(os.environ, checked.discovery_backend, checked.event_plane)
         certificate = None
         if checked.tls_cert_path and checked.tls_key_path:
             certificate = checked.tls_cert_path, checked.tls_key_path

@@ -13,6 +13,7 @@ from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
 from wavepp_worker.dynamo.health_payload import check_health_payload
 from wavepp_worker.dynamo.http_paths import check_worker_paths
+from wavepp_worker.dynamo.meeting_places import check_meeting_places
 from wavepp_worker.dynamo.runtime_variables import check_runtime_variables
 from wavepp_worker.dynamo.unused_settings import check_without_effect
 from wavepp_worker.dynamo.worker_settings import Role, WorkerSettings
@@ -93,6 +94,7 @@ def take_runtime(
     check_options(options)
     check_runtime_variables(os.environ)
     check_worker_paths(os.environ)
+    check_meeting_places(os.environ, options.discovery_backend, options.event_plane)
     _check_limit(options.engine_request_limit)
     check_health_payload(options.health_check_payload)
     check_dump_path(options.dump_config_to)

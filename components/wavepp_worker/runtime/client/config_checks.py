@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import Literal
 
 from wavepp_worker.errors import ConfigError
@@ -13,6 +11,7 @@ from wavepp_worker.model.device import gpu_count
 from wavepp_worker.model.timed_model import is_timed
 from wavepp_worker.runtime.planning.registry import make_planner
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.writable import check_writable, existing
 
 
 def check_timeline(config: EngineConfig) -> None:
@@ -35,19 +34,13 @@ def check_disk_path(config: EngineConfig) -> None:
     path = config.disk_path
     if path is None:
         return
-    there = existing(path)
     try:
-        # A system directory such as /proc looks writable to root and takes no files.
-        tempfile.TemporaryFile(dir=there).close()
+        check_writable(path)
     except OSError as error:
         raise ConfigError(
-            f"disk_path is {path}, but {there} is not a directory that can be written to; name a directory elsewhere"
+            f"disk_path is {path}, but {existing(path)} is not a directory that can be written to; name a "
+            "directory elsewhere"
         ) from error
-
-
-def existing(path: Path) -> Path:
-    """The path, or the nearest above it that exists."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 def check_planner(config: EngineConfig) -> None:

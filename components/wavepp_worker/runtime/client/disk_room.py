@@ -13,9 +13,9 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.model.dtype_choice import dtype_name
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.model_shape import ModelShape
-from wavepp_worker.runtime.client.config_checks import existing
 from wavepp_worker.runtime.client.kv_pools import tier_blocks, tier_bytes_of
 from wavepp_worker.runtime.protocol.engine_config import EngineConfig
+from wavepp_worker.writable import existing
 
 
 @dataclass(frozen=True)
