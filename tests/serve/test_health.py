@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -113,3 +114,14 @@ def test_many_that_hang_take_no_longer_than_one(serve: Serve) -> None:
 def test_nobody_is_sent_elsewhere(serve: Serve) -> None:
     moved = b"HTTP/1.1 302 X\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"
     assert asyncio.run(health.get(serve(_once(moved)), 5)) == (302, None)
+
+
+def test_a_worker_is_known_by_the_endpoint_that_it_serves(serve: Serve) -> None:
+    """It has others beside it, and the frontend has one of its own."""
+    found = [("a", 1), ("router-discovery", 2), ("worker_kv_query_source_1", 1), ("a", 3), ("b", 4)]
+    body = json.dumps(
+        {"instances": [{"endpoint": name, "instance_id": each} for name, each in found]}
+    ).encode()
+    for endpoints, count in (({"a"}, 2), ({"a", "b"}, 3), ({"generate"}, 0)):
+        url = serve(_once(_HEAD % (200, len(body)) + body))
+        assert asyncio.run(health.known_workers(url, endpoints)) == count

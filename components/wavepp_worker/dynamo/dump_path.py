@@ -28,4 +28,6 @@ def check_dump_path(name: str | None) -> None:
         else:
             check_writable(path.parent)
     except OSError as error:
-        raise ConfigError(f"{setting}: {name} cannot be written ({error}); name a file elsewhere") from error
+        raise ConfigError(
+            f"{setting}: {name} cannot be written ({error.strerror}); name a file elsewhere"
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote
 
@@ -84,8 +85,12 @@ async def listed_models(base_url: str) -> list[str]:
     return [str(model.get("id")) for model in models or ()]
 
 
-async def known_workers(base_url: str) -> int:
-    """The instances that a frontend would send requests to."""
+async def known_workers(base_url: str, endpoints: Collection[str]) -> int:
+    """The instances that a frontend would send requests to.
+
+    Args:
+        endpoints: what workers call the one that they serve; they have others beside it.
+    """
     _, body = await get(f"{base_url}/health")
     instances = body.get("instances") if isinstance(body, dict) else None
-    return len({entry.get("instance_id") for entry in instances or () if entry.get("endpoint") == "generate"})
+    return len({entry.get("instance_id") for entry in instances or () if entry.get("endpoint") in endpoints})

@@ -41,6 +41,7 @@ from wavepp_worker.serve.queue_server import (
 from wavepp_worker.serve.replicas import Means, Replicas
 from wavepp_worker.serve.settings import ServiceSettings, settle
 from wavepp_worker.serve.unused_directories import unused_directories
+from wavepp_worker.serve.worker_endpoint import endpoint_name
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class LaunchPlan:
         own_store: file discovery in the run's directory.
         own_broker: the launcher runs the event broker.
         namespace: Dynamo's, of its processes.
+        endpoints: what its workers call the Dynamo endpoint that they serve.
         takes_jobs: some service takes jobs from a queue.
         queue: the server that the launcher runs for it; None if there is another.
         replicas: of the services that Dynamo's planner decides the number of, by which of its numbers.
@@ -78,6 +80,7 @@ class LaunchPlan:
     own_store: bool
     own_broker: bool
     namespace: str
+    endpoints: frozenset[str]
     takes_jobs: bool
     queue: QueueServer | None
     replicas: Mapping[str, Replicas]
@@ -165,6 +168,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
     base_url = model = None
     wants_demo, chats, objection = False, True, None
     workers: list[Serving | None] = []
+    endpoints: set[str] = set()
     for service in services:
         own = settings[service.name]
         flags = dict(own.flags)
@@ -191,6 +195,8 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
                 )
         if "PYTHONPATH" not in own.envs:
             check_module(service)
+        if service.kind == "worker":
+            endpoints.add(endpoint_name(service, own, {**os.environ, **own.envs}))
         most = own.most if service.name in planned else own.workers
         notes += unused_directories(service, flags, most)
         resources = (config.get(service.name, {}).get(LAUNCHER) or {}).get("resources") or {}
@@ -264,6 +270,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
         and BROKER_VARIABLE not in os.environ
         and options.only is None,
         namespace=str(planes["namespace"]),
+        endpoints=frozenset(endpoints),
         takes_jobs=any(takes_jobs(settings[service.name]) for service in services),
         queue=queue,
         replicas=replicas,

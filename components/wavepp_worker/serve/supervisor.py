@@ -167,7 +167,7 @@ class Supervisor:
         if not models or (self._model is not None and self._model not in models):
             return f"the frontend to list {self._model or 'a model'}"
         self._model = self._model or models[0]
-        if await known_workers(url) < workers:
+        if await known_workers(url, self._plan.endpoints) < workers:
             return "the frontend to find all workers"
         return ""
 
