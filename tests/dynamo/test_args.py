@@ -253,7 +253,7 @@ def test_the_help_has_our_flags_first_and_says_of_each_what_it_takes(
     said = " ".join(entries)
     assert "--dtype {auto,float32,bfloat16} " in said
     assert (
-        "--request-timeout SECONDS Seconds after which a request that has not finished fails. (above 0; "
+        "--request-timeout SECONDS Seconds after which a request that has not finished fails. (at least 0.1; "
         in said
     )
 
@@ -274,7 +274,7 @@ def test_the_help_has_bounds_and_the_workers_own_defaults(capsys: pytest.Capture
         in shown
     )
     assert "else the socket transport. (default: auto)" in shown
-    assert "is silent. (above 0; default: 60.0)" in shown
+    assert "is silent. (at least 0.1; default: 60.0)" in shown
     host = "(default: 127.0.0.1 with discovery by files, else where requests are taken)"
     assert host in shown
     assert host in " ".join(help_of(DecodeArgs, capsys).split())

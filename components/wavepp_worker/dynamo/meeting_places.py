@@ -28,8 +28,8 @@ def check_meeting_places(environment: Mapping[str, str], discovery: str, events:
             check_writable(Path(store))
         except OSError as error:
             raise ConfigError(
-                f"{_STORE}: {store!r} is no directory that processes could meet in ({error.strerror}); name one that can "
-                "be made and written to, or leave it out"
+                f"{_STORE}: {store!r} is no directory that processes could meet in ({error.strerror}); name one that "
+                "can be made and written to, or leave it out"
             ) from error
     if events in (None, "zmq") and (url := environment.get(_BROKER)):
         _check_broker(url)
