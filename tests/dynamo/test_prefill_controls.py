@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from dynamo._core import Context
+from wavepp_worker.decode.whereabouts import Whereabouts as InDecode
 from wavepp_worker.errors import EngineDead
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 
@@ -87,5 +88,34 @@ def test_a_replica_says_why_a_request_waits_under_all_of_its_names(which: str, t
             "status": "error",
             "message": "EngineDead: rank 1 died",
         }
+
+    run(check())
+
+
+def test_a_decode_worker_says_where_its_requests_are(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("decode", text_model)
+        asked: list[str | None] = []
+
+        def why(name: str | None = None) -> list[InDecode]:
+            asked.append(name)
+            here = InDecode(
+                request_id="a",
+                state="running",
+                sentence="has 1",
+                seconds=2.0,
+                prompt_tokens=3,
+                generated=1,
+                priority=0,
+            )
+            return [here] if name in (None, "a") else []
+
+        worker._handler.engine.why = why
+        for body in ({}, {"request_id": "cmpl-a"}):
+            (told,) = (await worker.engine_control("why", body))["requests"]
+            assert (told["request_id"], told["sentence"], told["seconds"]) == ("a", "has 1", 2.0)
+        assert (await worker.engine_control("why", {"request_id": "b"}))["requests"] == []
+        assert asked == [None, "cmpl-a", "a", "b"]
+        assert "should be a text" in (await worker.engine_control("why", {"request_id": 5}))["message"]
 
     run(check())

@@ -140,7 +140,7 @@ def test_what_a_request_waits_for_is_said_under_the_id_that_its_client_has(graph
     assert "is prefilled, which took" in wavepp(graph, "why", answered).stdout
     nobody = wavepp(graph, "why", "nobody")
     assert nobody.returncode == 1
-    assert "no replica has request nobody (2 replicas that prefill asked)" in nobody.stderr
+    assert "no worker has request nobody (3 workers asked)" in nobody.stderr
 
 
 def test_a_frame_of_top_has_every_rank_and_worker(graph: ServedGraph) -> None:

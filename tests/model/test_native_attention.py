@@ -134,7 +134,9 @@ def test_scores_of_any_size_become_weights(scale: float, dtype: torch.dtype) -> 
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize(("groups", "each", "dim"), [(2, 2, 32), (3, 1, 128), (2, 4, 64), (1, 8, 80), (1, 16, 48)])
+@pytest.mark.parametrize(
+    ("groups", "each", "dim"), [(2, 2, 32), (3, 1, 128), (2, 4, 64), (1, 8, 80), (1, 16, 48)]
+)
 def test_a_token_gets_the_same_bits_however_its_request_is_cut_and_whoever_is_beside_it(
     groups: int, each: int, dim: int, window: int | None, dtype: torch.dtype
 ) -> None:

@@ -81,7 +81,7 @@ def test_who_has_a_request_is_said_with_its_sentence(workers: Workers) -> None:
 
     workers.add(says(request("a", "unknown")))
     workers.add(answer)
-    workers.add(says(request("never asked", "queued")), role="decode")
+    workers.add(says(), role="decode")
     assert workers.why("a") == (0, "PrefillWorker:1  a is queued\n", "")
     assert asked == [{"request_id": "a"}]
     code, text, _ = workers.why("a", "--json")
@@ -110,10 +110,10 @@ def test_nobody_waits_and_nobody_has_it_are_told_apart(workers: Workers) -> None
     code, text, complaint = workers.why()
     assert (code, text) == (0, "")
     assert "no request waits" in complaint
-    assert "(1 replica that prefills asked)" in complaint
+    assert "(1 worker asked)" in complaint
     code, text, complaint = workers.why("a", "--json")
     assert (code, json.loads(text)) == (1, [])
-    assert "no replica has request a" in complaint
+    assert "no worker has request a" in complaint
 
 
 def test_a_worker_that_does_not_answer_is_named(workers: Workers) -> None:
@@ -137,9 +137,7 @@ def test_where_somebody_is_silent_and_the_others_have_nothing_it_is_not_said_tha
     code, text, complaint = workers.why()
     assert (code, text) == (1, "")
     assert "no request waits" not in complaint
-    assert (
-        "whether a request waits is not known (2 replicas that prefill asked, 1 of them in vain)" in complaint
-    )
+    assert "whether a request waits is not known (2 workers asked, 1 of them in vain)" in complaint
 
 
 def test_where_no_graph_runs_that_is_said(tmp_path: Path) -> None:

@@ -229,6 +229,7 @@ class FakeDecodeEngine:
 
     def __init__(self, config: Any, on_death: Any = None, on_step: Any = None) -> None:
         self.config, self.on_death, self.on_step = config, on_death, on_step
+        self.why = lambda request_id=None: []
         self.info = SimpleNamespace(vocab_size=VOCABULARY, eos_token_ids=(257,), context_length=CONTEXT)
         self.max_model_len, self.total_blocks = CONTEXT, 64
         self.adapters = {each.partition("=")[0]: None for each in getattr(config, "lora_modules", ())}

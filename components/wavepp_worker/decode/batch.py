@@ -72,6 +72,10 @@ class Batch:
         """Blocks that a request holds."""
         return len(self._held.get(request_id, ()))
 
+    def wanted(self, request_id: str) -> int:
+        """Blocks that a request waits for, else those that it holds."""
+        return self._waiting.get(request_id, self.held(request_id))
+
     def ask(
         self, request_id: str, blocks: int, priority: int = 0, *, most: int = 0, early: bool = False
     ) -> None:

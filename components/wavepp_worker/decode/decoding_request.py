@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import torch
@@ -26,6 +27,7 @@ class DecodingRequest:
     its owner advances ``sequence`` and finishes it.
 
     Attributes:
+        submitted: monotonic seconds.
         deadline: monotonic seconds after which it fails.
         table: int64 ``[blocks]``, its physical blocks, once it has them.
         state: its place for the state of recurrent layers, once it has blocks.
@@ -38,6 +40,7 @@ class DecodingRequest:
     def __init__(self, request: DecodeRequest, on_output: OnOutput, deadline: float) -> None:
         self.request = request
         self.sequence = Sequence(request)
+        self.submitted = time.monotonic()
         self.deadline = deadline
         self.table: torch.Tensor | None = None
         self.state = -1

@@ -22,6 +22,7 @@ from wavepp_worker.decode.kv_budget import with_pool
 from wavepp_worker.decode.longest_request import longest_request, pool_tokens
 from wavepp_worker.decode.scheduler import Scheduler
 from wavepp_worker.decode.step_loop import StepLoop
+from wavepp_worker.decode.whereabouts import Whereabouts
 from wavepp_worker.errors import ConfigError, EngineDead, InvalidRequest
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.liveness.step_bound import StepBound
@@ -39,6 +40,8 @@ from wavepp_worker.worker_description import EngineDescription, RankDescription
 
 CLOSE_SECONDS = 10.0
 FIRST_STEP_SECONDS = 300.0
+MOST_TOLD = 20
+"""Requests, where it is asked of all."""
 """That the first step may take, if not ``wave_timeout`` is more: weights may have to be read, kernels compiled."""
 
 
@@ -189,6 +192,10 @@ class DecodeEngine:
         self._scheduler.abort(request_id)
         if self._arrivals is not None:
             self._arrivals.cancel(request_id)
+
+    def why(self, request_id: str | None = None) -> list[Whereabouts]:
+        """Why requests are not finished yet: where one of them is, or the first 20 that are live; nothing of others."""
+        return self._scheduler.whereabouts(request_id, MOST_TOLD)
 
     def describe(self) -> EngineDescription:
         """What the engine computes and holds.

@@ -12,6 +12,7 @@ from wavepp_worker.decode.answer_lengths import AnswerLengths
 from wavepp_worker.decode.batch import Batch, blocks_needed
 from wavepp_worker.decode.decoding_request import DecodingRequest
 from wavepp_worker.decode.engine_io import FinishReason
+from wavepp_worker.decode.whereabouts import Place, Whereabouts, whereabouts
 from wavepp_worker.errors import AuditError, EngineDead, InvalidRequest, WaveppError
 from wavepp_worker.model.sampled_token import SampledToken
 
@@ -229,6 +230,27 @@ class Scheduler:
         with self._lock:
             prompts = [self._live[name].request.prompt_tokens for name in self._batch.waiting]
         return len(prompts), sum(prompts)
+
+    def whereabouts(self, request_id: str | None, most: int) -> list[Whereabouts]:
+        """Where a request is, or those that came first are, at most so many; nothing of who is not live."""
+        with self._lock:
+            named = self._live.keys() if request_id is None else [request_id]
+            found = [self._live[name] for name in named if name in self._live]
+            found.sort(key=lambda decoding: decoding.submitted)
+            places, running, now = list(self._batch.waiting), set(self._batch.running), time.monotonic()
+            return [
+                whereabouts(
+                    decoding,
+                    Place(
+                        ahead=places.index(name) if (name := decoding.request_id) in places else None,
+                        wanted=self._batch.wanted(name),
+                        free=self._batch.free,
+                        runs=name in running,
+                    ),
+                    now,
+                )
+                for decoding in found[:most]
+            ]
 
     def counts(self) -> dict[str, int]:
         """``running``, ``waiting``, ``receiving``, ``used_blocks`` and ``total_blocks`` at one instant."""

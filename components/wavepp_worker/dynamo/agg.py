@@ -146,7 +146,12 @@ class AggWorker(WaveppWorker):
 
     def controls(self) -> dict[str, Control]:
         own = {} if self._remote is None else {"remote_prefill": self._remote_prefill_control}
-        return {**super().controls(), **self._prefill.controls(), **own}
+        return {**super().controls(), **self._prefill.controls(), "why": self._why, **own}
+
+    async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Of both engines: a request can be in one, in the other, or go over."""
+        parts = [await self._prefill.controls()["why"](body), await self._decode.why(body)]
+        return {"requests": [each for part in parts for each in part["requests"]]}
 
     async def _remote_prefill_control(self, body: dict[str, Any]) -> dict[str, Any]:
         """Limits to change, by their names."""

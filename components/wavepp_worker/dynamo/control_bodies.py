@@ -25,6 +25,23 @@ def check_names(control: str, body: Mapping[str, Any], takes: Mapping[str, str])
         raise InvalidRequest(f"{min(others)}: unknown; {control} takes {known}")
 
 
+def asked_request(body: Mapping[str, Any]) -> str | None:
+    """The request that ``why`` is asked of; None for those that wait longest.
+
+    Raises:
+        InvalidRequest: ``body`` says another thing.
+    """
+    check_names("why", body, {"request_id": "or nothing"})
+    given = body.get("request_id")
+    if given is not None and not isinstance(given, str):
+        raise InvalidRequest(f"request_id={given!r} should be a text")
+    if given is not None and not given.strip():
+        raise InvalidRequest(
+            "request_id is empty; give one, or leave it out for the requests that wait longest"
+        )
+    return given
+
+
 def seconds(body: Mapping[str, Any], name: str, default: float, most: float) -> float:
     """A number of seconds that ``body`` may have.
 

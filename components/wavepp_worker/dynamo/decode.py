@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from wavepp_worker.dynamo.args import DecodeArgs
 from wavepp_worker.dynamo.bootstrap_info import bootstrap_address
+from wavepp_worker.dynamo.control_bodies import Control
 from wavepp_worker.dynamo.decode_handler import DecodeHandler
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
@@ -96,6 +97,9 @@ class DecodeWorker(WaveppWorker):
 
     def describe(self) -> tuple[EngineDescription, ...]:
         return (self._handler.engine.describe(),)
+
+    def controls(self) -> dict[str, Control]:
+        return {**super().controls(), "why": self._handler.why}
 
     def timings(self, last: int) -> list[dict[str, Any]]:
         del last

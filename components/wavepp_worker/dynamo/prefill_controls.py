@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from wavepp_worker.dynamo.control_bodies import Control, check_names, seconds
+from wavepp_worker.dynamo.control_bodies import Control, asked_request, check_names, seconds
 from wavepp_worker.dynamo.metrics import PrefillMetrics
 from wavepp_worker.dynamo.request_ids import ended_or_unknown, possible_ids
 from wavepp_worker.errors import InvalidRequest
@@ -64,14 +64,7 @@ class PrefillControls:
 
     async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
         """Where the request is whose ``request_id`` a client got, or logs have; without, those that wait longest."""
-        check_names("why", body, {"request_id": "or nothing"})
-        given = body.get("request_id")
-        if given is not None and not isinstance(given, str):
-            raise InvalidRequest(f"request_id={given!r} should be a text")
-        if given is not None and not given.strip():
-            raise InvalidRequest(
-                "request_id is empty; give one, or leave it out for the requests that wait longest"
-            )
+        given = asked_request(body)
         ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
         for request_id in ids:
             found = await asyncio.to_thread(self._engine.why, request_id)

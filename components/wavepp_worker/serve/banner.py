@@ -115,6 +115,6 @@ def _urls(process: Mapping[str, Any]) -> list[str]:
     if process["kind"] == "worker":
         # Timings are of prefills.
         prefills = any(engine.role == "prefill" for engine in _described(process))
-        controls = ("audit", "timings", "why") if prefills else ("audit",)
+        controls = ("audit", "timings", "why") if prefills else ("audit", "why")
         lines += [f"{control}: curl -X POST {url}/engine/control/{control}" for control in controls]
     return lines

@@ -1,4 +1,4 @@
-"""``wavepp why``: where requests are that take long, asked of every replica that prefills."""
+"""``wavepp why``: where requests are that take long, asked of every worker."""
 
 from __future__ import annotations
 
@@ -27,19 +27,13 @@ class _Told(msgspec.Struct):
     seconds: float
 
 
-def prefill_workers(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and URL of each process of a run that may prefill."""
+def workers_of(state: dict[str, Any]) -> list[tuple[str, str]]:
+    """Name and URL of each worker of a run."""
     return [
         (f"{each['service']}:{each['replica']}", each["url"])
         for each in state["processes"]
-        if each["url"] and each["kind"] == "worker" and _may_prefill(each.get("about"))
+        if each["url"] and each["kind"] == "worker"
     ]
-
-
-def _may_prefill(about: Any) -> bool:
-    # A worker that is not ready yet has not said what it is.
-    engines = about.get("engines", ()) if isinstance(about, dict) else None
-    return engines is None or any(engine.get("role") == "prefill" for engine in engines)
 
 
 async def ask(
@@ -94,13 +88,13 @@ def why(
 ) -> None:
     """Say where a request is, and what it waits for; or so of the requests that wait longest.
 
-    Leaves with 1 if no graph runs, no replica has the request, or none is heard of and some replica did not say.
+    Leaves with 1 if no graph runs, no worker has the request, or none is heard of and some worker did not say.
     """
     try:
         (request_id or "").encode()
     except UnicodeEncodeError as error:
         raise typer.BadParameter(f"{request_id!r} has bytes that are no UTF-8, as no id has") from error
-    workers = [each for _, state in found_runs(run_dir) for each in prefill_workers(state)]
+    workers = [each for _, state in found_runs(run_dir) for each in workers_of(state)]
     found, silent = asyncio.run(ask(workers, request_id))
     told = chosen(found, request_id)
     for sentence in silent:
@@ -115,18 +109,18 @@ def why(
 
 
 def _nothing(request_id: str | None, workers: int, silent: int) -> None:
-    asked = f"{workers} replica{'' if workers == 1 else 's'} that prefill{'s' if workers == 1 else ''} asked"
+    asked = f"{workers} worker{'' if workers == 1 else 's'} asked"
     if silent:
         asked += f", {silent} of them in vain"
     if request_id is not None:
         sentence = (
-            f"no replica has request {request_id} ({asked}): it is over, at a decode worker, not sent yet, or its "
-            "id is another; wavepp why without an id lists those that wait"
+            f"no worker has request {request_id} ({asked}): it is over, not sent yet, still in a queue of jobs, or "
+            "its id is another; wavepp why without an id lists those that wait"
         )
     elif silent:
         sentence = f"whether a request waits is not known ({asked}); wavepp status shows who lives"
     else:
-        typer.echo(f"no request waits: none is queued, computed or held ({asked})", err=True)
+        typer.echo(f"no request waits: no worker has one ({asked})", err=True)
         return
     typer.secho(sentence, fg="red", err=True)
     raise typer.Exit(1)
