@@ -51,7 +51,7 @@ def test_each_place_has_its_sentence() -> None:
     )
     added(scheduler, "third", priority=1, max_tokens=5)
     scheduler.ask_for_blocks(scheduler._live["third"], lambda blocks: None)
-    assert told(scheduler, "second")[1].endswith("behind 1 others")
+    assert told(scheduler, "second")[1].endswith("behind 1 other")
     scheduler.start(first)
     first.sequence.accept(7)
     assert told(scheduler, "first") == ("running", "has 1 of at most 1 tokens")

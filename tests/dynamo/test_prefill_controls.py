@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from dynamo._core import Context
 from wavepp_worker.decode.whereabouts import Whereabouts as InDecode
 from wavepp_worker.errors import EngineDead
+from wavepp_worker.intake.queued_job import QueuedJob
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
 
 from tests.support.dynamo_workers import collect, prompt, run, started
@@ -117,5 +120,26 @@ def test_a_decode_worker_says_where_its_requests_are(text_model: Path) -> None:
         assert (await worker.engine_control("why", {"request_id": "b"}))["requests"] == []
         assert asked == [None, "cmpl-a", "a", "b"]
         assert "should be a text" in (await worker.engine_control("why", {"request_id": 5}))["message"]
+
+    run(check())
+
+
+def test_a_prefill_worker_that_takes_jobs_says_of_one_that_is_still_in_the_queue(text_model: Path) -> None:
+    async def check() -> None:
+        worker = await started("prefill", text_model)
+        worker._handler.engine.why = lambda name=None: []
+        job = QueuedJob(request_id="a", state="in the queue", sentence="is in the queue", seconds=1.0)
+        worker._intake = SimpleNamespace(
+            queued=lambda name: job if name == "a" else None, stop_taking=lambda: None, idle=lambda: True
+        )
+        (told,) = (await worker.engine_control("why", {"request_id": "cmpl-a"}))["requests"]
+        assert told == msgspec.to_builtins(job)
+        (unknown,) = (await worker.engine_control("why", {"request_id": "b"}))["requests"]
+        assert unknown["state"] == "unknown"
+        worker._handler.engine.why = lambda name=None: [
+            Whereabouts(request_id="a", state="queued", sentence="waits here")
+        ]
+        (here,) = (await worker.engine_control("why", {"request_id": "a"}))["requests"]
+        assert here["sentence"] == "waits here"
 
     run(check())

@@ -67,7 +67,7 @@ def _found(decoding: DecodingRequest, place: Place) -> tuple[str, str]:
     so_far = f"{len(sequence.generated):,} of at most {request.max_tokens:,} tokens"
     if place.ahead is not None:
         blocks = f"{place.wanted:,} blocks of KV, of which {place.free:,} are free"
-        waits = f"waits for {blocks}, behind {place.ahead:,} others"
+        waits = f"waits for {blocks}, behind {place.ahead:,} other{'' if place.ahead == 1 else 's'}"
         if sequence.generated:
             return "preempted", f"was preempted after {so_far}, and {waits}"
         return "waiting", waits

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 from dynamo._core import Context
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.backend.engine import GenerateChunk, GenerateRequest
@@ -22,11 +23,12 @@ from wavepp_worker.dynamo.bootstrap_info import (
     disaggregated_params,
     fresh_bootstrap_room,
 )
-from wavepp_worker.dynamo.control_bodies import Control
+from wavepp_worker.dynamo.control_bodies import Control, asked_request
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler
+from wavepp_worker.dynamo.request_ids import possible_ids
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.runtime_args import JOBS_ALONE
@@ -162,7 +164,22 @@ class PrefillWorker(WaveppWorker):
         yield prefill_chunk(result, params, logprobs=parsed.sampling.logprobs is not None)
 
     def controls(self) -> dict[str, Control]:
-        return {**super().controls(), **self._handler.controls()}
+        return {**super().controls(), **self._handler.controls(), "why": self._why}
+
+    async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Of what this replica has, and of a job that is still in the queue."""
+        told = await self._handler.controls()["why"](body)
+        given = asked_request(body)
+        if (
+            self._intake is None
+            or given is None
+            or any(each["state"] != "unknown" for each in told["requests"])
+        ):
+            return told
+        for request_id in possible_ids(given):
+            if (job := await asyncio.to_thread(self._intake.queued, request_id)) is not None:
+                return {"requests": [msgspec.to_builtins(job)]}
+        return told
 
     def take_jobs(self, *, taking: bool) -> None:
         if self._intake is not None:

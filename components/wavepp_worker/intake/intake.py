@@ -16,6 +16,7 @@ from typing import Any
 from wavepp_worker.intake.config import IntakeConfig
 from wavepp_worker.intake.intake_counts import IntakeCounts
 from wavepp_worker.intake.job_consumers import ConsumerLoad, JobConsumers
+from wavepp_worker.intake.job_ledger import JobLedger
 from wavepp_worker.intake.job_runner import JobRunner
 from wavepp_worker.intake.loop_end import end_loop
 from wavepp_worker.intake.membership import Membership
@@ -23,6 +24,7 @@ from wavepp_worker.intake.names import QueueName, replica_of, token_of
 from wavepp_worker.intake.opening import open_soon
 from wavepp_worker.intake.prefills import Prefills
 from wavepp_worker.intake.queue_peers import BACK_SECONDS, QueuePeers
+from wavepp_worker.intake.queued_job import QueuedJob, queued_job
 from wavepp_worker.intake.server_address import connect
 from wavepp_worker.intake.shares import room_for, shares
 from wavepp_worker.intake.streams import QueueStreams
@@ -44,6 +46,8 @@ MOST_ADOPTED = 100
 """Replicas that jobs address and that never were, of which the jobs are looked at anew each time."""
 RETRY_SECONDS = 0.5
 HAND_BACK_SECONDS = 3.0
+QUEUED_SECONDS = 2.0
+"""That the server has to say where a job is."""
 """For the last words about jobs when a replica stops."""
 
 
@@ -102,6 +106,18 @@ class Intake:
     def pause(self, *, paused: bool) -> None:
         """Take no more jobs while paused; those that were taken go on."""
         self._paused = paused
+
+    def queued(self, request_id: str) -> QueuedJob | None:
+        """Where the job of an id is that is not over, as the queue's server says within 2 s; None if it does not."""
+        if self._closed or not self._asking:
+            return None
+        work = asyncio.wait_for(
+            queued_job(self._streams, JobLedger(self._streams), request_id), QUEUED_SECONDS
+        )
+        asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with suppress(Exception):
+            return asked.result(QUEUED_SECONDS + 1.0)
+        return None
 
     def idle(self) -> bool:
         """Whether no job is left here."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from wavepp_worker.errors import ConfigError, QueueError
-from wavepp_worker.intake.names import QueueName, queue_of
+from wavepp_worker.intake.names import QueueName, queue_of, token_of
 from wavepp_worker.intake.sentences import shortened
 
 RESULT_SECONDS = 3600
@@ -142,6 +142,27 @@ class QueueStreams:
             self.name.jobs_stream, subjects_filter=self.name.job("*", "*")
         )
         return list(info.state.subjects or {})
+
+    async def subject_of(self, job: str) -> str | None:
+        """The subject of a job that is not over, by its token or by what its token begins with, and ``-``."""
+        for pattern in (self.name.job("*"), self.name.job("*", "*")):
+            info = await self.jetstream.stream_info(self.name.jobs_stream, subjects_filter=pattern)
+            for subject in info.state.subjects or {}:
+                own = token_of(subject)
+                if own == job or own.startswith(f"{job}-"):
+                    return str(subject)
+        return None
+
+    async def message(self, subject: str) -> tuple[datetime.datetime, int] | None:
+        """When the job of a subject was sent, and before how many at most others were; None if it is over."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            found = await self.jetstream.get_last_msg(self.name.jobs_stream, subject)
+        except NotFoundError:
+            return None
+        state = (await self.jetstream.stream_info(self.name.jobs_stream)).state
+        return found.time, max(0, min(state.messages - 1, found.seq - state.first_seq))
 
     async def remove(self, subject: str) -> None:
         """Take the job of a subject from the queue, whoever has it."""

@@ -16,6 +16,8 @@ from wavepp_worker.standard_output import printable, printing
 
 MOST = 20
 """Most requests that are listed."""
+_IN_NOBODY = ("in the queue", "elsewhere")
+"""What replicas say of a job that is in the queue's server alone, or at a replica that does not say so itself."""
 
 
 class _Told(msgspec.Struct):
@@ -62,8 +64,10 @@ def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str
     """Of what the workers say, what is worth telling: who has a request, else who had it, else nobody."""
     if request_id is None:
         return sorted(found, key=lambda each: -each["seconds"])[:MOST]
-    live = [each for each in found if each["state"] not in ("unknown", "over")]
-    return live or [each for each in found if each["state"] == "over"]
+    live = [each for each in found if each["state"] not in ("unknown", "over", *_IN_NOBODY)]
+    # All replicas say the same of a job that none of them has.
+    queued = [each for each in found if each["state"] in _IN_NOBODY][:1]
+    return live or queued or [each for each in found if each["state"] == "over"]
 
 
 def line(each: dict[str, Any]) -> str:
@@ -114,7 +118,7 @@ def _nothing(request_id: str | None, workers: int, silent: int) -> None:
         asked += f", {silent} of them in vain"
     if request_id is not None:
         sentence = (
-            f"no worker has request {request_id} ({asked}): it is over, not sent yet, still in a queue of jobs, or "
+            f"no worker has request {request_id} ({asked}): it is over, not sent yet, or "
             "its id is another; wavepp why without an id lists those that wait"
         )
     elif silent:
