@@ -27,6 +27,9 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
         (RESPONSES, {"input": "x", "logit_bias": {"5": 1}}, "logit_bias is not supported by /v1/responses"),
         (COMPLETIONS, {"prompt": "x", "echo": True}, "echo"),
         (COMPLETIONS, {"prompt": "x", "suffix": "y"}, "suffix"),
+        (CHAT, {**HELLO, "modalities": ["text", "audio"]}, "modalities="),
+        (CHAT, {**HELLO, "audio": {"voice": "ash", "format": "wav"}}, "audio"),
+        (CHAT, {**HELLO, "web_search_options": {}}, "web_search_options"),
         (
             COMPLETIONS,
             {"prompt": "x", "logit_bias": {"100": 1}},
@@ -86,6 +89,7 @@ def test_what_cannot_be_honoured_is_named(path: str, body: dict[str, Any], sente
         (CHAT, {**HELLO, "logprobs": True, "top_logprobs": 3}),
         (CHAT, {**HELLO, "top_logprobs": 0}),
         (COMPLETIONS, {"prompt": [0, 99], "n": 1, "echo": False, "logit_bias": {}, "suffix": None}),
+        (CHAT, {**HELLO, "modalities": ["text"], "audio": None, "web_search_options": None}),
         (COMPLETIONS, {"prompt": ["a", "b"], "stop": ["x"], "nonsense": 1}),
         (COMPLETIONS, {"prompt": "x", "n": 2, "best_of": 2, "logit_bias": {"5": -100, "99": 100}}),
         (COMPLETIONS, {"prompt": [1] * 200, "n": 128}),

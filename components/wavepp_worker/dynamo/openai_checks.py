@@ -38,9 +38,10 @@ _UNSUPPORTED = (
     "bad_words_token_ids",
     "logprob_token_ids",
     "background",
+    "audio",
 )
-_UNSUPPORTED_IF_GIVEN = ("prompt_logprobs", "allowed_token_ids")
-"""Of these 0 and an empty list ask for something, too."""
+_UNSUPPORTED_IF_GIVEN = ("prompt_logprobs", "allowed_token_ids", "web_search_options")
+"""Of these 0, an empty list and an empty object ask for something, too."""
 _TEXT_PARTS = (None, "text", "refusal", "input_text", "output_text")
 _EMPTY: tuple[Any, ...] = (None, False, "", [], {})
 
@@ -92,6 +93,9 @@ def _unsupported(body: Mapping[str, Any]) -> str | None:
     for key in _UNSUPPORTED_IF_GIVEN:
         if body.get(key) is not None:
             return f"{key} is not supported; leave it out"
+    modalities = body.get("modalities")
+    if isinstance(modalities, list) and any(each != "text" for each in modalities):
+        return f"modalities={modalities} is not supported; answers are text, so leave it out"
     if body.get("detokenize") is False:
         return "detokenize=false is not supported; leave it out, as every answer has its text"
     if body.get("previous_response_id") is not None:
