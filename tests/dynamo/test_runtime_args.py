@@ -29,8 +29,9 @@ def test_an_endpoint_address_sets_all_three() -> None:
     runtime = parsed("--endpoint", "dyn://a.b.c")
     assert (runtime.namespace, runtime.component, runtime.endpoint) == ("a", "b", "c")
     assert parsed("--endpoint", "dyn://a.b.c", "--component", "d").component == "d"
-    with pytest.raises(ConfigError, match="--endpoint"):
-        parsed("--endpoint", "a.b")
+    for wrong in ("a.b", "dyn://a", "dyn://"):
+        with pytest.raises(ConfigError, match=r"--endpoint: .* should be NAME or dyn://"):
+            parsed("--endpoint", wrong)
 
 
 @pytest.mark.parametrize(

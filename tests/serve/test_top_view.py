@@ -105,6 +105,14 @@ def test_shares_stay_between_nothing_and_all() -> None:
     assert shown(prefill_table("mine", [Worker("a", frames)]))[3].startswith("1 100 % 0 %")
 
 
+def test_busy_and_bubble_are_parts_of_one_second_whenever_they_were_counted() -> None:
+    then = {"busy": 0.0, "pipeline_active_seconds_total": 0.0}
+    for busy, active, said in ((1.3, 1.58, "100 % 0 %"), (0.8, 1.3, "80 % 20 %")):
+        frames = history((1.0, then), (2.0, {"busy": busy, "pipeline_active_seconds_total": active}))
+        rows = shown(prefill_table("mine", [Worker("a", frames)]))[2:]
+        assert any(said in row for row in rows), rows
+
+
 def test_rates_are_over_the_frames_of_the_last_seconds() -> None:
     frames = history(*((second, {"prompt_tokens_total": 100 if second < 5 else 200}) for second in range(40)))
     assert frames.increase("prompt_tokens_total", RATE_SECONDS) == (0.0, RATE_SECONDS)

@@ -106,7 +106,7 @@ def take_runtime(
         # Dynamo 1.6 has frontends send them unless told otherwise, and every request with one would be refused.
         setattr(options, _TAGS, None)
     namespace, component, endpoint = given["namespace"], own.component, given["endpoint"]
-    if endpoint and "." in endpoint:
+    if endpoint and ("." in endpoint or endpoint.startswith("dyn://")):
         parts = endpoint.removeprefix("dyn://").split(".")
         if len(parts) != 3 or not all(parts):
             raise ConfigError(

@@ -147,7 +147,8 @@ def prefill_rows(worker: Worker, tiers: Sequence[str]) -> list[list[str]]:
     rows: list[list[str]] = []
     for rank in frame.ranks:
         busy = history.rate("rank_busy_seconds_total", SHARE_SECONDS, rank)
-        bubble = None if busy is None or active is None else active - busy
+        # The two are counted up to different moments of the second.
+        bubble = None if busy is None or active is None else max(0.0, min(active, 1.0) - busy)
         used = [
             _percent(frame.get("tier_used_blocks", rank, tier), frame.get("tier_total_blocks", rank, tier))
             for tier in tiers
