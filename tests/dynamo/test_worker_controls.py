@@ -27,7 +27,7 @@ def test_controls(kind: str, text_model: Path) -> None:
     async def check() -> None:
         worker = await started(kind, text_model)
         where_prefilled = set() if kind == "decode" else WHERE_PREFILLED
-        everywhere = {"audit", "timings", "describe", "pause", "resume"}
+        everywhere = {"audit", "timings", "describe", "pause", "resume", "why"}
         assert worker.supported_controls() == everywhere | where_prefilled
         assert set(CONTROLS) == everywhere | WHERE_PREFILLED | {"remote_prefill"}
         assert (await worker.engine_control("audit", {}))["status"] == "ok"

@@ -128,8 +128,9 @@ def test_what_a_request_waits_for_is_said_under_the_id_that_its_client_has(graph
             assert said.stdout.startswith("PrefillWorker:")
             assert f" {chosen[0]} " in said.stdout
             assert "the vote of rank 1 is missing" in said.stdout
-            [found] = json.loads(wavepp(graph, "why", chosen[1], "--json").stdout)
+            found, waits = json.loads(wavepp(graph, "why", chosen[1], "--json").stdout)
             assert (found["request_id"], found["ranks"]) == (chosen[1], [1])
+            assert (waits["worker"], waits["state"]) == ("DecodeWorker:0", "arriving")
             for rank in ranks:
                 os.kill(rank, signal.SIGCONT)
             assert [answer.result(60).status_code for answer in answers] == [200, 200]

@@ -96,6 +96,23 @@ def test_a_request_that_is_over_is_told_of_only_if_nobody_has_it(workers: Worker
     assert workers.why("a")[1] == "PrefillWorker:2  a is holding\n"
 
 
+def test_who_waits_for_the_prefill_alone_is_told_after_who_says_why(workers: Workers) -> None:
+    workers.add(says(request("a", "arriving")), role="decode")
+    workers.add(says(request("a", "computing")))
+    assert workers.why("a")[1].splitlines() == [
+        "PrefillWorker:1  a is computing",
+        "PrefillWorker:0  a is arriving",
+    ]
+
+
+def test_of_a_job_in_the_queue_all_replicas_say_the_same_once(workers: Workers) -> None:
+    for _ in range(2):
+        workers.add(says(request("a", "in the queue")))
+    assert workers.why("a")[1] == "PrefillWorker:0  a is in the queue\n"
+    workers.add(says(request("a", "computing")))
+    assert workers.why("a")[1] == "PrefillWorker:2  a is computing\n"
+
+
 def test_without_an_id_those_that_wait_longest_are_listed_of_all_replicas(workers: Workers) -> None:
     workers.add(says(*(request(f"a{number}", "queued", number) for number in range(15))))
     workers.add(says(*(request(f"b{number}", "queued", number + 0.5) for number in range(15))))

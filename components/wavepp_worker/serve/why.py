@@ -67,6 +67,8 @@ def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str
     live = [each for each in found if each["state"] not in ("unknown", "over", *_IN_NOBODY)]
     # All replicas say the same of a job that none of them has.
     queued = [each for each in found if each["state"] in _IN_NOBODY][:1]
+    # A decode worker that waits for the prefill does not know why; who prefills says that.
+    live.sort(key=lambda each: each["state"] == "arriving")
     return live or queued or [each for each in found if each["state"] == "over"]
 
 
