@@ -26,3 +26,8 @@ def test_a_job_that_nobody_takes_is_told_with_its_place(queue: PrefillQueue, mak
     assert second.sentence == "is in the queue of jobs, behind at most 1 other"
     assert third.sentence.endswith("behind at most 2 others")
     assert 0 <= second.seconds < 60
+    queue.submit(Job(id="for r7", token_ids=(1, 2), replica="r7"))
+    wait_until(lambda: paused.queued("for r7"))
+    addressed = paused.queued("for r7")
+    assert addressed is not None
+    assert addressed.sentence.endswith("and addresses replica r7, which others may take it from")

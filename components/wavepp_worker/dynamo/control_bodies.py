@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from wavepp_worker.dynamo.request_ids import possible_ids
 from wavepp_worker.errors import InvalidRequest
 
 Control = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -25,8 +26,8 @@ def check_names(control: str, body: Mapping[str, Any], takes: Mapping[str, str])
         raise InvalidRequest(f"{min(others)}: unknown; {control} takes {known}")
 
 
-def asked_request(body: Mapping[str, Any]) -> str | None:
-    """The request that ``why`` is asked of; None for those that wait longest.
+def asked_ids(body: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """The ids that workers may know the request by that ``why`` is asked of; None alone for those that wait longest.
 
     Raises:
         InvalidRequest: ``body`` says another thing.
@@ -39,7 +40,7 @@ def asked_request(body: Mapping[str, Any]) -> str | None:
         raise InvalidRequest(
             "request_id is empty; give one, or leave it out for the requests that wait longest"
         )
-    return given
+    return (None,) if given is None else possible_ids(given)
 
 
 def seconds(body: Mapping[str, Any], name: str, default: float, most: float) -> float:

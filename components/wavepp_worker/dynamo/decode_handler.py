@@ -18,12 +18,11 @@ from wavepp_worker.decode.config import DecodeConfig
 from wavepp_worker.decode.engine import DecodeEngine
 from wavepp_worker.decode.engine_io import DecodeOutput, DecodeRequest, DecodeStep
 from wavepp_worker.dynamo.bootstrap_info import invalid_request_in
-from wavepp_worker.dynamo.control_bodies import asked_request
+from wavepp_worker.dynamo.control_bodies import asked_ids
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, probe_chunk
 from wavepp_worker.dynamo.load_snapshots import load_snapshot
 from wavepp_worker.dynamo.metrics import DecodeMetrics
 from wavepp_worker.dynamo.output_processor import OutputProcessor
-from wavepp_worker.dynamo.request_ids import possible_ids
 from wavepp_worker.dynamo.request_parser import ParsedRequest, RequestLimits
 from wavepp_worker.dynamo.spans import DECODE, PROMPT_TOKENS, received_span
 from wavepp_worker.dynamo.stop_text import StopText, load_tokenizer
@@ -99,9 +98,7 @@ class DecodeHandler:
 
     async def why(self, body: dict[str, Any]) -> dict[str, Any]:
         """A control: where the request is whose ``request_id`` a client got; without, those that wait longest."""
-        given = asked_request(body)
-        ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
-        found = (self.engine.why(request_id) for request_id in ids)
+        found = map(self.engine.why, asked_ids(body))
         return {"requests": msgspec.to_builtins(next((each for each in found if each), []))}
 
     async def stream(

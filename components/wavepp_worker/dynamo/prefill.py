@@ -23,12 +23,11 @@ from wavepp_worker.dynamo.bootstrap_info import (
     disaggregated_params,
     fresh_bootstrap_room,
 )
-from wavepp_worker.dynamo.control_bodies import Control, asked_request
+from wavepp_worker.dynamo.control_bodies import Control, asked_ids
 from wavepp_worker.dynamo.generate_chunks import cancelled_chunk, prefill_chunk
 from wavepp_worker.dynamo.intake_metrics import IntakeMetrics
 from wavepp_worker.dynamo.kv_event_thread import KvEventThread
 from wavepp_worker.dynamo.prefill_handler import PrefillHandler
-from wavepp_worker.dynamo.request_ids import possible_ids
 from wavepp_worker.dynamo.request_parser import parse_request
 from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.runtime_args import JOBS_ALONE
@@ -169,14 +168,9 @@ class PrefillWorker(WaveppWorker):
     async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
         """Of what this replica has, and of a job that is still in the queue."""
         told = await self._handler.controls()["why"](body)
-        given = asked_request(body)
-        if (
-            self._intake is None
-            or given is None
-            or any(each["state"] != "unknown" for each in told["requests"])
-        ):
+        if self._intake is None or any(each["state"] != "unknown" for each in told["requests"]):
             return told
-        for request_id in possible_ids(given):
+        for request_id in filter(None, asked_ids(body)):
             if (job := await asyncio.to_thread(self._intake.queued, request_id)) is not None:
                 return {"requests": [msgspec.to_builtins(job)]}
         return told

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from wavepp_worker.dynamo.control_bodies import Control, asked_request, check_names, seconds
+from wavepp_worker.dynamo.control_bodies import Control, asked_ids, check_names, seconds
 from wavepp_worker.dynamo.metrics import PrefillMetrics
-from wavepp_worker.dynamo.request_ids import ended_or_unknown, possible_ids
+from wavepp_worker.dynamo.request_ids import ended_or_unknown
 from wavepp_worker.errors import InvalidRequest
 from wavepp_worker.runtime.client.engine import PrefillEngine
 from wavepp_worker.runtime.protocol.whereabouts import Whereabouts
@@ -64,8 +64,7 @@ class PrefillControls:
 
     async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
         """Where the request is whose ``request_id`` a client got, or logs have; without, those that wait longest."""
-        given = asked_request(body)
-        ids: tuple[str | None, ...] = (None,) if given is None else possible_ids(given)
+        ids = asked_ids(body)
         for request_id in ids:
             found = await asyncio.to_thread(self._engine.why, request_id)
             if found or request_id is None:

@@ -8,7 +8,7 @@ import msgspec
 
 from wavepp_worker.intake.job_ledger import JobLedger
 from wavepp_worker.intake.messages import Running, Waiting
-from wavepp_worker.intake.names import replica_of, token, token_of
+from wavepp_worker.intake.names import address_of, token, token_of
 from wavepp_worker.intake.streams import QueueStreams
 
 
@@ -50,6 +50,6 @@ async def queued_job(streams: QueueStreams, ledger: JobLedger, request_id: str) 
         place, sentence = "elsewhere", f"is taken by replica {state.replica}, at attempt {state.attempt}"
     elif isinstance(state, Waiting):
         sentence += f", as attempt {state.attempts} failed: {state.error}"
-    elif (replica := replica_of(subject)) is not None and subject.split(".")[-3] == "to":
-        sentence += f", and addresses replica {replica}, which others may take it from"
+    elif subject != streams.name.job(token_of(subject)):
+        sentence += f", and addresses replica {address_of(subject)}, which others may take it from"
     return QueuedJob(request_id=request_id, state=place, sentence=sentence, seconds=seconds)

@@ -138,19 +138,19 @@ class QueueStreams:
 
     async def addressed(self) -> list[str]:
         """The subjects of jobs that address replicas and are not over."""
-        info = await self.jetstream.stream_info(
-            self.name.jobs_stream, subjects_filter=self.name.job("*", "*")
-        )
+        return await self._subjects(self.name.job("*", "*"))
+
+    async def _subjects(self, pattern: str) -> list[str]:
+        info = await self.jetstream.stream_info(self.name.jobs_stream, subjects_filter=pattern)
         return list(info.state.subjects or {})
 
     async def subject_of(self, job: str) -> str | None:
         """The subject of a job that is not over, by its token or by what its token begins with, and ``-``."""
         for pattern in (self.name.job("*"), self.name.job("*", "*")):
-            info = await self.jetstream.stream_info(self.name.jobs_stream, subjects_filter=pattern)
-            for subject in info.state.subjects or {}:
+            for subject in await self._subjects(pattern):
                 own = token_of(subject)
                 if own == job or own.startswith(f"{job}-"):
-                    return str(subject)
+                    return subject
         return None
 
     async def message(self, subject: str) -> tuple[datetime.datetime, int] | None:

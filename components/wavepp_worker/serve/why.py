@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from wavepp_worker.serve.control import chosen_workers
 from wavepp_worker.serve.health import control
 from wavepp_worker.serve.runs import found_runs
 from wavepp_worker.standard_output import printable, printing
@@ -27,15 +28,6 @@ class _Told(msgspec.Struct):
     state: str
     sentence: str
     seconds: float
-
-
-def workers_of(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and URL of each worker of a run."""
-    return [
-        (f"{each['service']}:{each['replica']}", each["url"])
-        for each in state["processes"]
-        if each["url"] and each["kind"] == "worker"
-    ]
 
 
 async def ask(
@@ -100,7 +92,7 @@ def why(
         (request_id or "").encode()
     except UnicodeEncodeError as error:
         raise typer.BadParameter(f"{request_id!r} has bytes that are no UTF-8, as no id has") from error
-    workers = [each for _, state in found_runs(run_dir) for each in workers_of(state)]
+    workers = [each for _, state in found_runs(run_dir) for each in chosen_workers(state, None)]
     found, silent = asyncio.run(ask(workers, request_id))
     told = chosen(found, request_id)
     for sentence in silent:
