@@ -53,9 +53,17 @@ class VirtualLoops:
     """
 
     def __init__(
-        self, events: Events, ranks: Sequence[VirtualRank], config: RankConfig, latency: float
+        self,
+        events: Events,
+        ranks: Sequence[VirtualRank],
+        config: RankConfig,
+        latency: float,
+        *,
+        riders: bool,
     ) -> None:
-        self.lanes = TimedLanes(Ring(2 * len(ranks)), make_planner(config, config.ranks), config.max_num_seqs)
+        """``riders``: as of ``Lanes``."""
+        planner = make_planner(config, config.ranks)
+        self.lanes = TimedLanes(Ring(2 * len(ranks)), planner, config.max_num_seqs, riders=riders)
         self.lanes.planning = []
         self.leader = LeaderLoop(self.lanes, ranks[0].parts.order, ranks[0].timeline)
         self.waves = 0

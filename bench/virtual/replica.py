@@ -90,7 +90,8 @@ class Replica:
         ]
         leader = configs[0]
         self._rounds = VirtualRounds(events, self.ranks, leader, round_planner(leader), latency, charge)
-        self._loops = loops = VirtualLoops(events, self.ranks, leader, latency)
+        riders = leader.riders and interval is None and window is None
+        self._loops = loops = VirtualLoops(events, self.ranks, leader, latency, riders=riders)
         self._rounds.to_loop, self._rounds.on_admitted = self._to_loop, loops.tell_follower
         loops.on_progress, loops.on_ended = self._rounds.progressed, self._ended
         self._served: dict[str, Served] = {}

@@ -60,6 +60,9 @@ class CacheMachine(RuleBasedStateMachine):
     def _pick(self, data: st.DataObject, *states: str) -> str:
         return data.draw(st.sampled_from(self._any(*states)))
 
+    def _everything_kept(self) -> bool:
+        return all(spec.kind == "full" for spec in self.bench.specs)
+
     def _ready(self, *states: str) -> list[str]:
         """Those that wait for no other's blocks."""
         return [name for name in self._any(*states) if self.bench.cache.ready(name)]
@@ -242,6 +245,16 @@ class CacheMachine(RuleBasedStateMachine):
         name = self._pick(data, "sequence")
         prompt = self.bench.prompts[name]
         self.bench.compute(name, min(len(prompt.tokens), prompt.position + tokens))
+
+    @precondition(lambda self: self._any("sequence") and self._everything_kept())
+    @rule(data=st.data(), tokens=st.integers(1, 9))
+    def compute_with_riders(self, data: st.DataObject, tokens: int) -> None:
+        """Who waits for a chunk runs in the very wave that computes it."""
+        name = self._pick(data, "sequence")
+        prompt = self.bench.prompts[name]
+        end = min(len(prompt.tokens), prompt.position + tokens)
+        if prompt.chunk is None and end > prompt.position:
+            self.bench.compute_with_riders(name, end)
 
     @precondition(lambda self: self._over("lease", "escrow", "committed", "sequence"))
     @rule(data=st.data())

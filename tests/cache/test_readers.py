@@ -323,3 +323,45 @@ def test_books_in_which_a_reader_waits_for_ever_do_not_balance() -> None:
         bench.cache.check()
     bench.cache.release("reader")
     bench.cache.audit()
+
+
+def test_readers_get_blocks_before_the_wave_that_computes_them_if_they_run_in_it() -> None:
+    bench = CacheBench(attention(16))
+    bench.prepare("writer", LONG)
+    for name, length in (("reader", 8), ("further", 12)):
+        assert behind(bench, name, [*LONG[:length], 5, 5], "writer", length) == Prepared(length, True)
+        assert bench.cache.writer_of(name) == "writer"
+    bench.materialise("writer")
+    assert bench.compute_with_riders("writer", 9) == ["reader"]
+    assert (bench.cache.writer_of("reader"), bench.cache.writer_of("further")) == ("", "writer")
+    assert bench.compute_with_riders("writer", 12) == ["further"]
+    for name in ("writer", "reader", "further"):
+        bench.compute(name)
+        bench.release(name)
+    bench.cache.audit()
+
+
+def test_what_another_had_computed_first_stays_the_writers_own_for_those_who_run_with_it() -> None:
+    """The same blocks are there already, held by others, and what is before them may be lost."""
+    bench = CacheBench(attention(24))
+    bench.prepare("writer", LONG)
+    behind(bench, "reader", [*LONG[:8], 5, 5], "writer", 8)
+    bench.prepare("other", LONG)
+    for name in ("other", "writer"):
+        bench.materialise(name)
+    bench.compute("other")
+    assert "reader" in bench.compute_with_riders("writer", 12)
+    for name in ("other", "writer", "reader"):
+        bench.compute(name)
+        bench.release(name)
+    bench.cache.audit()
+
+
+@pytest.mark.parametrize("spec", [SLIDING, recurrent(16)], ids=["sliding", "recurrent"])
+def test_only_layers_that_keep_everything_can_read_within_a_wave(spec: WindowSpec) -> None:
+    bench = CacheBench(attention(16), spec)
+    bench.prepare("writer", LONG)
+    bench.materialise("writer")
+    bench.begin("writer", 4)
+    with pytest.raises(ValueError, match="what writer computes cannot be read in the same wave"):
+        bench.cache.publish_ahead("writer", 4)

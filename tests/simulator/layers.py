@@ -109,6 +109,9 @@ def _lost(key: bytes) -> tuple[str, bytes]:
 class Layers(Protocol):
     """The layers of one window."""
 
+    def next_wave(self) -> None:
+        """The chunks that ``begin`` is called with from now on are of another wave."""
+
     def begin(self, local: LocalRequest, span: Span) -> None:
         """Check all that computing ``span`` reads, and start writing."""
 
@@ -117,11 +120,19 @@ class Layers(Protocol):
 
 
 class Attention:
-    """Reads the blocks of all tokens before, or of the last ones; writes those of its own."""
+    """Reads the blocks of all tokens before, or of the last ones; writes those of its own.
+
+    Every layer writes what all chunks of a wave add before it reads for any of them: so what an earlier chunk of the
+    same wave completes can be read.
+    """
 
     def __init__(self, number: int, spec: WindowSpec, block: int, contents: Contents) -> None:
         self._number, self._spec, self._block = number, spec, block
         self._device = contents.device(number)
+        self._completing: dict[tuple[str, int], bytes] = {}
+
+    def next_wave(self) -> None:
+        self._completing.clear()
 
     def begin(self, local: LocalRequest, span: Span) -> None:
         claimed, device, block, start = _claimed(local), self._device, self._block, span.start
@@ -132,12 +143,16 @@ class Attention:
         reach = 0 if self._spec.kind == "full" else max(0, start - self._spec.span)
         for at in range(reach // block, start // block):
             found = device.get(table[at])
+            if self._spec.kind == "full":
+                found = self._completing.get(found, found)
             assert found == keys[at], f"{span} reads {found} as block {at} of window {self._spec.name}"
         if start % block:
             self._assert_own(table, span, start // block)
         for at in self._written(span):
             assert table[at] >= 0, f"{span} has no place for block {at} of window {self._spec.name}"
             device[table[at]] = (span.request_id, at)
+            if (at + 1) * block <= start + span.length:
+                self._completing[span.request_id, at] = keys[at]
 
     def end(self, local: LocalRequest, span: Span) -> None:
         table, end = _claimed(local).tables[self._number], span.start + span.length
@@ -162,6 +177,9 @@ class Recurrence:
     def __init__(self, number: int, spec: WindowSpec, block: int, contents: Contents) -> None:
         self._number, self._spec, self._block = number, spec, block
         self._device = contents.device(number)
+
+    def next_wave(self) -> None:
+        """Nothing is read within a wave."""
 
     def begin(self, local: LocalRequest, span: Span) -> None:
         claimed, device = _claimed(local), self._device

@@ -181,7 +181,21 @@ MUTANTS = (
         "execution order: nothing is materialised with a wave",
         f"{RANK}.execution_order",
         "ExecutionOrder.begin",
-        "self._lifecycle.materialise(span.request_id)",
+        "self.claim(header.spans)",
+        "pass",
+    ),
+    Mutant(
+        "execution order: riders' writers give what a later wave computes",
+        f"{RANK}.execution_order",
+        "ExecutionOrder._publish_ahead",
+        "known(writer), chunk.start + chunk.length)",
+        "known(writer), self._requests.known(writer).request.prompt_tokens)",
+    ),
+    Mutant(
+        "lanes: who rode in one wave waits for its writer in the next",
+        f"{PLANNING}.lanes",
+        "Lanes.launch",
+        "self._after.pop(span.request_id, None)",
         "pass",
     ),
     Mutant(

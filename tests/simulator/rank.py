@@ -127,6 +127,8 @@ class SimulatedRank:
         """What the executor does before the forward, what the model relies on, and the first write of its blocks."""
         locals_ = self.parts.order.begin(header)
         self.check_told()
+        for layers in self.layers:
+            layers.next_wave()
         for local, span in zip(locals_, header.spans, strict=True):
             assert local.table is not None
             for layers in self.layers:

@@ -84,6 +84,8 @@ def draw_script(draw: random.Random, setting: Setting) -> Script:
         return _crowd(draw, setting)
     if setting.slow:
         return _burst(draw, setting, gaps=(0.0, 0.005, 0.02, 0.04))
+    if setting.riding:
+        return _burst(draw, setting, gaps=(0.0, 0.0, 0.001), requests=range(6, 20), busy=True)
     if draw.random() < BURSTS:
         return _burst(draw, setting)
     script, longest = Script(), setting.longest
@@ -103,20 +105,29 @@ def draw_script(draw: random.Random, setting: Setting) -> Script:
 
 
 def _burst(
-    draw: random.Random, setting: Setting, gaps: Sequence[float] = (0.0, 0.0, 0.0, 0.001, 0.01)
+    draw: random.Random,
+    setting: Setting,
+    gaps: Sequence[float] = (0.0, 0.0, 0.0, 0.001, 0.01),
+    requests: range = range(3, 10),
+    *,
+    busy: bool = False,
 ) -> Script:
     """Requests that come almost at once and extend each other, of prefixes nobody has; those who began give up.
 
     Args:
         gaps: seconds between two of them.
+        requests: how many.
+        busy: the ranks compute something else when they come.
     """
     script, longest = Script(), setting.longest
+    if busy:
+        script.arrives(0.0, [50] * longest)
     known = [
         [draw.randrange(50) for _ in range(draw.randrange(1, longest + 1))]
         for _ in range(draw.choice((1, 1, 2)))
     ]
-    aborts, at = draw.choice((0.0, 0.3, 0.8)), 0.0
-    for _ in range(draw.randrange(3, 10)):
+    aborts, at = draw.choice((0.0, 0.3, 0.8)), 0.005 * busy
+    for _ in range(draw.choice(requests)):
         begun = draw.choice(known)
         shared = len(begun) if draw.random() < 0.5 else draw.randrange(len(begun) + 1)
         extended = begun[:shared] + [draw.randrange(50) for _ in range(draw.randrange(longest + 1 - shared))]

@@ -16,6 +16,8 @@ HYBRIDS = ("f", "fs", "fr", "fr", "rf", "fsr", "sr", "r", "")
 CROWDED_HYBRIDS = ("fr", "sr", "sr", "frs")
 SLOW = 0.06
 """Share of the others in which prompts take many waves, so that requests come while one they share with is computed."""
+RIDING = 0.15
+"""Share of the worlds in which waves have room for those who read what they compute."""
 SLOW_HYBRIDS = ("fr", "fr", "rf", "fsr", "r")
 
 
@@ -36,6 +38,7 @@ class Setting:
         beat: seconds between two heartbeats; infinity for none.
         crowd: whether it is made for a crowd.
         slow: whether it is made for requests that come while one they share with is computed.
+        riding: whether it is made for requests that share a wave with whom they read from.
     """
 
     windows: list[list[WindowSpec]]
@@ -50,6 +53,7 @@ class Setting:
     beat: float = math.inf
     crowd: bool = False
     slow: bool = False
+    riding: bool = False
 
 
 def draw_setting(
@@ -126,6 +130,26 @@ def draw_slow_setting(draw: random.Random, ranks: int | None) -> Setting:
         delay=draw.choice((0.0001, 0.001)),
         compute=0.01,
         slow=True,
+    )
+
+
+def draw_riding_setting(draw: random.Random, ranks: int | None) -> Setting:
+    """Attention to all tokens, and long waves: most of a burst is admitted before there is room in the ring."""
+    longest, block_size = 20, draw.choice((1, 1, 2))
+    count = ranks or draw.choice((1, 1, 2, 3, 4))
+    return Setting(
+        windows=[
+            draw_windows(draw, "f", block_size, longest, longest * draw.choice((1, 3, 6)))
+            for _ in range(count)
+        ],
+        block_size=block_size,
+        chunk=draw.choice((16, 30, 60, 200)),
+        longest=longest,
+        limit=draw.choice((4, 8, 16)),
+        headroom=1 / 32,
+        delay=0.0001,
+        compute=0.1,
+        riding=True,
     )
 
 

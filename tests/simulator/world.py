@@ -18,6 +18,7 @@ from wavepp_worker.model.sampled_token import SampledToken
 from wavepp_worker.runtime.admission.order import PrefixOrder
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import Planner
 from wavepp_worker.runtime.planning.ring import Ring
@@ -37,20 +38,24 @@ from wavepp_worker.runtime.rank.wave_turn import LeaderWave
 from wavepp_worker.runtime.trace.timeline import OFF
 
 from tests.simulator.client import SimulatedClient
-from tests.simulator.planners import draw_planner
+from tests.simulator.planners import RidingPlanner, draw_planner
 from tests.simulator.rank import SimulatedRank, key_maker, make_ranks
 from tests.simulator.script import Script, draw_script
 from tests.simulator.setting import (
     CROWDED,
+    RIDING,
     SLOW,
     Setting,
     draw_crowded_setting,
+    draw_riding_setting,
     draw_setting,
     draw_slow_setting,
 )
 
 MOST_EVENTS = 40_000
 CHECK_EVERY = 150
+RIDERS = 0.7
+"""Share of the worlds without windows and states in which readers may share their writer's wave."""
 NO_CLEARS = 0.8
 """Share of the worlds in which nobody clears the caches."""
 FIRST = SampledToken(token=0)
@@ -73,6 +78,8 @@ class World:
         self.draw = draw = random.Random(seed)
         self.now = 0.0
         self.trace: deque[tuple[Any, ...]] = deque(maxlen=40)
+        # Of a seed of its own: what else is drawn stays what it was.
+        self._rides = random.Random(f"riders {seed}")
         self.setting = setting = self._setting(ranks, block, spare)
         self.block_size = setting.block_size
         self.ranks = make_ranks(draw, setting, admission, ownership, lambda: round(1e9 * self.now))
@@ -103,7 +110,16 @@ class World:
             len(self.ranks),
             setting.beat,
         )
-        self.plan_with(draw_planner(draw, len(self.ranks), setting.chunk, setting.block_size, setting.limit))
+        kinds = {spec.kind for rank in self.ranks for spec in rank.specs}
+        self.riders = kinds <= {"full"} and (setting.riding or self._rides.random() < RIDERS)
+        planner = draw_planner(draw, len(self.ranks), setting.chunk, setting.block_size, setting.limit)
+        if (
+            self.riders
+            and (isinstance(planner, GreedyPlanner) or setting.riding)
+            and self._rides.random() < 0.8
+        ):
+            planner = RidingPlanner(setting.chunk, setting.limit)
+        self.plan_with(planner)
         self.launched: dict[int, tuple[Span, ...]] = {}
         self._delay = setting.delay
         self._heap: list[tuple[float, float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -115,6 +131,7 @@ class World:
         self._plan: Plan | None = None
         self._pressure = False
         self._passed: set[str] = set()
+        self._held_back: set[str] = set()
         self._timer = self._launch_timer = -1.0
         self._quiet_until = -1.0
         self._loop_due = True
@@ -127,7 +144,7 @@ class World:
 
     def plan_with(self, planner: Planner) -> None:
         """Let rank 0's LOOP thread plan so, from the start."""
-        self.lanes = Lanes(Ring(2 * len(self.ranks)), planner, self.queue.limit)
+        self.lanes = Lanes(Ring(2 * len(self.ranks)), planner, self.queue.limit, riders=self.riders)
         self.loop = LeaderLoop(self.lanes, self.ranks[0].parts.order, OFF)
 
     def order_by(self, most_passed: int | None) -> None:
@@ -177,6 +194,8 @@ class World:
 
     def _setting(self, ranks: int | None, block: int | None, spare: int) -> Setting:
         """What the world is like."""
+        if not spare and block is None and self._rides.random() < RIDING:
+            return draw_riding_setting(self.draw, ranks)
         if (ranks is None or ranks > 1) and not spare and self.draw.random() < CROWDED:
             return draw_crowded_setting(self.draw, ranks)
         if not spare and block is None and self.draw.random() < SLOW:
@@ -306,6 +325,9 @@ class World:
         self._plan = plan
         self.trace.append((self.now, plan))
         self._passed = set(self.queue._waiting) if plan.prepare else set()
+        # Who waits until a popular prefix is computed for many would wait whatever goes first.
+        order, entries = self.queue.order, self.queue._waiting.items()
+        self._held_back = {name for name, entry in entries if order and order._missing_popular(entry)}
         asked = (*self.queue._waiting, *(admit.request_id for admit in plan.prepare))
         demand = sum(self.client.requests[name].prompt_tokens for name in asked)
         self._pressure = demand > self.ranks[0].parts.cache.free_tokens()
@@ -362,7 +384,8 @@ class World:
         prepared = any(admit.request_id == name for admit in plan.prepare)
         waited = [other for other in self._passed if prepared and other not in self.client.aborted]
         mine = self.client.requests[name].priority
-        higher = [other for other in waited if self.client.requests[other].priority > mine]
+        above = [other for other in waited if self.client.requests[other].priority > mine]
+        higher = [other for other in above if other not in self._held_back]
         assert not higher, f"{name} was admitted before {higher} of a higher priority"
         overtaken = [
             other

@@ -106,6 +106,11 @@ class CacheBench:
 
     def materialise(self, name: str) -> Materialised:
         """Materialise, execute the moves, and read everything the request resumes from."""
+        claimed = self._claim(name)
+        self.verify()
+        return claimed
+
+    def _claim(self, name: str) -> Materialised:
         prompt = self.prompts[name]
         reservation = self.reservation(name)
         end = reservation.end
@@ -125,7 +130,6 @@ class CacheBench:
                 assert len(table) == -(-len(prompt.tokens) // BLOCK)
                 real = [block for block in table if block >= 0]
                 assert len(set(real)) == len(real)
-        self.verify()
         return claimed
 
     def begin(self, name: str, end: int) -> Begun:
@@ -155,6 +159,27 @@ class CacheBench:
             self.begin(name, min(end, reach))
             self._compute(name)
         return None
+
+    def compute_with_riders(self, name: str, end: int) -> list[str]:
+        """One wave of a chunk up to ``end``, and of the first chunk of each who waits for no more; who these are.
+
+        For attention to everything alone.
+        """
+        self.begin(name, end)
+        self.cache.publish_ahead(name, end)
+        waited = [reader for reader in self.reservation(name).readers if self.cache.ready(reader)]
+        assert not waited, "who is ready waits for nobody"
+        riders = [
+            other
+            for other, prompt in self.prompts.items()
+            if prompt.claimed is None and self.cache.ready(other) and self.cache.holds(other) == "committed"
+        ]
+        for rider in riders:
+            self._claim(rider)
+        self._compute(name)
+        for rider in riders:
+            self.compute(rider, self.prompts[rider].position + 1)
+        return riders
 
     def _compute(self, name: str) -> None:
         prompt = self.prompts[name]

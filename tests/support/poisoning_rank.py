@@ -34,8 +34,8 @@ def load_poisoning_device(config: RankConfig) -> StageDevice:
     install, chunk_begins = RequestLifecycle.install, RequestLifecycle.chunk_begins
 
     @functools.wraps(install)
-    def poisoning_install(self: RequestLifecycle, local: Any, endpoint: int) -> None:
-        install(self, local, endpoint)
+    def poisoning_install(self: RequestLifecycle, local: Any, endpoint: int, *, written: bool = True) -> None:
+        install(self, local, endpoint, written=written)
         for window, row in enumerate(torch.atleast_2d(local.table)):
             poison(kv, window, row[endpoint // kv.block_size :])
 

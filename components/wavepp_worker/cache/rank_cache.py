@@ -254,6 +254,21 @@ class RankCache:
         with self._mutex:
             self._reservations.publish(request_id, computed)
 
+    def publish_ahead(self, request_id: str, end: int) -> None:
+        """Make a sequence's full blocks up to token ``end`` reusable, which the wave at hand is about to compute.
+
+        For those who read them in that very wave. Windows that let go of blocks, or keep states, have nothing to read
+        there: ValueError if there are any.
+        """
+        with self._mutex:
+            self._reservations.publish_ahead(request_id, end)
+
+    def writer_of(self, request_id: str) -> str:
+        """The request whose blocks in the making a request waits for; empty if for nobody's, or if it is unknown."""
+        with self._mutex:
+            reservation = self._reservations.get(request_id)
+            return (reservation.writer or "") if reservation is not None else ""
+
     def release(self, request_id: str) -> bool:
         """Give back all a request holds, in any state; False if that is nothing. What it published stays."""
         with self._mutex:

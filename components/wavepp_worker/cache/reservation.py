@@ -22,7 +22,7 @@ class Reservation:
         writer: the request whose blocks it waits for; it holds none of the prefix until they are complete.
         readers: requests that wait for its blocks.
         begun: tokens of a sequence that are computed or being computed, where snapshots are taken.
-        computed: tokens of a sequence that are computed.
+        computed: tokens of a sequence that are computed, or that the wave at hand computes for others in it.
     """
 
     keys: Sequence[bytes]

@@ -219,13 +219,15 @@ class Reservations:
 
     def publish(self, request_id: str, computed: int) -> None:
         """Make what is complete among a sequence's first ``computed`` tokens reusable."""
-        reservation = self._in_state(request_id, "sequence")
-        for window, share in zip(self._windows, reservation.shares, strict=True):
-            window.publish(share, reservation.keys, computed)
-        reservation.computed = computed
-        self._readers.computed(reservation)
+        reservation = self._complete(request_id, computed)
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.pass_by(request_id, share, computed)
+
+    def publish_ahead(self, request_id: str, end: int) -> None:
+        """The same of tokens that the wave at hand is about to compute, for those who read them in that wave."""
+        if not all(window.prefix_tree for window in self._windows):
+            raise ValueError(f"what {request_id} computes cannot be read in the same wave by every layer")
+        self._complete(request_id, end)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds; False if that is nothing."""
@@ -236,6 +238,14 @@ class Reservations:
         for window, share in zip(self._windows, reservation.shares, strict=True):
             window.release(request_id, share)
         return True
+
+    def _complete(self, request_id: str, computed: int) -> Reservation:
+        reservation = self._in_state(request_id, "sequence")
+        for window, share in zip(self._windows, reservation.shares, strict=True):
+            window.publish(share, reservation.keys, computed)
+        reservation.computed = computed
+        self._readers.computed(reservation)
+        return reservation
 
     def _in_state(self, request_id: str, *states: Holds) -> Reservation:
         reservation = self._reservations.get(request_id)

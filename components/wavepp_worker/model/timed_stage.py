@@ -197,22 +197,24 @@ class TimedStage:
         tables = [
             chunk.block_table.numpy()[: -(-(chunk.start + chunk.length) // kv.block_size)] for chunk in chunks
         ]
-        before = np.array(
-            [kv.hash_before(table, chunk.start) for table, chunk in zip(tables, chunks, strict=True)],
-            np.uint64,
-        )
-        arrived = 0
-        if isinstance(inputs, torch.Tensor):
-            hashes = _hash_wave(inputs.numpy(), chunks, before, kv.block_size)
-        else:
-            arrived = int(inputs["ready"][0])
-            _check_same(before, inputs["before"], chunks)
-            hashes = inputs["hashes"].numpy().view(np.uint64)
         ends = np.cumsum(
             [len(table) - chunk.start // kv.block_size for table, chunk in zip(tables, chunks, strict=True)]
         )
-        for table, chunk, of_chunk in zip(tables, chunks, np.split(hashes, ends[:-1]), strict=True):
-            kv.write(table, chunk.start, chunk.length, of_chunk)
+        arrived, before = 0, np.zeros(len(chunks), np.uint64)
+        if isinstance(inputs, torch.Tensor):
+            of_chunks = _summed_terms(inputs.numpy(), chunks, kv.block_size)
+        else:
+            arrived = int(inputs["ready"][0])
+            of_chunks = np.split(inputs["hashes"].numpy().view(np.uint64), ends[:-1])
+        # One after the other: a chunk may go on from blocks that an earlier one of the wave writes.
+        for at, (table, chunk) in enumerate(zip(tables, chunks, strict=True)):
+            before[at] = kv.hash_before(table, chunk.start)
+            if isinstance(inputs, torch.Tensor):
+                of_chunks[at] = before[at] + of_chunks[at]
+            kv.write(table, chunk.start, chunk.length, of_chunks[at])
+        if not isinstance(inputs, torch.Tensor):
+            _check_same(before, inputs["before"], chunks)
+        hashes = np.concatenate(of_chunks)
         seconds = self._model.wave_time(len(self.layers), [(chunk.start, chunk.length) for chunk in chunks])
         done = self._compute.launch(seconds, after=max(arrived, kv.ready(tables)))
         kv.occupy(tables, done)
@@ -251,22 +253,22 @@ def _terms(tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[n
     return mixed ^ (mixed >> np.uint64(29))
 
 
-def _hash_wave(
-    tokens: NDArray[np.int64], chunks: list[Chunk], before: NDArray[np.uint64], block_size: int
-) -> NDArray[np.uint64]:
-    """The prompts' hashes at the end of every block the chunks touch, chunk after chunk."""
+def _summed_terms(
+    tokens: NDArray[np.int64], chunks: list[Chunk], block_size: int
+) -> list[NDArray[np.uint64]]:
+    """For each chunk, what it adds to the prompt's hash up to the end of every block that it touches."""
     lengths = [chunk.length for chunk in chunks]
     if len(tokens) != sum(lengths):
         raise WaveppError(f"the wave's chunks add up to {sum(lengths)} tokens but {len(tokens)} came in")
     found, at = [], 0
-    for chunk, value in zip(chunks, before, strict=True):
+    for chunk in chunks:
         end = chunk.start + chunk.length
         part = tokens[at : at + chunk.length]
         sums = np.cumsum(_terms(part, np.arange(chunk.start, end)), dtype=np.uint64)
         block_ends = np.arange(chunk.start // block_size + 1, -(-end // block_size) + 1) * block_size
-        found.append(value + sums[np.minimum(block_ends, end) - chunk.start - 1])
+        found.append(sums[np.minimum(block_ends, end) - chunk.start - 1])
         at += chunk.length
-    return np.concatenate(found)
+    return found
 
 
 def _check_same(mine: NDArray[np.uint64], sent: torch.Tensor, chunks: list[Chunk]) -> None:

@@ -51,3 +51,13 @@ def test_waves_are_equal_and_neither_longer_nor_shorter_than_they_may_be() -> No
     assert seconds(lanes(5000, 5000), stages=1) == 1000.0, "nobody waits behind the only stage: full waves"
     assert seconds(lanes(60, 40), stages=20) == pytest.approx(100 / 7), "16 at least, and no rest"
     assert seconds(lanes(100), lanes(*[1500] * 10)) == 100.0, "sqrt(4 * 15100 / 4) = 123, and 100 may run"
+
+
+@pytest.mark.parametrize("stages", [1, 5])
+def test_those_who_may_share_their_writers_wave_are_work_that_is_there(stages: int) -> None:
+    waiting, readers = lanes(800), tuple(Lane(f"reader{i}", 400, 420) for i in range(8))
+    names = {lane.request_id: "r0" for lane in readers}
+    riding = PipelineView(waiting, behind=readers, riding=names)
+    alone = seconds(waiting, readers, stages)
+    together = burst(stages).seconds(riding, waiting, COST)
+    assert (alone, together) == pytest.approx((800.0, 960.0) if stages == 1 else (800 / 26, 960 / 31))

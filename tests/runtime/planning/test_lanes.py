@@ -282,3 +282,63 @@ def test_spans_of_probes_alone_are_asked_for_by_nobody() -> None:
     canary, other = Span("canary", 0, 1, True), Span("r", 0, 1, True)
     assert not lanes.asked_for([canary])
     assert lanes.asked_for([canary, other])
+
+
+def riding(writer: int, *readers: tuple[str, int, int]) -> Lanes:
+    """Who reads from ``writer``, of so many tokens, may run in its wave: name, first token and end of each."""
+    lanes = Lanes(Ring(4), Observant(), 8, riders=True)
+    lanes.take(LaneAdmitted("writer", 0, writer))
+    for name, start, end in readers:
+        lanes.take(LaneAdmitted(name, start, end, after="writer"))
+    for name in ("writer", *(name for name, _, _ in readers)):
+        lanes.materialised(name)
+    return lanes
+
+
+def test_who_rides_is_in_the_wave_that_computes_what_it_reads_and_waits_for_nobody_any_more() -> None:
+    lanes = riding(6, ("reader", 4, 6), ("slow", 4, 9))
+    wave, ended = lanes.launch(
+        (Span("writer", 0, 6, True), Span("reader", 4, 2, True), Span("slow", 4, 2, False))
+    )
+    lanes.check()
+    assert [each.request_id for each in ended] == ["writer", "reader"]
+    assert shape(lanes.propose()) == [("slow", 6, 3)], (
+        "of one that has begun, the rest is work like any other"
+    )
+    assert [each.request_id for each in lanes.complete(wave)] == ["writer", "reader"]
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (Span("reader", 4, 2, True),),
+        (Span("reader", 4, 2, True), Span("writer", 0, 6, True)),
+        (Span("writer", 0, 3, False), Span("reader", 4, 2, True)),
+    ],
+    ids=["no writer", "behind", "not as far"],
+)
+@pytest.mark.parametrize("riders", [True, False])
+def test_a_wave_in_which_somebody_reads_what_is_not_computed_before_is_refused(
+    spans: tuple[Span, ...], riders: bool
+) -> None:
+    lanes = riding(6, ("reader", 4, 6))
+    lanes._riders = riders
+    with pytest.raises(PositionMismatch, match="reader"):
+        lanes.launch(spans)
+    assert shape(lanes.propose()) == [("writer", 0, 6)]
+    lanes.check()
+
+
+def test_nobody_rides_where_layers_keep_less_than_everything() -> None:
+    lanes = Lanes(Ring(4), Observant(), 8)
+    lanes.take(LaneAdmitted("writer", 0, 6))
+    lanes.take(LaneAdmitted("reader", 4, 6, after="writer"))
+    with pytest.raises(PositionMismatch, match="which reads blocks that writer has yet to compute"):
+        lanes.launch((Span("writer", 0, 6, True), Span("reader", 4, 2, True)))
+
+
+def test_who_reads_what_is_in_an_earlier_wave_rides_with_nobody() -> None:
+    lanes = riding(16, ("reader", 8, 10))
+    lanes.launch((Span("writer", 0, 8, False),))
+    lanes.launch((Span("reader", 8, 2, True),))
+    lanes.check()

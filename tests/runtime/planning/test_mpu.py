@@ -338,3 +338,24 @@ def test_the_next_burst_is_sized_by_its_own_work() -> None:
     planner.propose(PipelineView(()))
     (span,) = planner.propose(PipelineView(lanes(800, 800)))
     assert span.length == 48, "sqrt(4 * 1600 / 4) = 40 seconds, in whole blocks"
+
+
+@pytest.mark.parametrize("steady", [False, True], ids=["burst", "steady load"])
+def test_a_single_stage_takes_a_writer_and_all_who_read_from_it_in_one_wave(steady: bool) -> None:
+    planner = (mpu if steady else fresh)(1, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+    readers = [Lane(f"reader{i}", 96, 116) for i in range(4)]
+    riding = {lane.request_id: "writer" for lane in readers}
+    view = PipelineView((Lane("writer", 0, 100),), behind=readers, riding=riding)
+    spans = planner.propose(view)
+    assert shape(spans) == [("writer", 0, 100), *((f"reader{i}", 96, 20) for i in range(4))]
+    planner.accept(view, spans)
+    assert planner.propose(PipelineView((), (spans,))) == ()
+
+
+def test_a_wave_that_takes_all_but_who_could_ride_is_not_held() -> None:
+    planner = fresh(1, 112, WaveCost(a=4.0, b=1.0, c=0.0))
+    readers = [Lane("fits", 96, 108), Lane("too long", 96, 180)]
+    riding = dict.fromkeys(("fits", "too long"), "writer")
+    flight = ((Span("f", 0, 80, True),),)
+    view = PipelineView((Lane("writer", 0, 100),), flight, slack=3.0, behind=readers, riding=riding)
+    assert shape(planner.propose(view)) == [("writer", 0, 100), ("fits", 96, 12)]

@@ -79,3 +79,49 @@ def test_positions_advance_by_accepted_spans_only() -> None:
         with pytest.raises(PositionMismatch, match="accepted"):
             planner.accept(view, [wrong])
     assert view.lanes[0].next == 16
+
+
+class Rides(WholeWaves):
+    """With those who read what a wave computes."""
+
+    def propose(self, view: PipelineView) -> tuple[Span, ...]:
+        budget = TokenBudget(self._tokens, self._block_size)
+        return self._ride(view, self._pack(view.lanes, budget), budget)
+
+
+def behind(writer: Lane, *readers: tuple[str, Lane]) -> PipelineView:
+    """Readers, and whom each reads from."""
+    names = {lane.request_id: name for name, lane in readers}
+    return PipelineView((writer,), behind=[lane for _, lane in readers], riding=names)
+
+
+def test_who_reads_what_a_wave_computes_takes_what_is_left_of_it_and_so_does_who_reads_from_that() -> None:
+    chain = [
+        ("r0", Lane("a", 32, 48)),
+        ("a", Lane("b", 48, 60)),
+        ("b", Lane("c", 48, 80)),
+        ("b", Lane("d", 48, 90)),
+    ]
+    view = behind(Lane("r0", 0, 40), *chain)
+    spans = Rides(100).propose(view)
+    assert shape(spans) == [("r0", 0, 40), ("a", 32, 16), ("b", 48, 12), ("c", 48, 32)]
+    assert [span.last for span in spans] == [True] * 4
+    Rides(100).accept(view, spans)
+    assert [lane.left for lane in view.behind] == [0, 0, 0, 42]
+
+
+def test_nobody_rides_with_a_chunk_that_does_not_reach_as_far_as_it_reads() -> None:
+    """Though its few tokens would fit where no block of the writer does."""
+    view = behind(Lane("r0", 0, 100), ("r0", Lane("a", 48, 50)), ("r0", Lane("b", 32, 40)))
+    assert shape(Rides(45).propose(view)) == [("r0", 0, 32), ("b", 32, 8)]
+
+
+def test_no_more_ride_than_there_are_places() -> None:
+    readers = [("r0", Lane(name, 16, 20)) for name in "abcd"]
+    spans = Rides(100, max_num_seqs=3).propose(behind(Lane("r0", 0, 20), *readers))
+    assert shape(spans) == [("r0", 0, 20), ("a", 16, 4), ("b", 16, 4)]
+
+
+def test_a_reader_that_is_cut_ends_on_a_block_and_leaves_no_room_for_another() -> None:
+    readers = [("r0", Lane(name, 16, 60)) for name in "ab"]
+    assert shape(Rides(58).propose(behind(Lane("r0", 0, 20), *readers))) == [("r0", 0, 20), ("a", 16, 32)]

@@ -11,6 +11,7 @@ from wavepp_worker.runtime.protocol.events import CacheChanges
 from wavepp_worker.runtime.protocol.message import Message
 from wavepp_worker.runtime.protocol.requests import PrefillRequest
 from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
+from wavepp_worker.runtime.state.request_table import LocalRequest
 
 from tests.support.rank_books import RankBooks
 
@@ -119,3 +120,65 @@ def test_a_chunk_that_has_begun_says_which_snapshots_to_take_and_can_be_asked_fo
     books.parts.order.begin(wave(0, Span("r", 0, 14, False)))
     assert [list(snapshots) for snapshots in local.snapshots] == [[8]]
     assert books.cache.prepare("reader", reader.keys, 13, 12, writer="r") == Prepared(8, False)
+
+
+def reading(books: RankBooks, name: str, prompt: list[int], writer: str, endpoint: int) -> LocalRequest:
+    """Admitted behind a request that is to compute what it reuses."""
+    local = books.announce(name, prompt, handoff=True)
+    assert books.cache.prepare(name, local.keys, len(prompt), endpoint, writer=writer) == Prepared(
+        endpoint, True
+    )
+    books.requests.admit(name, endpoint)
+    return local
+
+
+def test_who_reads_what_an_earlier_chunk_of_its_wave_computes_gets_it_before_that_is_written() -> None:
+    """A chain of them: each gets it with the claims of the wave, and offers nothing before the wave has run."""
+    books = RankBooks()
+    books.admit("writer", [1] * 10)
+    reader = reading(books, "reader", [1] * 8 + [2] * 6, "writer", 8)
+    chained = reading(books, "chained", [1] * 8 + [2] * 4 + [3], "reader", 12)
+    order = books.parts.order
+    assert not order.ready("reader")
+    spans = (Span("writer", 0, 10, True), Span("reader", 8, 6, True), Span("chained", 12, 1, True))
+    assert order.claim(spans) == ["writer", "reader", "chained"]
+    assert order.claim(spans) == []
+    assert [call[1:] for call in books.source.calls] == [("reader", 0), ("chained", 0)]
+    begun = order.begin(wave(0, *spans))
+    assert (reader.position, chained.position) == (8, 12)
+    order.end(begun, spans, (0.5,))
+    assert books.source.calls[2:] == [("advance", "reader", 14), ("advance", "chained", 13)]
+    books.settled("reader", "pulled")
+    books.settled("chained", "pulled")
+    books.at_rest()
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (Span("reader", 8, 2, True),),
+        (Span("reader", 8, 2, True), Span("writer", 0, 10, True)),
+        (Span("writer", 0, 4, False), Span("reader", 8, 2, True)),
+    ],
+    ids=["no writer", "behind", "not as far"],
+)
+def test_who_reads_what_is_not_computed_before_it_is_refused(spans: tuple[Span, ...]) -> None:
+    books = RankBooks()
+    books.admit("writer", [1] * 10)
+    reading(books, "reader", [1] * 8 + [2] * 2, "writer", 8)
+    with pytest.raises(
+        PositionMismatch, match="reader is scheduled at token 8, but reads blocks that writer"
+    ):
+        books.parts.order.begin(wave(0, *spans))
+
+
+def test_what_is_told_of_a_writer_whose_readers_run_with_it_names_its_prompt() -> None:
+    books = RankBooks()
+    writer = books.admit("writer", [1] * 10)
+    reading(books, "reader", [1] * 8 + [2] * 2, "writer", 8)
+    spans = (Span("writer", 0, 10, True), Span("reader", 8, 2, True))
+    order = books.parts.order
+    order.end(order.begin(wave(0, *spans)), spans, (0.5,))
+    runs = [run for each in books.events.of(CacheChanges) for run in each.stored]
+    assert [(run.keys, run.parent) for run in runs] == [(b"".join(writer.keys), None)]
+    assert len(runs[0].tokens) == 8 * 4

@@ -45,6 +45,9 @@ class Order:
         self.materialised.append(request_id)
         return True
 
+    def claim(self, spans: tuple[Span, ...]) -> list[str]:
+        return [span.request_id for span in spans if self.materialise(span.request_id)]
+
     def unadmitted(self, spans: tuple[Span, ...]) -> Span | None:
         return next((span for span in spans if span.request_id not in self.admitted), None)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.events import ForwardPass
 from wavepp_worker.runtime.protocol.lane_events import LaneAdmitted
-from wavepp_worker.runtime.protocol.waves import WaveDone
+from wavepp_worker.runtime.protocol.waves import Span, WaveDone
 from wavepp_worker.runtime.rank.execution_order import ExecutionOrder
 from wavepp_worker.runtime.rank.loop_turn import LeaderLoop
 from wavepp_worker.runtime.rank.pass_meter import PassMeter
@@ -68,8 +70,8 @@ def test_the_leader_tells_of_each_wave_that_ended() -> None:
         def __init__(self) -> None:
             pass
 
-        def materialise(self, request_id: str) -> bool:
-            return True
+        def claim(self, spans: Sequence[Span]) -> list[str]:
+            return [span.request_id for span in spans]
 
     leader = LeaderLoop(lanes(12), Order(), OFF, told.append)
     for _ in range(2):

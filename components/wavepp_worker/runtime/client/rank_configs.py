@@ -80,6 +80,7 @@ def rank_configs(
             threads=config.threads,
             block_size=config.block_size,
             blocks=blocks[rank],
+            riders=all(cache.policy == "full" for cache in info.caches),
             keeps_keys=rank == 0 and bool(attend) and 0 not in attend,
             host_blocks=tiers[rank][0],
             disk_blocks=tiers[rank][1],

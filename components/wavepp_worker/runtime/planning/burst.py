@@ -39,15 +39,17 @@ class Burst:
 
     def seconds(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> float:
         """Seconds of work of the next wave."""
-        ready = sum(works(lanes, cost))
+        ready, behind = sum(works(lanes, cost)), sum(works(view.behind, cost))
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
+        period = self._launched + ready + behind
+        if view.riding:
+            ready += behind
         wave = ready
         if self._behind:
-            period = self._launched + ready + sum(works(view.behind, cost))
             wave = math.sqrt(cost.a / cost.b * period / self._behind)
         least = cost.work(lanes[0].next, self._min_tokens) / cost.b
         wave = min(max(wave, least), full)
-        # Waves of one length rather than a rest: what others read has to be in waves before they may run.
+        # Waves of one length rather than a rest.
         waves = equal_waves(ready, wave)
         return min(ready / waves, full) * cost.b
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView, Planner
 from wavepp_worker.runtime.planning.ring import Ring
 from wavepp_worker.runtime.protocol.lane_events import (
@@ -25,12 +26,14 @@ class Lanes:
     """Admitted requests in first-come order, and the ring of waves that carry their chunks.
 
     The oldest ``max_num_seqs`` requests share waves; who is behind them keeps its lease until one of those is
-    scheduled to its end. Who reuses what another is to compute has no place before that is in a wave. Methods that
-    change a lane return what the WAVE thread has to hear of it.
+    scheduled to its end. Who reuses what another is to compute has no place before that is in a wave, or in the very
+    wave. Methods that change a lane return what the WAVE thread has to hear of it.
     """
 
-    def __init__(self, ring: Ring, planner: Planner, max_num_seqs: int) -> None:
+    def __init__(self, ring: Ring, planner: Planner, max_num_seqs: int, *, riders: bool = False) -> None:
+        """``riders``: who reads may be in one wave with the chunk that computes it, behind that."""
         self.ring = ring
+        self._riders = riders
         self._planner = planner
         self._max_num_seqs = max_num_seqs
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
@@ -120,13 +123,15 @@ class Lanes:
         """Put a proposed wave, or less of it, in flight; returns its id.
 
         Raises:
-            PositionMismatch: a span is not the next work of a lane.
+            PositionMismatch: a span is not the next work of a lane, or reads what is computed later.
             ValueError: the ring is full.
         """
+        self._board(spans)
         self._planner.accept(self._view(), spans)
         wave_id = self.ring.launch(spans)
         ended: list[LaneProgress] = []
         for span in spans:
+            self._after.pop(span.request_id, None)
             if self._lanes[span.request_id].left:
                 continue
             del self._lanes[span.request_id]
@@ -204,7 +209,20 @@ class Lanes:
             slack=slack,
             held=held,
             behind=behind,
+            riding=self._after if self._riders else {},
         )
+
+    def _board(self, spans: tuple[Span, ...]) -> None:
+        """Check that everybody in a wave reads what is in an earlier one, or before it in this one."""
+        if not self._after:
+            return
+        reached: dict[str, int] = {}
+        for span in spans:
+            after, lane = self._after.get(span.request_id), self._lanes.get(span.request_id)
+            rides = after is not None and lane is not None and not self._readable(lane)
+            if rides and (not self._riders or reached.get(after or "", 0) < span.start):
+                raise PositionMismatch(f"proposed {span}, which reads blocks that {after} has yet to compute")
+            reached[span.request_id] = span.start + span.length
 
     def _open(self) -> Iterator[Lane]:
         """The lanes that have a place in the waves."""

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from wavepp_worker.runtime.planning.burst import Burst
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.gathering import Gathering
+from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
@@ -128,7 +129,8 @@ class Mpu(PackingPlanner):
         else:
             spans, room = self._open_wave(view, lanes)
         # By *supply*, whoever comes before the device runs dry may share the wave.
-        everything = len(spans) == len(view.lanes) and all(span.last for span in spans)
+        there_are = len(view.lanes) + (len(view.behind) if view.riding else 0)
+        everything = len(spans) == there_are and all(span.last for span in spans)
         if everything and room and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
         gathers = everything and room and demand.steady and not burst
@@ -148,24 +150,25 @@ class Mpu(PackingPlanner):
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where requests come without waiting for answers, and whether it could take more."""
         seconds, order = self._open_loop.plan(view, lanes, self._cost)
-        return self._wave(seconds, lanes, order)
+        return self._wave(view, seconds, lanes, order)
 
     def _burst_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where all there is may be all there will be, and whether it could take more."""
         seconds = self._burst.seconds(view, lanes, self._cost)
         # Rounded up to a block, so that rounding never leaves a rest that needs one more wave.
         seconds += self._cost.work(lanes[0].next, self._block_size - 1)
-        return self._wave(seconds, lanes, lanes)
+        return self._wave(view, seconds, lanes, lanes)
 
     def _wave(
-        self, seconds: float, lanes: Sequence[Lane], order: Sequence[Lane]
+        self, view: PipelineView, seconds: float, lanes: Sequence[Lane], order: Sequence[Lane]
     ) -> tuple[tuple[Span, ...], bool]:
         """A wave of ``seconds`` that takes lanes in this ``order``, and whether it could take more."""
         self._supply_now = 0.0
         fits = self._cost.tokens_within(seconds, lanes[0].next)
         self.budget = min(max(fits, self._min_tokens), self._max_tokens)
         left = TimeBudget(self._cost, self._block_size, self._max_tokens, seconds, passing=False)
-        return self._pack(order, left), left.seconds > 0
+        spans = self._ride(view, self._pack(order, left), left)
+        return spans, left.seconds > 0
 
     def _steady_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave under a steady load, and whether it could take more."""
@@ -173,7 +176,7 @@ class Mpu(PackingPlanner):
         seconds = self._seconds(view, lanes)
         self.budget = self._even(head, seconds)
         allowed = self._cost.work(head.next, self.budget)
-        if len(lanes) > 1:
+        if len(lanes) > 1 or view.riding:
             allowed = max(allowed, seconds)
         full = self._cost.work(head.next, self._max_tokens)
         plenty = self._supply_now * self._cost.b >= full
@@ -184,6 +187,7 @@ class Mpu(PackingPlanner):
         spans = self._pack(lanes, left)
         if not plenty and len(spans) < len(lanes) and len(view.in_flight) < self._stages:
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
+        spans = self._ride(view, spans, left)
         # A single stage has no others to keep busy: whatever there is makes a wave, and more could.
         return spans, self._stages == 1 or allowed - left.seconds < seconds
 
@@ -203,6 +207,7 @@ class Mpu(PackingPlanner):
     def accept(self, view: PipelineView, spans: Sequence[Span]) -> None:
         super().accept(view, spans)
         self._left_behind = {lane.request_id for lane in view.lanes if lane.left}
+        self._left_behind.update(span.request_id for span in spans if not span.last)
         self._demand.launched(spans, self._supply_now)
         self._open_loop.launched(view.lanes, spans, self._cost)
         self._burst.launched(spans, self._cost)
@@ -243,7 +248,7 @@ class Mpu(PackingPlanner):
                 return full, True
         if stages == 1:
             # No other stage to keep busy: whatever there is makes a wave.
-            return total, False
+            return total + cost.b * sum(works(view.behind, cost) if view.riding else ()), False
         others = total - first
         for wave in view.in_flight:
             for span in wave:

@@ -51,9 +51,9 @@ class OpenLoop:
         """Seconds of work of the next wave, and the lanes in the order in which it should take them."""
         a, behind = cost.a / cost.b, self._stages - 1
         left = works(lanes, cost)
-        ready = sum(left)
         ends = list(accumulate((*left, *works(view.behind, cost))))
         total = ends[-1]
+        ready = total if view.riding else sum(left)
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
         wave = total
         shortest = cost.work(lanes[0].next, self._min_tokens) / cost.b

@@ -88,6 +88,24 @@ class PackingPlanner(Planner):
             budget.spend(lane.next, length)
         return tuple(spans)
 
+    def _ride(self, view: PipelineView, spans: tuple[Span, ...], budget: WaveBudget) -> tuple[Span, ...]:
+        """The wave, and in what is left of it those who read what it computes, as far as it does."""
+        reached = {span.request_id: span.start + span.length for span in spans}
+        places = self._max_num_seqs - len(view.lanes)
+        riders: list[Span] = []
+        for lane in view.behind if view.riding else ():
+            if len(riders) >= places:
+                break
+            if reached.get(view.riding[lane.request_id], -1) < lane.next:
+                continue
+            length = budget.chunk(lane)
+            if not length:
+                break
+            riders.append(lane.span(length))
+            budget.spend(lane.next, length)
+            reached[lane.request_id] = lane.next + length
+        return (*spans, *riders)
+
     def _chunk(self, lane: Lane, budget: WaveBudget, *, first: bool) -> int:
         """Tokens of a wave's next span; 0 only if it is not its ``first``."""
         length = budget.chunk(lane)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wavepp_worker.errors import PositionMismatch
 from wavepp_worker.runtime.protocol.waves import Span
@@ -50,7 +50,10 @@ class PipelineView:
         slack: seconds for which rank 0's device has work already.
         held: seconds since the planner first held what it could have launched, though rank 0's device was about to
             run dry.
-        behind: admitted requests that reuse what is in no wave yet. They are not in ``lanes`` before it is.
+        behind: admitted requests that reuse what is in no wave yet, first come first. They are not in ``lanes`` before
+            it is.
+        riding: whom each of ``behind`` reads from, if it may be in one wave with the chunk that it waits for; empty if
+            nobody may.
     """
 
     lanes: Sequence[Lane]
@@ -60,6 +63,7 @@ class PipelineView:
     slack: float = 0.0
     held: float = 0.0
     behind: Sequence[Lane] = ()
+    riding: Mapping[str, str] = field(default_factory=dict)
 
 
 class Planner(ABC):
@@ -67,7 +71,7 @@ class Planner(ABC):
 
     @abstractmethod
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
-        """The next wave; at most one span per lane.
+        """The next wave; at most one span per lane. Who rides comes after the chunk that it reads.
 
         Empty if no lane has work, or if waiting pays: then ask again after the next admission or the next
         completed wave, when the slack is down to ``LAUNCH_MARGIN_SECONDS``, and from then on every millisecond, until
@@ -80,7 +84,8 @@ class Planner(ABC):
         Raises:
             PositionMismatch: a span is not the next work of a lane.
         """
-        lanes = {lane.request_id: lane for lane in view.lanes}
+        riders = view.behind if view.riding else ()
+        lanes = {lane.request_id: lane for lane in (*view.lanes, *riders)}
         for span in spans:
             lane = lanes.get(span.request_id)
             if lane is None or lane.next != span.start or not 0 < span.length <= lane.left:

@@ -18,6 +18,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         kv_dtype: see ``EngineConfig``.
         layers: ``(first, end)`` of this rank's layers.
         blocks: KV blocks of this rank.
+        riders: whether requests may read what others compute in the same wave: every layer of every rank keeps every
+            token.
         keeps_keys: whether it keeps account of all blocks of a prompt though no layer of it keeps every token.
         host_blocks: blocks of its host-memory tier; 0 for none.
         disk_blocks: blocks of its disk tier; 0 for none.
@@ -60,6 +62,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     block_size: int
     blocks: int
+    riders: bool
     keeps_keys: bool
     host_blocks: int
     disk_blocks: int

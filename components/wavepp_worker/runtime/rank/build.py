@@ -304,7 +304,8 @@ def _leader(
         config.ranks,
         HEARTBEAT_SECONDS,
     )
-    lanes = Lanes(Ring(2 * config.ranks), make_planner(config, config.ranks), config.max_num_seqs)
+    planner = make_planner(config, config.ranks)
+    lanes = Lanes(Ring(2 * config.ranks), planner, config.max_num_seqs, riders=config.riders)
     loop, seconds = LeaderLoop(lanes, parts.order, timeline, parts.reports.send), config.wave_timeout
     return Threads(
         LeaderWaveThread(wave, rounds, commands, to_wave, to_loop, events, timeline, wave_watched, seconds),

@@ -37,6 +37,24 @@ class ExecutionOrder:
         """Claim a request's blocks, if that has not been done; returns whether it did."""
         return self._lifecycle.materialise(request_id)
 
+    def claim(self, spans: Sequence[Span]) -> list[str]:
+        """Claim the blocks of all that the next wave carries, in its order; returns those for whom it was done now.
+
+        Raises:
+            PositionMismatch: somebody reads what no wave before this one computes, nor an earlier chunk of this one.
+        """
+        claimed = []
+        for at, span in enumerate(spans):
+            local = self._requests.get(span.request_id)
+            if local is None or local.table is not None:
+                continue
+            writer = self._lifecycle.writer_of(span.request_id)
+            if writer:
+                self._publish_ahead(writer, span, spans[:at])
+            if self._lifecycle.materialise(span.request_id, written=not writer):
+                claimed.append(span.request_id)
+        return claimed
+
     def begin(self, header: WaveHeader) -> list[LocalRequest]:
         """Make a wave's requests executable; returns them in the order of the spans.
 
@@ -46,10 +64,10 @@ class ExecutionOrder:
         if header.wave_id != self._next_wave:
             raise PositionMismatch(f"wave {header.wave_id} arrived, wave {self._next_wave} is next")
         self._next_wave += 1
+        self.claim(header.spans)
         locals_ = []
         for span in header.spans:
             local = self._requests.known(span.request_id)
-            self._lifecycle.materialise(span.request_id)
             check_span(local, span)
             self._lifecycle.chunk_begins(local, span.start + span.length)
             locals_.append(local)
@@ -68,3 +86,12 @@ class ExecutionOrder:
     def measured(self, seconds: float) -> None:
         """So long this rank's device took for a wave that was accounted for."""
         self._reports.busy += seconds
+
+    def _publish_ahead(self, writer: str, reader: Span, before: Sequence[Span]) -> None:
+        chunk = next((span for span in before if span.request_id == writer), None)
+        if chunk is None or chunk.start + chunk.length < reader.start:
+            raise PositionMismatch(
+                f"request {reader.request_id} is scheduled at token {reader.start}, but reads blocks that {writer} "
+                "has not computed, nor does it before in this wave"
+            )
+        self._lifecycle.publish_ahead(self._requests.known(writer), chunk.start + chunk.length)

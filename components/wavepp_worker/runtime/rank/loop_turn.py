@@ -191,7 +191,8 @@ class LeaderLoop:
         self._timeline.record("loop", "wait", self._idle_since, begun)
         self._timeline.record("loop", "plan", begun, self._timeline.now())
         for span in spans:
-            self._materialise(span.request_id, progress)
+            self._lanes.materialised(span.request_id)
+        progress += map(LaneMaterialised, self._order.claim(spans))
         wave_id, scheduled = self._lanes.launch(spans)
         if self._meter is not None:
             self._meter.launched(wave_id, spans, now)

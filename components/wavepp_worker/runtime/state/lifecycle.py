@@ -122,8 +122,11 @@ class RequestLifecycle:
         self._cache.release(request_id)
         self._tiers.drop_prefetched(request_id)
 
-    def install(self, local: LocalRequest, endpoint: int) -> None:
-        """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV."""
+    def install(self, local: LocalRequest, endpoint: int, *, written: bool = True) -> None:
+        """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV.
+
+        ``written``: what it reuses is; else it is when its next chunk is.
+        """
         assert local.materialised is not None, "take_blocks comes first"
         request = local.request
         # States of recurrent layers are found in ``materialised``; a rank that has no others has an empty table.
@@ -134,7 +137,8 @@ class RequestLifecycle:
             try:
                 state = next((state for state in local.materialised.states if state is not None), None)
                 table = self._offered(local)
-                self.source.offer(request.request_id, table, request.prompt_tokens, endpoint, state)
+                ready = endpoint if written else 0
+                self.source.offer(request.request_id, table, request.prompt_tokens, ready, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)
                 self._reports.failed(request.request_id, error)
@@ -144,10 +148,17 @@ class RequestLifecycle:
         """Whether a request waits for no block in the making; also if it is unknown."""
         return self._cache.ready(request_id)
 
-    def materialise(self, request_id: str) -> bool:
+    def writer_of(self, request_id: str) -> str:
+        """The request whose blocks in the making a request waits for; empty if for nobody's, or if it is unknown."""
+        return self._cache.writer_of(request_id)
+
+    def materialise(self, request_id: str, *, written: bool = True) -> bool:
         """Turn a committed request's lease and escrow into blocks, if that has not been done (section 4.5).
 
         Called by the LOOP thread. Returns whether it did; not if the request was let go of meanwhile.
+
+        Args:
+            written: as of ``install``.
         """
         local = self._requests.get(request_id)
         if local is None:
@@ -157,8 +168,17 @@ class RequestLifecycle:
                 return False
             with self._timeline.span("loop", "materialise", requests=(request_id,)):
                 self.take_blocks(local)
-                self.install(local, local.endpoint)
+                self.install(local, local.endpoint, written=written)
             return True
+
+    def publish_ahead(self, local: LocalRequest, end: int) -> None:
+        """Give those who wait for a request's blocks up to token ``end`` these, though only the next wave writes them.
+
+        For who is in that wave as well. Called by the LOOP thread, which executes it next.
+        """
+        with self._cache_changes:
+            self._cache.publish_ahead(local.request.request_id, end)
+            self._reports.cache_changed(local, more=True)
 
     def chunk_begins(self, local: LocalRequest, end: int) -> None:
         """Take the blocks that the next chunk writes, up to token ``end``, and those of snapshots before it.
