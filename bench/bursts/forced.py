@@ -1,8 +1,9 @@
 """The least time where blocks are computed once and requests wait for one another: a tighter bound than the union's.
 
-Of schedules that compute every block once, two things are known besides. Who reads a block goes in a later wave than
-who computes it, and a session asks its next prompt when the last one is answered. Both force waves: more of them than
-the union needs by itself, or smaller ones, as an answer takes the whole pipeline its longest wave.
+Of schedules that compute every block once, two things are known besides. A session asks its next prompt when the last
+one is answered; and where some layers are recurrent, who reads a block goes in a later wave than who computes it. Both
+force waves: more of them than the union needs by itself, or smaller ones, as an answer takes the whole pipeline its
+longest wave.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from bench.common.systems import WAVE_TOKENS, stage_cost
 
 
 def forced_seconds(
-    model: TimedModel, stages: int, sessions: Sequence[Sequence[bytes]], block_size: int
+    model: TimedModel, stages: int, sessions: Sequence[Sequence[bytes]], block_size: int, *, riders: bool
 ) -> float:
     """Seconds until the last answer that nothing can beat which computes every block once; at least ``bound_seconds``.
+
+    ``riders``: who reads a block may be in the wave that computes it.
 
     For each number of waves the later of two is the least: until the last stage is done with all of the union, and
     until the average session is done with its turns.
@@ -35,10 +38,10 @@ def forced_seconds(
     hops = (stages - 1) * hop
     least = max(
         -(-union.tokens // WAVE_TOKENS),
-        waves_in_a_row([asked[0] for asked in sessions], block_size),
+        1 if riders else waves_in_a_row([asked[0] for asked in sessions], block_size),
         max(len(asked) for asked in sessions),
     )
-    turns = _Turns.of(sessions, cost, block_size)
+    turns = _Turns.of(sessions, cost, block_size, riders=riders)
     seconds = min(
         max((count + stages - 1) * (cost.a + work / count) + hops, turns.seconds(cost, stages, count, hops))
         for count in range(least, least + MOST_WAVES)
@@ -72,14 +75,18 @@ class _Turns:
     before: float
 
     @classmethod
-    def of(cls, sessions: Sequence[Sequence[bytes]], cost: WaveCost, block_size: int) -> _Turns:
+    def of(
+        cls, sessions: Sequence[Sequence[bytes]], cost: WaveCost, block_size: int, *, riders: bool
+    ) -> _Turns:
         first = [_shareable(asked[0], block_size) for asked in sessions]
         shared = 0
         while len(first) > 1 and all(len(row) > shared and row[shared] == first[0][shared] for row in first):
             shared += 1
         everyones = sessions[0][0][: shared * block_size * TOKEN_BYTES]
         begun = least_computed([everyones], block_size) if everyones else None
-        before = 0.0 if begun is None else cost.a + cost.b * begun.tokens + cost.c * begun.context
+        before = 0.0 if begun is None else cost.b * begun.tokens + cost.c * begun.context
+        if begun is not None and not riders:
+            before += cost.a
         asked_by = defaultdict(set)
         for number, asked in enumerate(sessions):
             for prompt in asked:

@@ -80,7 +80,9 @@ def measure_virtual(
         waves=replica.waves,
         rounds=replica.rounds,
         bound=bound_seconds(read_system_model(model), stages, sessions, BLOCK),
-        forced=forced_seconds(read_system_model(model), stages, sessions, BLOCK),
+        forced=forced_seconds(
+            read_system_model(model), stages, sessions, BLOCK, riders=making and not interval
+        ),
         interval=interval,
     )
 
