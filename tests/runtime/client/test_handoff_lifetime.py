@@ -209,7 +209,7 @@ def test_offers_need_a_live_request_that_asked_for_one(engine: PrefillEngine) ->
 
 def test_who_waits_in_a_lane_is_not_timed_out_under_a_receiver_that_asks(tiny_llama: Path) -> None:
     """Idle ranks take the blocks of admitted requests early: most of these wait for several limits' time."""
-    count, tokens, limit = 8, 800, 0.4
+    count, tokens, limit = 8, 1200, 0.4
     kv = load_stage(tiny_llama, range(6), torch.float32, "cpu").make_kv(count * 60, 20)
     config = EngineConfig(
         model=tiny_llama,
