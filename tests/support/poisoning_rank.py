@@ -1,11 +1,13 @@
 """A rank process whose blocks hold no numbers until they are written; ``python -m`` it in place of a rank.
 
-Whoever reads one before it is written gets an answer of no numbers.
+Whoever reads one before it is written gets an answer of no numbers. The file that ``RIDES`` names in the environment
+grows by a byte for each request that shares a wave with whom it reads from.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from wavepp_worker.runtime.rank.build import StageDevice, load_device
 from wavepp_worker.runtime.state.lifecycle import RequestLifecycle
 
 MODULE = "tests.support.poisoning_rank"
+RIDES = "WAVEPP_TEST_RIDES"
 
 
 def poison(kv: TorchPagedKV, window: int, blocks: torch.Tensor) -> None:
@@ -24,7 +27,8 @@ def poison(kv: TorchPagedKV, window: int, blocks: torch.Tensor) -> None:
         if kv.window(layer) == window:
             for pool in kv.pools(layer):
                 by_block = pool.view(-1, kv.block_size, *pool.shape[1:])
-                by_block[blocks[blocks >= 0]] = torch.nan
+                # In FP8, all bits set are no number, in rows as in their scales.
+                by_block[blocks[blocks >= 0]] = 255 if pool.dtype is torch.uint8 else torch.nan
 
 
 def load_poisoning_device(config: RankConfig) -> StageDevice:
@@ -46,6 +50,16 @@ def load_poisoning_device(config: RankConfig) -> StageDevice:
         for window, row in enumerate(torch.atleast_2d(local.table)):
             poison(kv, window, row[row != before[window]])
 
+    publish_ahead = RequestLifecycle.publish_ahead
+
+    @functools.wraps(publish_ahead)
+    def counted_publish_ahead(self: RequestLifecycle, local: Any, end: int) -> None:
+        publish_ahead(self, local, end)
+        if RIDES in os.environ:
+            with open(os.environ[RIDES], "ab") as file:
+                file.write(b".")
+
+    RequestLifecycle.publish_ahead = counted_publish_ahead  # type: ignore[method-assign]
     RequestLifecycle.install = poisoning_install  # type: ignore[method-assign]
     RequestLifecycle.chunk_begins = poisoning_chunk_begins  # type: ignore[method-assign]
     return device

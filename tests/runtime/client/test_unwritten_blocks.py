@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wavepp_worker import EngineConfig, PrefillEngine
@@ -60,3 +62,46 @@ def test_readers_of_blocks_in_the_making_never_read_one_before_it_is_written(
                     reused += result.reused_tokens
         engine.audit()
     assert reused > 1000, "of what was computed for others meanwhile"
+
+
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [
+        ("llama", {"pp": 1}),
+        ("llama", {"pp": 2, "kv_dtype": "fp8"}),
+        ("mistral", {"pp": 1, "block_size": 3}),
+        ("deepseek_v3", {"pp": 2}),
+        ("glm_moe_dsa", {"pp": 1}),
+        ("gemma2", {"pp": 2}),
+    ],
+    ids=["llama", "fp8", "windows kept whole", "latent attention", "indexed attention", "sliding windows"],
+)
+def test_readers_in_the_wave_of_their_writers_read_what_it_writes(
+    family: str, values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bursts that come while something else is computed; where a layer lets go of tokens, nobody shares a wave."""
+    monkeypatch.setattr(rank_processes, "RANK_MODULE", poisoning_rank.MODULE)
+    rides = tmp_path / "rides"
+    rides.touch()
+    monkeypatch.setenv(poisoning_rank.RIDES, str(rides))
+    model = make_model(tmp_path / family, family)
+    sizes = {"kv_tokens": 6000, "max_model_len": 600, "max_num_batched_tokens": 600}
+    settings = EngineConfig(model=model, dtype="float32", **{**sizes, **values})
+    reference, maker = Reference(model), PromptMaker(seed=21)
+    with PrefillEngine(settings) as engine:
+        for turn in range(4):
+            system = maker.tokens(100)
+            document = system + maker.tokens(60)
+            readers = [[*each, *maker.tokens(7)] for each in (system, document) * 3]
+            prompts = [*(maker.tokens(500) for _ in range(4)), *readers, document]
+            futures = [
+                engine.submit(PrefillRequest.of(f"{turn}-{at}", each)) for at, each in enumerate(prompts)
+            ]
+            results = [future.result(60) for future in futures]
+            for prompt, result in zip(prompts[4:], results[4:], strict=True):
+                assert not math.isnan(result.first.logprob or 0.0)
+                if "kv_dtype" not in values:
+                    assert_right(reference, prompt, result)
+            assert sum(result.reused_tokens for result in results) >= 5 * 96 + 2 * 48
+        engine.audit()
+    assert bool(rides.stat().st_size) == (family != "gemma2")
