@@ -153,6 +153,21 @@ def test_who_reads_what_an_earlier_chunk_of_its_wave_computes_gets_it_before_tha
     books.at_rest()
 
 
+def test_all_who_read_the_same_in_its_wave_offer_it_only_when_it_is_written() -> None:
+    books = RankBooks()
+    books.admit("writer", [1] * 10)
+    names = ("a", "b", "c")
+    for name in names:
+        reading(books, name, [1] * 8 + [2], "writer", 8)
+    order, riders = books.parts.order, [Span(name, 8, 1, True) for name in names[:2]]
+    begun = order.begin(wave(0, Span("writer", 0, 10, True), *riders))
+    assert books.source.calls == [("offer", "a", 0), ("offer", "b", 0)]
+    order.end(begun, [Span("writer", 0, 10, True), *riders], (0.5,))
+    assert order.ready("c")
+    order.materialise("c")
+    assert books.source.calls[2:] == [("advance", "a", 9), ("advance", "b", 9), ("offer", "c", 8)]
+
+
 @pytest.mark.parametrize(
     "spans",
     [

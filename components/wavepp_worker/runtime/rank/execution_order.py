@@ -44,15 +44,14 @@ class ExecutionOrder:
             PositionMismatch: somebody reads what no wave before this one computes, nor an earlier chunk of this one.
         """
         claimed = []
+        # Looked at before any of them gets blocks: several may wait for the same.
+        writers = {span.request_id: self._waits_for(span.request_id) for span in spans}
         for at, span in enumerate(spans):
-            local = self._requests.get(span.request_id)
-            if local is None or local.table is not None:
-                continue
-            writer = self._lifecycle.writer_of(span.request_id)
-            if writer:
+            name, writer = span.request_id, writers[span.request_id]
+            if writer and self._waits_for(name):
                 self._publish_ahead(writer, span, spans[:at])
-            if self._lifecycle.materialise(span.request_id, written=not writer):
-                claimed.append(span.request_id)
+            if self._lifecycle.materialise(name, written=not writer):
+                claimed.append(name)
         return claimed
 
     def begin(self, header: WaveHeader) -> list[LocalRequest]:
@@ -86,6 +85,11 @@ class ExecutionOrder:
     def measured(self, seconds: float) -> None:
         """So long this rank's device took for a wave that was accounted for."""
         self._reports.busy += seconds
+
+    def _waits_for(self, request_id: str) -> str:
+        """Whose blocks in the making a request waits for; empty if for nobody's, or if it has its own."""
+        local = self._requests.get(request_id)
+        return "" if local is None or local.table is not None else self._lifecycle.writer_of(request_id)
 
     def _publish_ahead(self, writer: str, reader: Span, before: Sequence[Span]) -> None:
         chunk = next((span for span in before if span.request_id == writer), None)
