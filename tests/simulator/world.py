@@ -15,9 +15,11 @@ from typing import Any
 
 import msgspec
 from wavepp_worker.model.sampled_token import SampledToken
+from wavepp_worker.runtime.admission.demand import Demand
 from wavepp_worker.runtime.admission.order import PrefixOrder
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner
+from wavepp_worker.runtime.admission.waiting import Waiting
 from wavepp_worker.runtime.planning.greedy import GreedyPlanner
 from wavepp_worker.runtime.planning.lanes import Lanes
 from wavepp_worker.runtime.planning.planner import Planner
@@ -155,6 +157,21 @@ class World:
             if most_passed is None
             else PrefixOrder(most_passed, self.block_size, len(self.ranks), self.setting.chunk)
         )
+        self._seen_held_back: set[int] = set()
+        if self.queue.order is not None:
+            self._watch_who_is_held_back(self.queue.order)
+
+    def _watch_who_is_held_back(self, order: PrefixOrder) -> None:
+        """Who waits until a popular prefix is computed for many would wait whatever goes first."""
+        held_back = order._held_back
+
+        def watched(entry: Waiting, demand: Demand) -> bool:
+            held = held_back(entry, demand)
+            if held:
+                self._seen_held_back.add(id(entry))
+            return held
+
+        order._held_back = watched  # type: ignore[method-assign]
 
     def run(self) -> int:
         """Until nothing is left to happen; returns how many events there were."""
@@ -310,6 +327,7 @@ class World:
         if self._plan is not None or (self.now < self._quiet_until and not self._to_wave):
             return
         messages, self._to_wave = self._to_wave, []
+        self._seen_held_back.clear()
         effects = self.wave.turn(messages, self.now)
         self._tell_client(effects.events)
         for message in effects.to_loop:
@@ -325,9 +343,9 @@ class World:
         self._plan = plan
         self.trace.append((self.now, plan))
         self._passed = set(self.queue._waiting) if plan.prepare else set()
-        # Who waits until a popular prefix is computed for many would wait whatever goes first.
-        order, entries = self.queue.order, self.queue._waiting.items()
-        self._held_back = {name for name, entry in entries if order and order._missing_popular(entry)}
+        self._held_back = {
+            name for name, entry in self.queue._waiting.items() if id(entry) in self._seen_held_back
+        }
         asked = (*self.queue._waiting, *(admit.request_id for admit in plan.prepare))
         demand = sum(self.client.requests[name].prompt_tokens for name in asked)
         self._pressure = demand > self.ranks[0].parts.cache.free_tokens()
