@@ -19,7 +19,7 @@ def burst(stages: int = 5) -> Burst:
 
 
 def seconds(waiting: tuple[Lane, ...], behind: tuple[Lane, ...] = (), stages: int = 5) -> float:
-    return burst(stages).seconds(PipelineView(waiting, behind=behind), waiting, COST)
+    return burst(stages).plan(PipelineView(waiting, behind=behind), waiting, COST)[0]
 
 
 def test_all_the_work_there_is_is_cut_into_the_number_of_waves_that_ends_first() -> None:
@@ -42,9 +42,9 @@ def test_who_reads_what_is_not_computed_yet_counts_as_work() -> None:
 def test_what_was_launched_of_a_burst_counts_until_the_pipeline_is_idle() -> None:
     there, waiting = burst(), lanes(400, 400)
     there.launched(FLIGHT[0], COST)
-    assert there.seconds(PipelineView(waiting, FLIGHT), waiting, COST) == pytest.approx(40.0)
+    assert there.plan(PipelineView(waiting, FLIGHT), waiting, COST)[0] == pytest.approx(40.0)
     there.begin()
-    assert there.seconds(PipelineView(waiting), waiting, COST) == pytest.approx(800 / 29), "sqrt(4 * 800 / 4)"
+    assert there.plan(PipelineView(waiting), waiting, COST)[0] == pytest.approx(800 / 29), "sqrt(4 * 800 / 4)"
 
 
 def test_waves_are_equal_and_neither_longer_nor_shorter_than_they_may_be() -> None:
@@ -53,11 +53,25 @@ def test_waves_are_equal_and_neither_longer_nor_shorter_than_they_may_be() -> No
     assert seconds(lanes(100), lanes(*[1500] * 10)) == 100.0, "sqrt(4 * 15100 / 4) = 123, and 100 may run"
 
 
-@pytest.mark.parametrize("stages", [1, 5])
-def test_those_who_may_share_their_writers_wave_are_work_that_is_there(stages: int) -> None:
-    waiting, readers = lanes(800), tuple(Lane(f"reader{i}", 400, 420) for i in range(8))
-    names = {lane.request_id: "r0" for lane in readers}
-    riding = PipelineView(waiting, behind=readers, riding=names)
-    alone = seconds(waiting, readers, stages)
-    together = burst(stages).seconds(riding, waiting, COST)
-    assert (alone, together) == pytest.approx((800.0, 960.0) if stages == 1 else (800 / 26, 960 / 31))
+@pytest.mark.parametrize(
+    ("stages", "a", "alone", "together"), [(1, 40.0, 800.0, 960.0), (5, 4.0, 800 / 26, 960 / 31)]
+)
+def test_those_who_may_share_their_writers_wave_are_work_that_is_there(
+    stages: int, a: float, alone: float, together: float
+) -> None:
+    waiting, readers, cost = (
+        lanes(800),
+        [Lane(f"reader{i}", 400, 420) for i in range(8)],
+        WaveCost(a, 1.0, 0.0),
+    )
+    riding = PipelineView(waiting, behind=readers, riding={lane.request_id: "r0" for lane in readers})
+    assert burst(stages).plan(PipelineView(waiting, behind=readers), waiting, cost) == (
+        pytest.approx(alone),
+        False,
+    )
+    assert burst(stages).plan(riding, waiting, cost) == (pytest.approx(together), True)
+    if stages == 1:
+        cheap = WaveCost(4.0, 1.0, 0.0)
+        assert burst(stages).plan(riding, waiting, cheap) == (pytest.approx(alone), False), (
+            "not worth the wait"
+        )

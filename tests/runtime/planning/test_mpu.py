@@ -342,7 +342,7 @@ def test_the_next_burst_is_sized_by_its_own_work() -> None:
 
 @pytest.mark.parametrize("steady", [False, True], ids=["burst", "steady load"])
 def test_a_single_stage_takes_a_writer_and_all_who_read_from_it_in_one_wave(steady: bool) -> None:
-    planner = (mpu if steady else fresh)(1, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+    planner = (mpu if steady else fresh)(1, 1024, WaveCost(a=40.0, b=1.0, c=0.0))
     readers = [Lane(f"reader{i}", 96, 116) for i in range(4)]
     riding = {lane.request_id: "writer" for lane in readers}
     view = PipelineView((Lane("writer", 0, 100),), behind=readers, riding=riding)
@@ -352,10 +352,17 @@ def test_a_single_stage_takes_a_writer_and_all_who_read_from_it_in_one_wave(stea
     assert planner.propose(PipelineView((), (spans,))) == ()
 
 
+def test_a_single_stage_takes_readers_apart_where_a_wave_more_costs_less_than_the_others_wait() -> None:
+    planner = fresh(1, 1024, WaveCost(a=4.0, b=1.0, c=0.0))
+    readers = [Lane(f"reader{i}", 96, 116) for i in range(4)]
+    riding = {lane.request_id: "writer" for lane in readers}
+    view = PipelineView((Lane("writer", 0, 100),), behind=readers, riding=riding)
+    assert shape(planner.propose(view)) == [("writer", 0, 100)]
+
+
 def test_a_wave_that_takes_all_but_who_could_ride_is_not_held() -> None:
-    planner = fresh(1, 112, WaveCost(a=4.0, b=1.0, c=0.0))
-    readers = [Lane("fits", 96, 108), Lane("too long", 96, 180)]
-    riding = dict.fromkeys(("fits", "too long"), "writer")
-    flight = ((Span("f", 0, 80, True),),)
-    view = PipelineView((Lane("writer", 0, 100),), flight, slack=3.0, behind=readers, riding=riding)
-    assert shape(planner.propose(view)) == [("writer", 0, 100), ("fits", 96, 12)]
+    planner, flight = fresh(1, 112, WaveCost(a=40.0, b=1.0, c=0.0)), ((Span("f", 0, 80, True),),)
+    readers = [Lane("fits", 48, 88), Lane("too long", 48, 98), Lane("as long", 48, 98)]
+    riding = {lane.request_id: "writer" for lane in readers}
+    view = PipelineView((Lane("writer", 0, 60),), flight, slack=3.0, behind=readers, riding=riding)
+    assert shape(planner.propose(view)) == [("writer", 0, 60), ("fits", 48, 40)]

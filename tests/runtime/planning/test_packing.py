@@ -86,7 +86,7 @@ class Rides(WholeWaves):
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         budget = TokenBudget(self._tokens, self._block_size)
-        return self._ride(view, self._pack(view.lanes, budget), budget)
+        return self._add_riders(view, self._pack(view.lanes, budget), budget)
 
 
 def behind(writer: Lane, *readers: tuple[str, Lane]) -> PipelineView:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from wavepp_worker.runtime.planning.equal_waves import equal_waves
 from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.riding import riding_pays
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -37,21 +38,21 @@ class Burst:
         """The pipeline is idle: what was launched before does not count any more."""
         self._launched = 0.0
 
-    def seconds(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> float:
-        """Seconds of work of the next wave."""
-        ready, behind = sum(works(lanes, cost)), sum(works(view.behind, cost))
+    def plan(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> tuple[float, bool]:
+        """Seconds of work of the next wave, and whether those who read what it computes are to be in it."""
+        a, ready, behind = cost.a / cost.b, sum(works(lanes, cost)), sum(works(view.behind, cost))
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
-        period = self._launched + ready + behind
-        if view.riding:
-            ready += behind
-        wave = ready
+        wave = period = self._launched + ready + behind
         if self._behind:
-            wave = math.sqrt(cost.a / cost.b * period / self._behind)
+            wave = math.sqrt(a * period / self._behind)
         least = cost.work(lanes[0].next, self._min_tokens) / cost.b
         wave = min(max(wave, least), full)
-        # Waves of one length rather than a rest.
+        rides = bool(view.riding) if self._behind else riding_pays(view, lanes, cost, self._max_tokens)
+        if rides:
+            ready += behind
+        # Waves of one length rather than a rest: what others read has to be in waves before they may run.
         waves = equal_waves(ready, wave)
-        return min(ready / waves, full) * cost.b
+        return min(ready / waves, full) * cost.b, rides
 
     def launched(self, spans: Sequence[Span], cost: WaveCost) -> None:
         """A wave was launched."""

@@ -43,6 +43,7 @@ from wavepp_worker.runtime.planning.planner import (
     Lane,
     PipelineView,
 )
+from wavepp_worker.runtime.planning.riding import riding_pays
 from wavepp_worker.runtime.planning.wave_budget import TimeBudget
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
@@ -91,6 +92,8 @@ class Mpu(PackingPlanner):
         self._gathering = Gathering(stages, max_num_batched_tokens)
         self._supply_now = 0.0
         """Tokens of a wave that the requests supplied in the latest decision."""
+        self._rides = False
+        """Whether those who read what the wave of the latest decision computes are to be in it."""
         self._oldest, self._oldest_begun = "", 0
         """The oldest lane's request, and the token where it began to be the oldest."""
         self._left_behind: set[str] = set()
@@ -111,7 +114,7 @@ class Mpu(PackingPlanner):
             self._burst.begin()
         if not lanes:
             return ()
-        head = lanes[0]
+        head, self._rides = lanes[0], False
         # A request that stands before where it began is another one that has taken over the name.
         if head.request_id != self._oldest or head.next < self._oldest_begun:
             self._oldest, self._oldest_begun = head.request_id, head.next
@@ -129,7 +132,7 @@ class Mpu(PackingPlanner):
         else:
             spans, room = self._open_wave(view, lanes)
         # By *supply*, whoever comes before the device runs dry may share the wave.
-        there_are = len(view.lanes) + (len(view.behind) if view.riding else 0)
+        there_are = len(view.lanes) + (len(view.behind) if self._rides else 0)
         everything = len(spans) == there_are and all(span.last for span in spans)
         if everything and room and view.slack > LAUNCH_MARGIN_SECONDS:
             return ()
@@ -149,12 +152,12 @@ class Mpu(PackingPlanner):
 
     def _open_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where requests come without waiting for answers, and whether it could take more."""
-        seconds, order = self._open_loop.plan(view, lanes, self._cost)
+        seconds, order, self._rides = self._open_loop.plan(view, lanes, self._cost)
         return self._wave(view, seconds, lanes, order)
 
     def _burst_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
         """The next wave where all there is may be all there will be, and whether it could take more."""
-        seconds = self._burst.seconds(view, lanes, self._cost)
+        seconds, self._rides = self._burst.plan(view, lanes, self._cost)
         # Rounded up to a block, so that rounding never leaves a rest that needs one more wave.
         seconds += self._cost.work(lanes[0].next, self._block_size - 1)
         return self._wave(view, seconds, lanes, lanes)
@@ -167,7 +170,9 @@ class Mpu(PackingPlanner):
         fits = self._cost.tokens_within(seconds, lanes[0].next)
         self.budget = min(max(fits, self._min_tokens), self._max_tokens)
         left = TimeBudget(self._cost, self._block_size, self._max_tokens, seconds, passing=False)
-        spans = self._ride(view, self._pack(order, left), left)
+        spans = self._pack(order, left)
+        if self._rides:
+            spans = self._add_riders(view, spans, left)
         return spans, left.seconds > 0
 
     def _steady_wave(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[tuple[Span, ...], bool]:
@@ -176,7 +181,7 @@ class Mpu(PackingPlanner):
         seconds = self._seconds(view, lanes)
         self.budget = self._even(head, seconds)
         allowed = self._cost.work(head.next, self.budget)
-        if len(lanes) > 1 or view.riding:
+        if len(lanes) > 1 or self._rides:
             allowed = max(allowed, seconds)
         full = self._cost.work(head.next, self._max_tokens)
         plenty = self._supply_now * self._cost.b >= full
@@ -187,7 +192,8 @@ class Mpu(PackingPlanner):
         spans = self._pack(lanes, left)
         if not plenty and len(spans) < len(lanes) and len(view.in_flight) < self._stages:
             spans = self._turns(lanes, spans, MIN_TURN_SHARE * seconds)
-        spans = self._ride(view, spans, left)
+        if self._rides:
+            spans = self._add_riders(view, spans, left)
         # A single stage has no others to keep busy: whatever there is makes a wave, and more could.
         return spans, self._stages == 1 or allowed - left.seconds < seconds
 
@@ -248,7 +254,9 @@ class Mpu(PackingPlanner):
                 return full, True
         if stages == 1:
             # No other stage to keep busy: whatever there is makes a wave.
-            return total + cost.b * sum(works(view.behind, cost) if view.riding else ()), False
+            self._rides = riding_pays(view, lanes, cost, self._max_tokens)
+            behind = sum(works(view.behind, cost)) if self._rides else 0.0
+            return total + cost.b * behind, False
         others = total - first
         for wave in view.in_flight:
             for span in wave:

@@ -25,6 +25,7 @@ from wavepp_worker.runtime.planning.equal_waves import equal_waves
 from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.riding import riding_pays
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -47,13 +48,16 @@ class OpenLoop:
         """Account for requests that came; the first stage was ``idle`` when the first of them did."""
         self._arrivals.see([cost.work(lane.next, lane.left) / cost.b for lane in came], idle)
 
-    def plan(self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost) -> tuple[float, Sequence[Lane]]:
-        """Seconds of work of the next wave, and the lanes in the order in which it should take them."""
+    def plan(
+        self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost
+    ) -> tuple[float, Sequence[Lane], bool]:
+        """The next wave: seconds of its work, the lanes in the order in which it should take them, and whether those
+        who read what it computes are to be in it."""
         a, behind = cost.a / cost.b, self._stages - 1
         left = works(lanes, cost)
         ends = list(accumulate((*left, *works(view.behind, cost))))
         total = ends[-1]
-        ready = total if view.riding else sum(left)
+        ready = sum(left)
         full = cost.work(lanes[0].next, self._max_tokens) / cost.b
         wave = total
         shortest = cost.work(lanes[0].next, self._min_tokens) / cost.b
@@ -64,11 +68,15 @@ class OpenLoop:
                 shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
             wave = math.sqrt(a * mean / behind)
         self._latest = wave = min(max(wave, shortest), full)
+        # Of more stages, waves are sized for who is to come, and would take far more of those behind than pays.
+        rides = not behind and riding_pays(view, lanes, cost, self._max_tokens)
+        if rides:
+            ready = total
         waves = equal_waves(ready, wave)
         if waves <= self._stages:
             wave = min(full, max(ready / waves, shortest))
         order = self._passing.order(lanes, left, behind * (wave + a), wave)
-        return wave * cost.b, order
+        return wave * cost.b, order, rides
 
     def launched(self, lanes: Sequence[Lane], spans: Sequence[Span], cost: WaveCost) -> None:
         """A wave was launched, which has advanced ``lanes``."""

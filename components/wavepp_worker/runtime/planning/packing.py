@@ -88,7 +88,9 @@ class PackingPlanner(Planner):
             budget.spend(lane.next, length)
         return tuple(spans)
 
-    def _ride(self, view: PipelineView, spans: tuple[Span, ...], budget: WaveBudget) -> tuple[Span, ...]:
+    def _add_riders(
+        self, view: PipelineView, spans: tuple[Span, ...], budget: WaveBudget
+    ) -> tuple[Span, ...]:
         """The wave, and in what is left of it those who read what it computes, as far as it does."""
         reached = {span.request_id: span.start + span.length for span in spans}
         places = self._max_num_seqs - len(view.lanes)
