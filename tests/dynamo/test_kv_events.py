@@ -4,11 +4,24 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from wavepp_worker.cache.moves import Tier
-from wavepp_worker.dynamo.kv_events import MAX_BLOCKS_PER_EVENT, PendingEvents, signed
+from wavepp_worker.dynamo.kv_events import (
+    AGAIN_BLOCKS,
+    MAX_BLOCKS_PER_EVENT,
+    ClearedEvent,
+    PendingEvents,
+    RemovedEvent,
+    StoredEvent,
+    signed,
+)
 from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.fake_router import BLOCK, FakeRouter, stored
+
+
+def on_disk(delta: IndexDelta) -> IndexDelta:
+    return structs.replace(delta, tier=Tier.DISK)
 
 
 def test_hashes_become_signed_numbers_of_the_same_bits() -> None:
@@ -40,10 +53,62 @@ def test_long_chains_are_cut() -> None:
     assert [len(event.hashes) for event in events] == [MAX_BLOCKS_PER_EVENT, MAX_BLOCKS_PER_EVENT, 1]
 
 
+def test_s64_what_leaves_a_lower_tier_is_removed_at_a_router_that_knows_a_part_of_it() -> None:
+    """Dynamo's router ends a removal at the first block it does not know."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(on_disk(stored(1, 2, 3)))
+    router.take(pending.take())
+    router.forget_lower_tiers()
+    pending.apply(on_disk(stored(4, 5, parent=3)))
+    router.take(pending.take())
+    assert set(router.blocks) == {4, 5}
+    pending.apply(IndexDelta(removed=(3, 5, 4)))
+    router.take(pending.take())
+    assert router.blocks == {}
+    assert router.unknown == []
+    pending.tell_again()
+    router.take(pending.take())
+    assert router.blocks == {1: {Tier.DISK}, 2: {Tier.DISK}}
+
+
+def test_what_is_told_again_is_told_bit_by_bit_and_does_not_hold_up_what_changes() -> None:
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(on_disk(stored(*range(1, 3 * AGAIN_BLOCKS))))
+    router.take(pending.take())
+    router.forget_lower_tiers()
+    pending.tell_again()
+    router.take(pending.take())
+    assert len(router.blocks) == AGAIN_BLOCKS
+    pending.apply(stored(9000))
+    pending.apply(IndexDelta(removed=(2, 1)))
+    pending.tell_again()
+    router.take(pending.take())
+    assert set(router.blocks) == {*range(3, 2 * AGAIN_BLOCKS + 1), 9000}
+    while pending:
+        router.take(pending.take())
+    assert set(router.blocks) == {*range(3, 3 * AGAIN_BLOCKS), 9000}
+
+
+def test_s64_something_is_told_again_also_where_nothing_is_below_the_device() -> None:
+    """A router notices by an event that comes that it has missed some."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(stored(1, 2))
+    router.take(pending.take())
+    pending.tell_again()
+    again = pending.take()
+    assert [type(event) for event in again] == [StoredEvent, RemovedEvent]
+    router.take(again)
+    assert router.blocks == {1: {Tier.DEVICE}, 2: {Tier.DEVICE}}
+    pending.apply(IndexDelta(removed=(2, 1)))
+    router.take(pending.take())
+    pending.tell_again()
+    assert pending.take() == [ClearedEvent()]
+
+
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), pace=st.floats(0.0, 1.0))
 def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: float) -> None:
-    """S64, S65: a random tree grows and shrinks, blocks change tiers, readers come anew, at random moments."""
+    """S64, S65: a random tree grows and shrinks, blocks change tiers, readers come anew or forget, at any moment."""
     draw = random.Random(seed)
     pending, router = PendingEvents(BLOCK), FakeRouter()
     tree: dict[int, int | None] = {}
@@ -65,13 +130,18 @@ def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: fl
             if child not in tree and child < 2**64:
                 tree[child], tiers[child] = parent, Tier.DEVICE
                 pending.apply(stored(child, parent=parent))
-        assert len(pending) <= 2 * (len(tree) + len(router.blocks)) + 1
+        assert len(pending) <= 2 * (len(tree) + len(pending._published)) + 2
         if draw.random() < 0.03:
             pending.begin_anew()
         if draw.random() < 0.05:
             pending.tell_again()
         if draw.random() < pace:
             router.take(pending.take())
+            assert all(router.blocks[node] == {tiers.get(node)} for node in router.blocks)
+        if draw.random() < 0.05:
+            router.forget_lower_tiers()
     router.take(pending.take())
-    assert router.refused == []
+    pending.tell_again()
+    router.take(pending.take())
+    assert router.refused == router.unknown == []
     assert router.blocks == {node: {tier} for node, tier in tiers.items()}

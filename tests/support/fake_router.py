@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from wavepp_worker import token_ids
@@ -19,19 +20,36 @@ def stored(*hashes: int, parent: int | None = None, salt: str = "", lora: str = 
 
 
 class FakeRouter:
-    """Keeps what it is told, as Dynamo's does: refuses children of unknown parents, counts what is stored twice."""
+    """Keeps what it is told, as Dynamo does between a worker and a router.
+
+    At the worker, Dynamo counts what is stored twice, and passes on the last removal alone. The router refuses
+    children of parents that it was not told of, and ends a removal at the first block that it does not know.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[int, set[Tier]] = {}
         self.parents: dict[int, int | None] = {}
         self.refused: list[int] = []
+        self.unknown: list[int] = []
+        self._counts: Counter[tuple[int, Tier]] = Counter()
+
+    def forget_lower_tiers(self) -> None:
+        """As by a dump of the worker's tree, which Dynamo makes where more events are missing than it keeps."""
+        for block_hash, tiers in [*self.blocks.items()]:
+            tiers &= {Tier.DEVICE}
+            if not tiers:
+                del self.blocks[block_hash]
 
     def take(self, events: Sequence[KvEvent]) -> None:
         for event in events:
             if isinstance(event, ClearedEvent):
                 self.blocks.clear()
+                self._counts.clear()
             elif isinstance(event, RemovedEvent):
-                self._remove(event)
+                keys = [(block_hash, event.tier) for block_hash in event.hashes]
+                self._counts.subtract(keys)
+                assert all(self._counts[key] >= 0 for key in keys), "it was removed more often than stored"
+                self._remove([key for key in keys if not self._counts[key]])
             else:
                 self._store(event)
 
@@ -40,20 +58,22 @@ class FakeRouter:
         for block_hash, block in zip(event.hashes, event.blocks, strict=True):
             assert block.parent == parent, "an event is one chain"
             assert block.tier == event.tier
-            if parent is not None and parent not in self.blocks:
+            self._counts[block_hash, event.tier] += 1
+            if parent is not None and not any(self._counts[parent, tier] for tier in Tier):
                 self.refused.append(block_hash)
                 return
-            tiers = self.blocks.setdefault(block_hash, set())
-            assert event.tier not in tiers, "it was stored there already, and one removal would not do"
-            tiers.add(event.tier)
+            self.blocks.setdefault(block_hash, set()).add(event.tier)
             self.parents[block_hash] = parent
             parent = block_hash
 
-    def _remove(self, event: RemovedEvent) -> None:
-        for block_hash in event.hashes:
-            self.blocks[block_hash].remove(event.tier)
+    def _remove(self, keys: Sequence[tuple[int, Tier]]) -> None:
+        for block_hash, tier in keys:
+            if tier not in self.blocks.get(block_hash, ()):
+                self.unknown.append(block_hash)
+                return
+            self.blocks[block_hash].remove(tier)
             if not self.blocks[block_hash]:
                 del self.blocks[block_hash]
                 orphans = [each for each in self.blocks if self.parents[each] == block_hash]
                 # Below the device, Dynamo keeps no tree.
-                assert not orphans or event.tier != Tier.DEVICE, "a parent was removed before its child"
+                assert not orphans or tier != Tier.DEVICE, "a parent was removed before its child"

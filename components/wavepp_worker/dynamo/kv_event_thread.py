@@ -24,10 +24,17 @@ POLL_MS = 500
 """How long the thread looks for news at most before it looks whether it shall stop."""
 MOST_WAITING = 64
 """Messages that may wait in the socket; what is more waits as blocks that have changed, no more than the pool holds."""
+MOST_AT_ONCE = 256
+"""Messages before a pause: a router that falls behind by more than the 1,024 that Dynamo keeps forgets lower tiers."""
+PAUSE_SECONDS = 0.1
 FIRST_AGAIN_SECONDS = 5.0
 """After Dynamo has begun to read, until what is below the device is told again: routers know the worker by then."""
 AGAIN_SECONDS = 30.0
-"""From then on, how often: so long a router that comes later may not know what is in host memory and on disk."""
+"""From then on, how often.
+
+So long a router that comes later may not know what is in host memory and on disk, and one that missed events may not
+notice it if nothing changes.
+"""
 
 
 class KvEventThread:
@@ -112,7 +119,7 @@ class KvEventThread:
                     # Whoever reads is behind: until there is room, or a reader comes or goes.
                     socket.poll(POLL_MS, zmq.POLLIN | zmq.POLLOUT)
                 else:
-                    poller.poll(POLL_MS)
+                    poller.poll(0 if readers and self._pending else POLL_MS)
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._news, 4096)
                 while socket.poll(0):
@@ -140,6 +147,8 @@ class KvEventThread:
                         break
                     del unsent[0]
                     number += 1
+                    if number % MOST_AT_ONCE == 0:
+                        time.sleep(PAUSE_SECONDS)
         except Exception:
             logger.exception("the router does not learn any more of what this worker can reuse")
         finally:

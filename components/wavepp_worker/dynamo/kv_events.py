@@ -4,14 +4,19 @@ There is no queue that could overflow and lose an event. What waits is the set o
 from what was last published, so changes to one block replace each other, and what waits is never more than
 the pool holds plus what the router believes it holds. However far the publisher falls behind, what it
 publishes next brings the router to the present.
+
+A router may know less than it was told: who comes later, or misses more events than Dynamo keeps, gets from
+Dynamo what is on the device alone. Below the device, a removal therefore is preceded by storing the same blocks
+once more: Dynamo's router ends an event at the first block that it does not know, and would believe in those
+behind it for ever. Dynamo counts how often a worker stores a block on a tier, and passes on only the removal that
+makes the count zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import itemgetter
 
 from wavepp_worker import token_ids
 from wavepp_worker.cache.moves import Tier
@@ -19,6 +24,8 @@ from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 MAX_BLOCKS_PER_EVENT = 1024
 """Blocks in one event, so that a long prompt is not one huge message."""
+AGAIN_BLOCKS = 256
+"""Blocks that are told again at a time, so that what has changed meanwhile need not wait for all of them."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class PendingEvents:
         """Start with nothing reusable and nothing published; ``block`` is in tokens."""
         self._block = block_size
         self._reusable: dict[int, ReusableBlock] = {}
-        self._published: dict[int, Tier] = {}
+        self._published: dict[int, ReusableBlock] = {}
         self._changed: dict[int, None] = {}
         self._anew = False
         self._again: list[int] = []
@@ -93,29 +100,29 @@ class PendingEvents:
         """Nobody knows any more what the router was told: publish that all is cleared, then all there is."""
         self._anew = True
         self._published.clear()
+        self._again.clear()
         self._changed = dict.fromkeys(self._reusable)
 
     def tell_again(self) -> None:
-        """Publish once more what is below the device.
+        """Publish once more what is below the device, bit by bit; without effect while that is under way.
 
-        A router that meets this worker later is told by Dynamo of what is on the device alone. What is stored again has
-        to be removed before, as Dynamo counts that.
+        If there is nothing, publish something that is known: a router that missed events notices it by one that comes.
         """
-        self._again = [block_hash for block_hash, tier in self._published.items() if tier != Tier.DEVICE]
+        if self._again:
+            return
+        self._again = [key for key, block in self._published.items() if block.tier != Tier.DEVICE]
+        if not self._published:
+            self._anew = True
+        elif not self._again:
+            self._again = [next(reversed(self._published))]
 
     def take(self) -> list[KvEvent]:
-        """The events that publish everything pending; counts it as published."""
+        """Events that publish all that is pending, of what is told again a part; counts them as published."""
         events: list[KvEvent] = [ClearedEvent()] if self._anew else []
         self._anew = False
-        again, self._again = self._again, []
-        told = [block_hash for block_hash in again if block_hash in self._published]
-        events.extend(
-            _removals((block_hash, self._published.pop(block_hash)) for block_hash in reversed(told))
-        )
-        for block_hash in told:
-            self._mark(block_hash)
+        events.extend(self._told_again())
         chain: list[int] = []
-        left: list[tuple[int, Tier]] = []
+        left: list[tuple[int, ReusableBlock]] = []
         gone: list[int] = []
 
         def flush() -> None:
@@ -136,17 +143,30 @@ class PendingEvents:
                     flush()
                 gone.append(block_hash)
                 continue
-            continues = bool(chain) and block.parent == chain[-1] and self._alike(chain[-1], block)
+            continues = bool(chain) and _continues((chain[-1], self._reusable[chain[-1]]), block)
             if gone or not continues or len(chain) == MAX_BLOCKS_PER_EVENT:
                 flush()
             chain.append(block_hash)
             before = self._published.get(block_hash)
             if before is not None:
                 left.append((block_hash, before))
-            self._published[block_hash] = block.tier
+            self._published[block_hash] = block
         flush()
         self._changed.clear()
         return events
+
+    def _told_again(self) -> Iterator[KvEvent]:
+        again, self._again = self._again[:AGAIN_BLOCKS], self._again[AGAIN_BLOCKS:]
+        # What has changed is told as a change.
+        told = [
+            (key, self._published[key])
+            for key in again
+            if key in self._published and key not in self._changed
+        ]
+        yield from _stored(told)
+        # Of what is stored twice, Dynamo keeps the first removal to itself.
+        for tier, those in groupby(told, lambda each: each[1].tier):
+            yield RemovedEvent(tuple(key for key, _ in those)[::-1], tier)
 
     def _in_order(self) -> Iterator[int]:
         """What is pending in the order of the last changes, but nothing before what precedes it in its prefix."""
@@ -166,20 +186,44 @@ class PendingEvents:
     def _mark(self, block_hash: int) -> None:
         # Moved to the end, so that events keep the order of the last changes: removed leaves first.
         self._changed.pop(block_hash, None)
-        block = self._reusable.get(block_hash)
-        if (None if block is None else block.tier) != self._published.get(block_hash):
+        block, published = self._reusable.get(block_hash), self._published.get(block_hash)
+        if (block and block.tier) != (published and published.tier):
             self._changed[block_hash] = None
 
-    def _alike(self, before: int, block: ReusableBlock) -> bool:
-        last = self._reusable[before]
-        return (last.salt, last.lora, last.tier) == (block.salt, block.lora, block.tier)
+
+def _continues(before: tuple[int, ReusableBlock], block: ReusableBlock) -> bool:
+    """Whether a block can be in one event with the one before it."""
+    key, last = before
+    return block.parent == key and (last.salt, last.lora, last.tier) == (block.salt, block.lora, block.tier)
 
 
-def _removals(blocks: Iterable[tuple[int, Tier]]) -> Iterator[RemovedEvent]:
-    for tier, those in groupby(blocks, itemgetter(1)):
-        hashes = [block_hash for block_hash, _ in those]
-        for first in range(0, len(hashes), MAX_BLOCKS_PER_EVENT):
-            yield RemovedEvent(tuple(hashes[first : first + MAX_BLOCKS_PER_EVENT]), tier)
+def _stored(blocks: Iterable[tuple[int, ReusableBlock]]) -> Iterator[StoredEvent]:
+    """Events that store blocks where they say, parents first."""
+    chain: list[tuple[int, ReusableBlock]] = []
+    for each in blocks:
+        if chain and (len(chain) == MAX_BLOCKS_PER_EVENT or not _continues(chain[-1], each[1])):
+            yield _stored_chain(chain)
+            chain.clear()
+        chain.append(each)
+    if chain:
+        yield _stored_chain(chain)
+
+
+def _stored_chain(chain: Sequence[tuple[int, ReusableBlock]]) -> StoredEvent:
+    return StoredEvent(tuple(key for key, _ in chain), tuple(block for _, block in chain), chain[0][1].tier)
+
+
+def _removals(blocks: Iterable[tuple[int, ReusableBlock]]) -> Iterator[KvEvent]:
+    """Events that remove blocks from where they say, whatever of them a router knows."""
+    for tier, those in groupby(blocks, lambda each: each[1].tier):
+        gone = list(those)
+        for first in range(0, len(gone), MAX_BLOCKS_PER_EVENT):
+            part = gone[first : first + MAX_BLOCKS_PER_EVENT]
+            removed = RemovedEvent(tuple(key for key, _ in part), tier)
+            if tier != Tier.DEVICE:
+                yield from _stored(reversed(part))
+                yield removed
+            yield removed
 
 
 def signed(block_hash: int) -> int:
