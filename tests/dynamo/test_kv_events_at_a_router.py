@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,21 @@ class Prompt:
         return IndexDelta(removed=self.hashes(first, end)[::-1])
 
 
+def many_events(number: int) -> list[IndexDelta]:
+    """More events than Dynamo keeps for routers that miss some: each of one block on the device."""
+    blocks = range(1_000_000 * number, 1_000_000 * number + 1100)
+    return [IndexDelta(stored=(block,), tokens=token_ids.pack([block] * BLOCK)) for block in blocks]
+
+
+@contextmanager
+def nothing_told_again(plane: EventPlane) -> Iterator[None]:
+    plane.control("mute")
+    try:
+        yield
+    finally:
+        plane.control("unmute")
+
+
 def believes(plane: EventPlane, router: ObserverRouter, prompt: Prompt, *blocks: int, **options: Any) -> None:
     """Wait until the router knows so many first blocks on the device, to the host, and to the disk."""
     found: list[Any] = []
@@ -208,3 +224,58 @@ def test_s64_what_was_lost_with_the_event_plane_is_known_once_it_is_back(
     believes(plane, router, gone, 1, 1, 1)
     believes(plane, router, come, 3, 3, 4)
     believes(plane, router, later, 0, 0, 0)
+
+
+def test_s64_what_leaves_a_lower_tier_leaves_it_at_a_router_that_does_not_know_all_of_it(
+    plane: EventPlane, router: ObserverRouter
+) -> None:
+    """A removal of several blocks, of which the router does not know the first."""
+    early, late = Prompt(30), Prompt(31)
+    plane.apply(early.stored(0, 6, Tier.DISK), *many_events(30))
+    believes(plane, router, early, 0, 0, 6)
+    with nothing_told_again(plane), observer(plane.environment, NAMESPACE, BLOCK) as new:
+        wait_until(lambda: new.blocks() == router.blocks() != {})
+        believes(plane, new, early, 0, 0, 0)
+        plane.apply(late.stored(0, 6, Tier.DISK))
+        believes(plane, new, late, 0, 0, 6)
+        plane.apply(IndexDelta(removed=early.hashes(5, 6) + late.hashes(2, 6)[::-1]))
+        for each in (router, new):
+            believes(plane, each, late, 0, 0, 2)
+        plane.control("unmute")
+        believes(plane, new, early, 0, 0, 5)
+        plane.control("mute")
+    believes(plane, router, early, 0, 0, 5)
+
+
+def test_s64_what_left_lower_tiers_while_more_was_lost_than_dynamo_keeps_is_known_to_be_gone(
+    plane: EventPlane, router: ObserverRouter
+) -> None:
+    """The router forgets what is below the device, learns it again, and never believes more than there is."""
+    gone, kept, come = Prompt(40), Prompt(41), Prompt(42)
+    plane.apply(*(prompt.stored(0, 6, tier) for prompt, tier in ((gone, Tier.HOST), (kept, Tier.DISK))))
+    believes(plane, router, gone, 0, 6, 6)
+    believes(plane, router, kept, 0, 0, 6)
+
+    def lost() -> None:
+        plane.apply(gone.removed(2, 6), come.stored(0, 3, Tier.DISK), *many_events(40))
+        plane.apply(*many_events(41))
+
+    with nothing_told_again(plane):
+        plane.interrupted(lost)
+    # What is told again is the first that comes through.
+    believes(plane, router, gone, 0, 2, 2)
+    believes(plane, router, kept, 0, 0, 6)
+    believes(plane, router, come, 0, 0, 3)
+    plane.apply(gone.removed(0, 2), kept.removed(1, 6))
+    believes(plane, router, gone, 0, 0, 0)
+    believes(plane, router, kept, 0, 0, 1)
+
+
+def test_s64_a_router_notices_what_it_missed_of_a_worker_where_nothing_happens(
+    plane: EventPlane, router: ObserverRouter
+) -> None:
+    prompt = Prompt(50)
+    plane.apply(prompt.stored(0, 6))
+    believes(plane, router, prompt, 6, 6, 6)
+    plane.interrupted(lambda: plane.apply(prompt.removed(1, 6)))
+    believes(plane, router, prompt, 1, 1, 1)

@@ -37,13 +37,17 @@ class EventWorker(SampleLLMEngine):
         self._endpoint = endpoint
 
     def supported_controls(self) -> set[str]:
-        return {"apply", "leave", "return"}
+        return {"apply", "leave", "return", "mute", "unmute"}
 
     async def engine_control(self, control: str, body: dict[str, Any]) -> dict[str, Any]:
         if control == "leave":
             await self._endpoint.unregister_endpoint_instance()
         elif control == "return":
             await self._endpoint.register_endpoint_instance()
+        elif control == "mute":  # nothing is told again
+            self._events._pending.tell_again = lambda: None  # type: ignore[method-assign]
+        elif control == "unmute":
+            del self._events._pending.tell_again
         for delta in msgspec.convert(body.get("deltas", []), list[IndexDelta]):
             self._events.on_index(delta)
         return {"worker": str(self._endpoint.connection_id())}
