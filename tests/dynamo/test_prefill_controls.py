@@ -130,8 +130,12 @@ def test_a_prefill_worker_that_takes_jobs_says_of_one_that_is_still_in_the_queue
         worker._handler.engine.why = lambda name=None: []
         job = QueuedJob(request_id="a", state="in the queue", sentence="is in the queue", seconds=1.0)
         worker._intake = SimpleNamespace(
-            queued=lambda name: job if name == "a" else None, stop_taking=lambda: None, idle=lambda: True
+            queued=lambda name: job if name == "a" else None,
+            queue=lambda: {"wavepp.a.m": 3},
+            stop_taking=lambda: None,
+            idle=lambda: True,
         )
+        assert (await worker.engine_control("why", {}))["jobs_queued"] == {"wavepp.a.m": 3}
         (told,) = (await worker.engine_control("why", {"request_id": "cmpl-a"}))["requests"]
         assert told == msgspec.to_builtins(job)
         (unknown,) = (await worker.engine_control("why", {"request_id": "b"}))["requests"]

@@ -72,6 +72,17 @@ def request(name: str, state: str, seconds: float = 1.0) -> dict[str, Any]:
     return {"request_id": name, "state": state, "sentence": f"is {state}", "seconds": seconds}
 
 
+def test_jobs_that_no_replica_has_taken_are_counted_once_a_queue(workers: Workers) -> None:
+    queues = ({"wavepp.a.m": 3}, {"wavepp.a.m": 4, "wavepp.b.m": 1000})
+    for queued in queues:
+        workers.add(lambda body, queued=queued: {"status": "ok", "requests": [], "jobs_queued": queued})
+    code, text, error = workers.why()
+    assert (code, text) == (0, "")
+    assert error.splitlines()[0].startswith("1,004 jobs are in the queue, taken by no replica yet")
+    assert "no request waits at a worker" in error
+    assert json.loads(workers.why("--json")[1]) == []
+
+
 def test_who_has_a_request_is_said_with_its_sentence(workers: Workers) -> None:
     asked: list[dict[str, Any]] = []
 

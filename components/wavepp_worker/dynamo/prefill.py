@@ -166,8 +166,10 @@ class PrefillWorker(WaveppWorker):
         return {**super().controls(), **self._handler.controls(), "why": self._why}
 
     async def _why(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Of what this replica has, and of a job that is still in the queue."""
+        """Of what this replica has, and of a job that is still in the queue, or of how many are."""
         told = await self._handler.controls()["why"](body)
+        if self._intake is not None and asked_ids(body) == (None,):
+            return {**told, "jobs_queued": self._intake.queue()}
         if self._intake is None or any(each["state"] != "unknown" for each in told["requests"]):
             return told
         for request_id in filter(None, asked_ids(body)):

@@ -107,6 +107,10 @@ class Intake:
         """Take no more jobs while paused; those that were taken go on."""
         self._paused = paused
 
+    def queue(self) -> dict[str, int]:
+        """How many jobs of its queue no replica has taken, by what the queue is called at its server."""
+        return {self._name.root: self.counts.queued}
+
     def queued(self, request_id: str) -> QueuedJob | None:
         """Where the job of an id is that is not over, as the queue's server says within 2 s; None if it does not."""
         if self._closed or not self._asking:

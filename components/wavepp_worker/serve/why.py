@@ -30,26 +30,38 @@ class _Told(msgspec.Struct):
     seconds: float
 
 
+class _Answer(msgspec.Struct):
+    """The same of all that it says."""
+
+    requests: list[_Told]
+    jobs_queued: dict[str, int] = {}
+
+
 async def ask(
     workers: list[tuple[str, str]], request_id: str | None
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the workers say, each request with its ``worker``; and a sentence of each that does not say."""
+) -> tuple[list[dict[str, Any]], list[str], int]:
+    """What the workers say, each request with its ``worker``; a sentence of each that does not say; jobs in queues."""
     body = {} if request_id is None else {"request_id": request_id}
     answers = await asyncio.gather(*(control(url, "why", body) for _, url in workers))
     found: list[dict[str, Any]] = []
     silent = []
+    queues: dict[str, int] = {}
     for (name, url), answer in zip(workers, answers, strict=True):
         if isinstance(answer, dict) and answer.get("status") == "ok":
             try:
-                msgspec.convert(answer.get("requests"), list[_Told])
+                told = msgspec.convert(answer, _Answer)
             except msgspec.ValidationError as error:
                 silent.append(f"{name} at {url} does not say: its answer is of another version ({error})")
                 continue
             found += [{"worker": name, **each} for each in answer["requests"]]
+            # All replicas of a queue say how long it is, each as it saw it last.
+            queues.update(
+                {queue: max(jobs, queues.get(queue, 0)) for queue, jobs in told.jobs_queued.items()}
+            )
         else:
             said = answer.get("message") if isinstance(answer, dict) else None
             silent.append(f"{name} at {url} does not say: {said or 'it does not answer'}")
-    return found, silent
+    return found, silent, sum(queues.values())
 
 
 def chosen(found: list[dict[str, Any]], request_id: str | None) -> list[dict[str, Any]]:
@@ -93,7 +105,7 @@ def why(
     except UnicodeEncodeError as error:
         raise typer.BadParameter(f"{request_id!r} has bytes that are no UTF-8, as no id has") from error
     workers = [each for _, state in found_runs(run_dir) for each in chosen_workers(state, None)]
-    found, silent = asyncio.run(ask(workers, request_id))
+    found, silent, jobs = asyncio.run(ask(workers, request_id))
     told = chosen(found, request_id)
     for sentence in silent:
         typer.secho(sentence, fg="yellow", err=True)
@@ -102,6 +114,12 @@ def why(
             typer.echo(json.dumps(told))
         else:
             typer.echo("\n".join(map(line, told)), nl=bool(told))
+    if jobs:
+        typer.echo(
+            f"{'1 job is' if jobs == 1 else f'{jobs:,} jobs are'} in the queue, taken by no replica yet; "
+            "wavepp why with the id of one says where it is",
+            err=True,
+        )
     if not told:
         _nothing(request_id, len(workers), len(silent))
 
@@ -118,7 +136,7 @@ def _nothing(request_id: str | None, workers: int, silent: int) -> None:
     elif silent:
         sentence = f"whether a request waits is not known ({asked}); wavepp status shows who lives"
     else:
-        typer.echo(f"no request waits: no worker has one ({asked})", err=True)
+        typer.echo(f"no request waits at a worker: none has one ({asked})", err=True)
         return
     typer.secho(sentence, fg="red", err=True)
     raise typer.Exit(1)
