@@ -231,8 +231,11 @@ def test_s64_what_leaves_a_lower_tier_leaves_it_at_a_router_that_does_not_know_a
 ) -> None:
     """A removal of several blocks, of which the router does not know the first."""
     early, late = Prompt(30), Prompt(31)
-    plane.apply(early.stored(0, 6, Tier.DISK), *many_events(30))
+    many = many_events(30)
+    plane.apply(early.stored(0, 6, Tier.DISK), *many)
     believes(plane, router, early, 0, 0, 6)
+    # Otherwise the new router might get the events, and not what is on the device.
+    wait_until(lambda: router.blocks()[plane.worker].issuperset(delta.stored[0] for delta in many))
     with nothing_told_again(plane), observer(plane.environment, NAMESPACE, BLOCK) as new:
         wait_until(lambda: new.blocks() == router.blocks() != {})
         believes(plane, new, early, 0, 0, 0)
