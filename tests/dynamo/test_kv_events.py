@@ -120,11 +120,18 @@ def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: fl
             del tree[leaf], tiers[leaf]
             pending.apply(IndexDelta(removed=(leaf,)))
         elif tree and draw.random() < 0.5:
-            moved = draw.choice([*tree])
-            tiers[moved] = draw.choice([*Tier])
-            pending.apply(IndexDelta(moved=(moved,), tier=tiers[moved]))
+            moved, tier = draw.choice([*tree]), draw.choice([*Tier])
+            above, below = tree[moved], [node for node in tree if tree[node] == moved]
+            # What is on the device is on it from its root on.
+            if (
+                (above is None or tiers[above] == Tier.DEVICE)
+                if tier == Tier.DEVICE
+                else (all(tiers[node] != Tier.DEVICE for node in below))
+            ):
+                tiers[moved] = tier
+                pending.apply(IndexDelta(moved=(moved,), tier=tier))
         else:
-            parent = draw.choice([None, *tree])
+            parent = draw.choice([None, *(node for node in tree if tiers[node] == Tier.DEVICE)])
             # Few names, so that blocks come back after they were removed.
             child = (parent or 0) * 4 + draw.randrange(1, 4)
             if child not in tree and child < 2**64:

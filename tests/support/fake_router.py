@@ -22,8 +22,9 @@ def stored(*hashes: int, parent: int | None = None, salt: str = "", lora: str = 
 class FakeRouter:
     """Keeps what it is told, as Dynamo does between a worker and a router.
 
-    At the worker, Dynamo counts what is stored twice, and passes on the last removal alone. The router refuses
-    children of parents that it was not told of, and ends a removal at the first block that it does not know.
+    At the worker, Dynamo counts what is stored twice, and passes on the last removal alone. The router ends
+    a removal at the first block that it does not know. On the device it keeps a tree: it refuses children of unknown
+    parents, and forgets them with their parents.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class FakeRouter:
             assert block.parent == parent, "an event is one chain"
             assert block.tier == event.tier
             self._counts[block_hash, event.tier] += 1
-            if parent is not None and not any(self._counts[parent, tier] for tier in Tier):
+            if event.tier == Tier.DEVICE and parent is not None and not self._on_device(parent):
                 self.refused.append(block_hash)
                 return
             self.blocks.setdefault(block_hash, set()).add(event.tier)
@@ -71,9 +72,14 @@ class FakeRouter:
             if tier not in self.blocks.get(block_hash, ()):
                 self.unknown.append(block_hash)
                 return
+            if tier == Tier.DEVICE:
+                orphans = [
+                    each for each in self.blocks if self.parents[each] == block_hash and self._on_device(each)
+                ]
+                assert not orphans, "a parent was removed before its child"
             self.blocks[block_hash].remove(tier)
             if not self.blocks[block_hash]:
                 del self.blocks[block_hash]
-                orphans = [each for each in self.blocks if self.parents[each] == block_hash]
-                # Below the device, Dynamo keeps no tree.
-                assert not orphans or tier != Tier.DEVICE, "a parent was removed before its child"
+
+    def _on_device(self, block_hash: int) -> bool:
+        return Tier.DEVICE in self.blocks.get(block_hash, ())

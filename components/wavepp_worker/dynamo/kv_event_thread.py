@@ -25,8 +25,8 @@ POLL_MS = 500
 MOST_WAITING = 64
 """Messages that may wait in the socket; what is more waits as blocks that have changed, no more than the pool holds."""
 MOST_AT_ONCE = 256
-"""Messages before a pause: a router that falls behind by more than the 1,024 that Dynamo keeps forgets lower tiers."""
-PAUSE_SECONDS = 0.1
+BURST_SECONDS = 0.1
+"""So long so many messages take: a router that falls behind by more than the 1,024 that Dynamo keeps forgets much."""
 FIRST_AGAIN_SECONDS = 5.0
 """After Dynamo has begun to read, until what is below the device is told again: routers know the worker by then."""
 AGAIN_SECONDS = 30.0
@@ -112,7 +112,7 @@ class KvEventThread:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._news, zmq.POLLIN)
-        readers, number, unsent, again = 0, 0, list[KvEvent](), 0.0
+        readers, number, unsent, again, burst = 0, 0, list[KvEvent](), 0.0, 0.0
         try:
             while not self._stopping:
                 if unsent:
@@ -148,7 +148,8 @@ class KvEventThread:
                     del unsent[0]
                     number += 1
                     if number % MOST_AT_ONCE == 0:
-                        time.sleep(PAUSE_SECONDS)
+                        time.sleep(max(0.0, burst + BURST_SECONDS - time.monotonic()))
+                        burst = time.monotonic()
         except Exception:
             logger.exception("the router does not learn any more of what this worker can reuse")
         finally:

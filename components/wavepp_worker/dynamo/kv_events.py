@@ -14,7 +14,7 @@ makes the count zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -121,37 +121,13 @@ class PendingEvents:
         events: list[KvEvent] = [ClearedEvent()] if self._anew else []
         self._anew = False
         events.extend(self._told_again())
-        chain: list[int] = []
-        left: list[tuple[int, ReusableBlock]] = []
-        gone: list[int] = []
-
-        def flush() -> None:
-            if chain:
-                blocks = tuple(self._reusable[block_hash] for block_hash in chain)
-                events.append(StoredEvent(tuple(chain), blocks, blocks[0].tier))
-            # Where they were before: only now, so that a router never misses what is there; the last of a chain first.
-            events.extend(_removals(reversed(left)))
-            events.extend(_removals((block_hash, self._published.pop(block_hash)) for block_hash in gone))
-            chain.clear()
-            left.clear()
-            gone.clear()
-
-        for block_hash in self._in_order():
-            block = self._reusable.get(block_hash)
-            if block is None:
-                if chain:
-                    flush()
-                gone.append(block_hash)
-                continue
-            continues = bool(chain) and _continues((chain[-1], self._reusable[chain[-1]]), block)
-            if gone or not continues or len(chain) == MAX_BLOCKS_PER_EVENT:
-                flush()
-            chain.append(block_hash)
-            before = self._published.get(block_hash)
-            if before is not None:
-                left.append((block_hash, before))
-            self._published[block_hash] = block
-        flush()
+        come = {key: self._reusable[key] for key in self._changed if key in self._reusable}
+        left = {key: self._published.pop(key) for key in self._changed if key in self._published}
+        # What is stored comes first, so that a router never misses what is there; of what leaves, the last of a prefix
+        # does: with a block, a router forgets what it has on the device behind it.
+        events.extend(_stored(_parents_first(come)))
+        events.extend(_removals(reversed([*_parents_first(left)])))
+        self._published.update(come)
         self._changed.clear()
         return events
 
@@ -168,27 +144,25 @@ class PendingEvents:
         for tier, those in groupby(told, lambda each: each[1].tier):
             yield RemovedEvent(tuple(key for key, _ in those)[::-1], tier)
 
-    def _in_order(self) -> Iterator[int]:
-        """What is pending in the order of the last changes, but nothing before what precedes it in its prefix."""
-        waiting = dict(self._changed)
-        for block_hash in self._changed:
-            if block_hash not in waiting:
-                continue
-            path = [block_hash]
-            while (block := self._reusable.get(path[-1])) is not None and block.parent in waiting:
-                path.append(block.parent)
-            for each in reversed(path):
-                # A block that is gone has no place in what comes: its removal is in its own turn.
-                if each == block_hash or each in self._reusable:
-                    del waiting[each]
-                    yield each
-
     def _mark(self, block_hash: int) -> None:
-        # Moved to the end, so that events keep the order of the last changes: removed leaves first.
+        # Moved to the end, so that events keep the order of the last changes.
         self._changed.pop(block_hash, None)
         block, published = self._reusable.get(block_hash), self._published.get(block_hash)
         if (block and block.tier) != (published and published.tier):
             self._changed[block_hash] = None
+
+
+def _parents_first(blocks: Mapping[int, ReusableBlock]) -> Iterator[tuple[int, ReusableBlock]]:
+    """Blocks in their order, but none before what precedes it in its prefix."""
+    waiting = dict(blocks)
+    for key in blocks:
+        path: list[int] = []
+        at: int | None = key
+        while at is not None and at in waiting:
+            path.append(at)
+            at = waiting[at].parent
+        for each in reversed(path):
+            yield each, waiting.pop(each)
 
 
 def _continues(before: tuple[int, ReusableBlock], block: ReusableBlock) -> bool:
