@@ -71,6 +71,23 @@ def test_s64_what_leaves_a_lower_tier_is_removed_at_a_router_that_knows_a_part_o
     assert router.blocks == {1: {Tier.DISK}, 2: {Tier.DISK}}
 
 
+def test_what_comes_to_the_device_before_what_precedes_it_waits_for_that() -> None:
+    """A router would refuse it, and never hear of it again."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(on_disk(stored(1, 2)))
+    pending.apply(stored(3, 4, parent=2))
+    router.take(pending.take())
+    pending.apply(IndexDelta(moved=(2,), tier=Tier.DEVICE))
+    router.take(pending.take())
+    assert router.blocks == {1: {Tier.DISK}, 2: {Tier.DISK}}
+    pending.apply(IndexDelta(removed=(4,)))
+    pending.apply(IndexDelta(moved=(1,), tier=Tier.DEVICE))
+    router.take(pending.take())
+    assert router.refused == []
+    assert router.blocks == {block: {Tier.DEVICE} for block in (1, 2, 3)}
+    assert not pending
+
+
 def test_what_is_told_again_is_told_bit_by_bit_and_does_not_hold_up_what_changes() -> None:
     pending, router = PendingEvents(BLOCK), FakeRouter()
     pending.apply(on_disk(stored(*range(1, 3 * AGAIN_BLOCKS))))

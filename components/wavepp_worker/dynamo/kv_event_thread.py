@@ -119,7 +119,7 @@ class KvEventThread:
                     # Whoever reads is behind: until there is room, or a reader comes or goes.
                     socket.poll(POLL_MS, zmq.POLLIN | zmq.POLLOUT)
                 else:
-                    poller.poll(0 if readers and self._pending else POLL_MS)
+                    poller.poll(0 if readers and self._pending.telling_again else POLL_MS)
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._news, 4096)
                 while socket.poll(0):

@@ -121,15 +121,34 @@ class PendingEvents:
         events: list[KvEvent] = [ClearedEvent()] if self._anew else []
         self._anew = False
         events.extend(self._told_again())
-        come = {key: self._reusable[key] for key in self._changed if key in self._reusable}
-        left = {key: self._published.pop(key) for key in self._changed if key in self._published}
+        come: dict[int, ReusableBlock] = {}
+        early: dict[int, None] = {}
+        for key, block in _parents_first(
+            {key: self._reusable[key] for key in self._changed if key in self._reusable}
+        ):
+            if block.tier != Tier.DEVICE or block.parent is None or self._on_device(block.parent, early):
+                come[key] = block
+            else:
+                early[key] = None
+        gone = [key for key in self._changed if key in self._published and key not in early]
+        left = {key: self._published.pop(key) for key in gone}
         # What is stored comes first, so that a router never misses what is there; of what leaves, the last of a prefix
         # does: with a block, a router forgets what it has on the device behind it.
         events.extend(_stored(_parents_first(come)))
         events.extend(_removals(reversed([*_parents_first(left)])))
         self._published.update(come)
-        self._changed.clear()
+        # A router refuses what is on the device behind what is not. Ranks tell of both in any order: it waits for that.
+        self._changed = early
         return events
+
+    @property
+    def telling_again(self) -> bool:
+        """Whether ``take`` has more to tell again at once."""
+        return bool(self._again)
+
+    def _on_device(self, block_hash: int, early: Mapping[int, None]) -> bool:
+        block = self._reusable.get(block_hash)
+        return block is not None and block.tier == Tier.DEVICE and block_hash not in early
 
     def _told_again(self) -> Iterator[KvEvent]:
         again, self._again = self._again[:AGAIN_BLOCKS], self._again[AGAIN_BLOCKS:]
