@@ -18,11 +18,13 @@ from wavepp_worker.handoff.decode.received import Received
 from wavepp_worker.handoff.decode.receiver import KVReceiver
 from wavepp_worker.handoff.offer import FirstToken, Offer
 from wavepp_worker.handoff.prefill.bootstrap_server import BootstrapServer
-from wavepp_worker.model.stage import Chunk
+from wavepp_worker.model.stage import Chunk, StageModel
 from wavepp_worker.model.stage_loader import load_stage
+from wavepp_worker.runtime.client import rank_processes
 from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 from wavepp_worker.runtime.protocol.requests import HandedOff, PrefillRequest, PrefillResult
 
+from tests.support import poisoning_rank
 from tests.support.handoff_sides import room_of
 
 EXPIRY = 1.5
@@ -143,22 +145,22 @@ def test_who_gives_up_an_earlier_offer_leaves_the_next_request_of_that_id_alone(
     engine.audit()
 
 
-@pytest.mark.parametrize("given_up", [False, True])
-def test_who_reads_what_another_is_computing_hands_off_what_is_written(
-    engine: PrefillEngine, tiny_llama: Path, given_up: bool
-) -> None:
-    """A burst of one cold prefix, pulled from the start; its writer may have lost its owner and its receiver."""
-    prefix = [(index * 11 + 3 + given_up) % 256 for index in range(500)]
-    prompts = [[*prefix, *[number + 1] * 40] for number in range(4)]
-    stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
-    server = BootstrapServer("127.0.0.1", 0, on_cancel=engine.withdraw)
-    received: dict[int, torch.Tensor] = {}
+def pull_at_once(
+    engine: PrefillEngine, stage: StageModel, prompts: dict[str, list[int]], given_up: str = ""
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """What decode workers get of prompts that come at once, pulled from the start, and how much of each was reused.
 
-    async def pull(number: int, prompt: list[int]) -> None:
-        name, kv, table = f"reader-{number}-{given_up}", stage.make_kv(60, 10), torch.arange(54)
+    ``given_up``: one that nobody pulls, as its owner leaves.
+    """
+    server = BootstrapServer("127.0.0.1", 0, on_cancel=engine.withdraw)
+    received: dict[str, tuple[torch.Tensor, int]] = {}
+
+    async def pull(room: int, name: str, prompt: list[int]) -> None:
+        blocks = -(-len(prompt) // 10)
+        kv, table = stage.make_kv(blocks, 10), torch.arange(blocks)
         future = await admitted(engine, PrefillRequest.of(name, prompt, handoff=True))
-        server.register(number, engine.offer(name))
-        if given_up and number == 0:
+        server.register(room, engine.offer(name))
+        if name == given_up:
             engine.abort(name)
             with pytest.raises(RequestAborted):
                 await future
@@ -168,27 +170,75 @@ def test_who_reads_what_another_is_computing_hands_off_what_is_written(
             return table
 
         receiver = KVReceiver(kv, 6, torch.float32, engine.info.model_id, "127.0.0.1")
-        pulling = asyncio.ensure_future(receiver.receive(room_of(server, number), allocate, 30.0))
+        pulling = asyncio.ensure_future(receiver.receive(room_of(server, room), allocate, 30.0))
         result = await future
-        server.finish(number, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
+        server.finish(room, FirstToken(first=result.first, reused_tokens=result.reused_tokens))
         await pulling
-        received[number] = kv.export_tokens(table, 0, 540)
-        # If the first is let go of before anybody waits for it, the second computes the prefix.
-        assert number <= given_up or result.reused_tokens >= 480
+        received[name] = kv.export_tokens(table, 0, len(prompt)), result.reused_tokens
 
     async def burst() -> None:
-        await asyncio.gather(*(pull(number, prompt) for number, prompt in enumerate(prompts)))
+        await asyncio.gather(*(pull(room, *each) for room, each in enumerate(prompts.items())))
 
     try:
         asyncio.run(burst())
         engine.audit()
     finally:
         server.close()
-    for number, got in received.items():
-        expected, table = stage.make_kv(54, 10), torch.arange(54)
-        stage.forward(torch.tensor(prompts[number]), [Chunk(0, 540, table, wants_logits=True)], expected)
-        want = expected.export_tokens(table, 0, 540).view(torch.float32)
-        assert torch.allclose(got.view(torch.float32), want, atol=1e-4)
+    return received
+
+
+def assert_written(stage: StageModel, prompt: list[int], received: torch.Tensor) -> None:
+    """It is what computing the prompt leaves."""
+    blocks = -(-len(prompt) // 10)
+    expected, table = stage.make_kv(blocks, 10), torch.arange(blocks)
+    stage.forward(torch.tensor(prompt), [Chunk(0, len(prompt), table, wants_logits=True)], expected)
+    want = expected.export_tokens(table, 0, len(prompt)).view(torch.float32)
+    assert torch.allclose(received.view(torch.float32), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_who_reads_what_another_is_computing_hands_off_what_is_written(
+    engine: PrefillEngine, tiny_llama: Path, given_up: bool
+) -> None:
+    """A burst of one cold prefix; its writer may have lost its owner and its receiver."""
+    prefix = [(index * 11 + 3 + given_up) % 256 for index in range(500)]
+    prompts = {f"reader-{number}-{given_up}": [*prefix, *[number + 1] * 40] for number in range(4)}
+    stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
+    received = pull_at_once(engine, stage, prompts, "reader-0-True")
+    for number, (name, (got, reused)) in enumerate(sorted(received.items())):
+        assert_written(stage, prompts[name], got)
+        # If the first is let go of before anybody waits for it, the second computes the prefix.
+        assert number <= given_up or reused >= 480
+
+
+def test_who_shares_its_writers_wave_hands_off_what_is_written(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several do at once, where what is not written is no number."""
+    monkeypatch.setattr(rank_processes, "RANK_MODULE", poisoning_rank.MODULE)
+    rides = tmp_path / "rides"
+    rides.touch()
+    monkeypatch.setenv(poisoning_rank.RIDES, str(rides))
+    stage = load_stage(tiny_llama, range(6), torch.float32, "cpu")
+    config = EngineConfig(
+        model=tiny_llama,
+        dtype="float32",
+        pp=2,
+        max_num_batched_tokens=1024,
+        kv_tokens=16_384,
+        max_model_len=1100,
+        handoff="socket",
+        handoff_timeout=30,
+    )
+    with PrefillEngine(config) as engine:
+        for turn in range(4):
+            busy = {f"busy-{turn}-{at}": [turn, at, *[7] * 1000] for at in range(3)}
+            prefix = [(index * 11 + turn) % 251 for index in range(480)]
+            readers = {f"reader-{turn}-{at}": [*prefix, *[at + 1] * 40] for at in range(6)}
+            received = pull_at_once(engine, stage, busy | readers)
+            for name in readers:
+                assert_written(stage, readers[name], received[name][0])
+    assert rides.stat().st_size
 
 
 def test_tenants_do_not_read_what_another_is_computing(engine: PrefillEngine) -> None:
