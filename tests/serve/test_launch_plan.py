@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from wavepp_worker.errors import ConfigError
@@ -353,6 +354,28 @@ def test_default_port_gives_way_but_an_asked_one_does_not(monkeypatch: pytest.Mo
             make_launch_plan(graph, {}, Options(port=taken))
         with pytest.raises(ConfigError, match=r"Front\.http_port: "):
             make_launch_plan(graph, {"Front": {"http_port": taken}}, Options())
+
+
+def test_http_is_where_dynamos_variables_say_unless_more_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Graph("g", (Service("Front", "json", kind="frontend"),))
+
+    def url(config: dict[str, Any], **options: Any) -> str | None:
+        return make_launch_plan(graph, config, Options(**options)).base_url
+
+    with socket.create_server(("127.0.0.9", 0)) as listener:
+        free, taken = listener.getsockname()[1] + 1, listener.getsockname()[1]
+        monkeypatch.setenv("DYN_HTTP_HOST", "127.0.0.9")
+        monkeypatch.setenv("DYN_HTTP_PORT", str(free))
+        assert url({}) == f"http://127.0.0.9:{free}"
+        assert url({"Front": {"http_host": "127.0.0.8"}}) == f"http://127.0.0.8:{free}"
+        assert url({"Front": {"http_port": free + 1}}, host="127.0.0.7") == f"http://127.0.0.7:{free + 1}"
+        for value, message in (
+            (str(taken), r"^DYN_HTTP_PORT: "),
+            ("many", r"^DYN_HTTP_PORT: 'many' is not a"),
+        ):
+            monkeypatch.setenv("DYN_HTTP_PORT", value)
+            with pytest.raises(ConfigError, match=message):
+                url({})
 
 
 @pytest.mark.parametrize("by", ["flags", "variables"])

@@ -11,29 +11,40 @@ from wavepp_worker.serve.ports import HeldPorts
 from wavepp_worker.serve.settings import ServiceSettings
 
 DEFAULT_PORT = 8000
+HOST_VARIABLE, PORT_VARIABLE = "DYN_HTTP_HOST", "DYN_HTTP_PORT"
+"""Dynamo's own, for its frontend."""
 
 
 def http_address(
-    service: Service, own: ServiceSettings, host: str | None, port: int | None, ports: HeldPorts
+    service: Service,
+    own: ServiceSettings,
+    host: str | None,
+    port: int | None,
+    variables: Mapping[str, str],
+    ports: HeldPorts,
 ) -> tuple[str, int, str | None]:
     """Host and port of a frontend, and what the user should know about them.
 
     Args:
-        host: what the command line asks for; None leaves it to the configuration, else loopback.
-        port: likewise; None takes 8000 or the next free one.
+        host: what the command line asks for; None leaves it to the configuration, then to the variables, else loopback.
+        port: likewise; at last, it is 8000 or the next free one.
+        variables: of the launcher's environment.
         ports: holds the port from now on.
 
     Raises:
         ConfigError: the port that was asked for is in use, or no port; or the host is not this machine's.
     """
-    host = host or str(own.flags.get("http_host") or "127.0.0.1")
+    host = host or str(own.flags.get("http_host") or variables.get(HOST_VARIABLE) or "127.0.0.1")
     asked, key = port, "--port"
-    if asked is None and "http_port" in own.asked and own.flags["http_port"] is not None:
-        key = f"{service.name}.http_port"
-        try:
-            asked = int(own.flags["http_port"])
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{key}: {own.flags['http_port']!r} is not a port number") from error
+    if asked is None:
+        given, key = variables.get(PORT_VARIABLE), PORT_VARIABLE
+        if "http_port" in own.asked and own.flags["http_port"] is not None:
+            given, key = own.flags["http_port"], f"{service.name}.http_port"
+        if given is not None:
+            try:
+                asked = int(given)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{key}: {given!r} is not a port number") from error
     found = ports.http(host, asked, key, DEFAULT_PORT)
     moved = asked is None and found != DEFAULT_PORT
     return host, found, f"port {DEFAULT_PORT} is in use, so HTTP is on {found}" if moved else None

@@ -180,7 +180,7 @@ def make_launch_plan(graph: Graph, config: Mapping[str, Any], options: Options) 
             model = choice.name or model
             wants_demo = wants_demo or flags["model"] == DEMO_MODEL
         if service.kind == "frontend":
-            host, port, note = http_address(service, own, options.host, options.port, held)
+            host, port, note = http_address(service, own, options.host, options.port, os.environ, held)
             notes += [note] if note else []
             flags |= {"http_host": host, "http_port": port}
             base_url = f"{http_scheme(flags, {**os.environ, **own.envs})}://{reachable(host)}:{port}"
