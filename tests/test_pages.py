@@ -303,8 +303,9 @@ def test_metrics_of_dynamo_that_pages_name_are_its_own() -> None:
 
 def test_variables_of_dynamo_that_pages_name_are_read_by_it() -> None:
     library = Path(_core.__file__).read_bytes()
-    package = Path(prometheus_names.__file__).parent / "common"
-    sources = "".join(file.read_text() for file in package.rglob("*.py")).encode()
+    dynamo = Path(prometheus_names.__file__).parent
+    files = [file for package in ("common", "frontend") for file in (dynamo / package).rglob("*.py")]
+    sources = "".join(file.read_text() for file in files).encode()
     for page in PAGES:
         for name in set(re.findall(r"\bDYN_[A-Z_]+[A-Z]\b", (ROOT / page).read_text())):
             if name.startswith(VARIABLES):
