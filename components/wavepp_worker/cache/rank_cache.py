@@ -220,8 +220,7 @@ class RankCache:
 
     def ready(self, request_id: str) -> bool:
         """Whether a request waits for no block in the making."""
-        with self._mutex:
-            return self._reservations.ready(request_id)
+        return not self.writer_of(request_id)
 
     def materialise(self, request_id: str) -> Materialised:
         """Allocate a request's blocks; its sequence holds them and the leased prefix from then on.
@@ -266,8 +265,7 @@ class RankCache:
     def writer_of(self, request_id: str) -> str:
         """The request whose blocks in the making a request waits for; empty if for nobody's, or if it is unknown."""
         with self._mutex:
-            reservation = self._reservations.get(request_id)
-            return (reservation.writer or "") if reservation is not None else ""
+            return self._reservations.writer_of(request_id)
 
     def release(self, request_id: str) -> bool:
         """Give back all a request holds, in any state; False if that is nothing. What it published stays."""

@@ -95,10 +95,10 @@ class Reservations:
         self._shrink_destinations()
         return reservation
 
-    def ready(self, request_id: str) -> bool:
-        """Whether a request waits for no block in the making; also if it holds nothing."""
+    def writer_of(self, request_id: str) -> str:
+        """The request whose blocks in the making a request waits for; empty if for nobody's, or if it holds nothing."""
         reservation = self._reservations.get(request_id)
-        return reservation is None or reservation.writer is None
+        return "" if reservation is None else reservation.writer or ""
 
     def check(self) -> None:
         """Raise AuditError unless every request that waits for blocks will get them."""
