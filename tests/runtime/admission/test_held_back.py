@@ -97,6 +97,19 @@ def test_no_group_after_one_that_waits_is_opened() -> None:
     assert released([first, second], [first, second], gathering(OnlySecond(likely=1), 1, 0), 100) == []
 
 
+def test_who_may_pass_nobody_any_more_is_not_passed_by_a_lower_priority() -> None:
+    """Of 10 tokens that may pass the one held back the first takes 4: 8 do not fit, and 2 would."""
+    held, ready, urgent, low = (waiting(number, 1) for number in (1, 2, 3, 4))
+    ready.prompt_tokens, low.prompt_tokens = 8, 2
+    held.priority, urgent.priority, ready.priority = 2, 1, 1
+    arranged = [held, urgent, ready, low]
+    few_run = gathering(Said(likely=1, lacking=1000), running=1, tokens=0)
+    assert released(arranged, [held], few_run, 10) == [urgent]
+    low.priority = 1
+    few_run = gathering(Said(likely=1, lacking=1000), running=1, tokens=0)
+    assert released(arranged, [held], few_run, 10) == [urgent, low], "of one priority the shorter may"
+
+
 DRAWN = st.tuples(
     st.integers(1, 30),
     st.integers(0, 20),
@@ -130,3 +143,5 @@ def test_nobody_is_passed_by_more_than_the_bound(
         passing = chosen[: chosen.index(each)] if each in chosen else chosen
         by = sum(other.prompt_tokens for other in passing if other.first_come > each.first_come)
         assert each.passed + by <= max(bound, each.passed), (each.number, [other.number for other in chosen])
+        ready = each not in held_back and each not in chosen
+        assert not ready or all(other.priority >= each.priority for other in passing)

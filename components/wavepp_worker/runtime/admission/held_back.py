@@ -100,9 +100,11 @@ def released(
 ) -> list[Waiting]:
     """Who may be prepared, in order: who is not held back, and of those who are the leading groups that are opened.
 
-    No more than keep every stage busy.
+    No more than keep every stage busy. Who is not held back, but may pass nobody any more, is not passed by those of a
+    lower priority, though these are shorter and still might.
 
     Args:
+        arranged: of higher priorities first.
         held_back: those that wait for others unless their prefix is computed now.
         bound: most tokens that those compute in all which pass one, itself or by being chosen here.
     """
@@ -110,8 +112,9 @@ def released(
     opened: dict[int, bool] = {}
     chosen: list[Waiting] = []
     left = Left()
+    least_priority = -math.inf
     for each in arranged:
-        if gathering.enough:
+        if gathering.enough or each.priority < least_priority:
             break
         goes = True
         if id(each) in held and each.demand is not None:
@@ -124,6 +127,8 @@ def released(
             gathering.runs(each)
         else:
             left.add(each, chosen)
+            if goes:
+                least_priority = each.priority
     return chosen
 
 
