@@ -97,6 +97,7 @@ def simulate(
             begun[str(i)] = at
         while flight and ends[0] <= now:
             ends.pop(0)
+            planner.observe(flight[0], _wave_seconds(flight[0], cost))
             for span in flight.pop(0):
                 if span.last:
                     latencies.append(now - begun[span.request_id])
@@ -116,7 +117,7 @@ def simulate(
             slack = max(0.0, free[0] - now)
             admitting = sum(at <= now for at, _ in arrivals) if concurrency or turns else 0
             held = 0.0 if held_since is None else now - held_since
-            view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack, held=held)
+            view = PipelineView(open_lanes, tuple(flight), admitting, slack=slack, held=held, now=now)
             spans = planner.propose(view)
             if not spans:
                 if held > LONGEST_HOLD_SECONDS:
@@ -126,7 +127,7 @@ def simulate(
                 break
             held_since = None
             planner.accept(view, spans)
-            seconds = cost.a + sum(cost.work(span.start, span.length) for span in spans)
+            seconds = _wave_seconds(spans, cost)
             end = now
             for stage in range(device.stages):
                 end = free[stage] = max(end, free[stage]) + seconds
@@ -153,3 +154,7 @@ def simulate(
             now = max(now, min(upcoming_events))
     tokens = sum(request.tokens for request in requests)
     return PlannerRun(now, tokens / now, statistics.median(latencies), p95(latencies), waves)
+
+
+def _wave_seconds(spans: Sequence[Span], cost: WaveCost) -> float:
+    return cost.a + sum(cost.work(span.start, span.length) for span in spans)

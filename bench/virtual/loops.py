@@ -31,10 +31,14 @@ class TimedLanes(Lanes):
     planning: list[float]
 
     def propose(
-        self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0
+        self,
+        waiting: RequestsWaiting = NOBODY,
+        slack: float = 0.0,
+        held: float = 0.0,
+        now: float | None = None,
     ) -> tuple[Span, ...]:
         begun = time.thread_time()
-        spans = super().propose(waiting, slack, held)
+        spans = super().propose(waiting, slack, held, now)
         if spans:
             self.planning.append(time.thread_time() - begun)
         return spans

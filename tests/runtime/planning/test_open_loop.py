@@ -56,7 +56,7 @@ def test_the_more_is_to_come_the_longer_are_waves() -> None:
     loop, waiting = OpenLoop(5, max_tokens=1024, min_tokens=16), lanes(1600)
     sizes = []
     for number in range(200):
-        loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=number == 0)
+        loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=number == 0, now=None)
         ended = Lane(f"b{number}", 1600, 1600)
         loop.launched((ended,), (Span(f"b{number}", 0, 1600, True),), COST)
         sizes.append(loop.plan(PipelineView(waiting), waiting, COST)[0])
@@ -67,3 +67,28 @@ def test_the_more_is_to_come_the_longer_are_waves() -> None:
 def test_one_stage_takes_all_there_is() -> None:
     assert seconds(lanes(300, 200), stages=1) == 500.0
     assert seconds(lanes(3000, 200), stages=1) == 1024.0
+
+
+def test_waves_are_between_what_the_load_asks_for_and_what_served_those_best_that_came() -> None:
+    def loop(now: float | None) -> OpenLoop:
+        loop = OpenLoop(5, max_tokens=1024, min_tokens=16)
+        loop.measured([Span("b", 0, 100, True)], 104.0, COST)
+        for number in range(100):
+            when = None if now is None else now * number
+            loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=True, now=when)
+        return loop
+
+    waiting = lanes(10_000)
+    alone, overload, unknown = (
+        loop(now).plan(PipelineView(waiting), waiting, COST)[0] for now in (1e5, 1.0, None)
+    )
+    assert alone == pytest.approx((unknown * 0.2 * 1024) ** 0.5), "the shortest waves that are tried"
+    assert overload == pytest.approx((unknown * 1024) ** 0.5), "full waves"
+
+
+def test_one_stage_tries_nothing() -> None:
+    loop = OpenLoop(1, max_tokens=1024, min_tokens=16)
+    loop.measured([Span("b", 0, 100, True)], 104.0, COST)
+    for number in range(100):
+        loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=True, now=1.0 * number)
+    assert loop._trials.share is None

@@ -124,8 +124,8 @@ def test_a_planner_that_waits_is_told_how_many_requests_may_still_come() -> None
 
     loop = LeaderLoop(Lanes(Ring(2), Noting(8), 8), Leader(1).order, OFF)
     loop.turn([RequestsWaiting(3), LaneAdmitted("a", 0, 4)], [0.25], 0.0)
-    loop.turn([RequestsWaiting(0)], [0.25], 0.0)
-    assert [(view.admitting, view.slack) for view in views] == [(3, 0.25), (0, 0.25)]
+    loop.turn([RequestsWaiting(0)], [0.25], 0.5)
+    assert [(view.admitting, view.slack, view.now) for view in views] == [(3, 0.25, 0.0), (0, 0.25, 0.5)]
 
 
 def test_a_planner_that_holds_what_could_be_launched_is_asked_again_and_told_since_when() -> None:

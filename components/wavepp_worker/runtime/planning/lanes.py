@@ -101,7 +101,11 @@ class Lanes:
         self._leased.discard(request_id)
 
     def propose(
-        self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0
+        self,
+        waiting: RequestsWaiting = NOBODY,
+        slack: float = 0.0,
+        held: float = 0.0,
+        now: float | None = None,
     ) -> tuple[Span, ...]:
         """The next wave; empty if the ring is full, no lane has work, or the planner waits for more.
 
@@ -109,10 +113,11 @@ class Lanes:
             waiting: requests that are not admitted yet.
             slack: seconds for which rank 0's device has work already.
             held: seconds since this was first empty though ``startable`` and rank 0's device was about to run dry.
+            now: seconds, on a clock that never goes back.
         """
         if self.ring.full:
             return ()
-        return self._planner.propose(self._view(waiting, slack, held))
+        return self._planner.propose(self._view(waiting, slack, held, now))
 
     @property
     def startable(self) -> bool:
@@ -197,7 +202,13 @@ class Lanes:
         if any(not self.ring.carries(request_id) for request_id in self._aborted):
             raise ValueError("an aborted request that no wave carries was not reported as ended")
 
-    def _view(self, waiting: RequestsWaiting = NOBODY, slack: float = 0.0, held: float = 0.0) -> PipelineView:
+    def _view(
+        self,
+        waiting: RequestsWaiting = NOBODY,
+        slack: float = 0.0,
+        held: float = 0.0,
+        now: float | None = None,
+    ) -> PipelineView:
         """What the planner may put into the next wave, and what is in flight."""
         lanes = tuple(self._open())
         behind = tuple(self._lanes[request_id] for request_id in self._after)
@@ -210,6 +221,7 @@ class Lanes:
             held=held,
             behind=behind,
             riding=self._after if self._riders else {},
+            now=now,
         )
 
     def _board(self, spans: tuple[Span, ...]) -> None:

@@ -106,6 +106,7 @@ class Mpu(PackingPlanner):
             tokens = sum(span.length for span in spans)
             context = sum(span.length * (span.start + (span.length + 1) / 2) for span in spans)
             self._cost = self._learned.observe(tokens, context, seconds)
+        self._open_loop.measured(spans, seconds, self._cost)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes, demand = view.lanes[: self._max_num_seqs], self._demand
@@ -120,7 +121,8 @@ class Mpu(PackingPlanner):
             self._oldest, self._oldest_begun = head.request_id, head.next
         if came:
             present = len(view.lanes) + len(view.behind)
-            self._open_loop.see(came, self._cost, idle=view.slack <= 0 and len(came) == present)
+            idle = view.slack <= 0 and len(came) == present
+            self._open_loop.see(came, self._cost, idle=idle, now=None if demand.steady else view.now)
         burst = demand.steady and demand.burst
         if view.admitting and (self._holds(view, burst) or (burst and view.slack > LAUNCH_MARGIN_SECONDS)):
             # How long waves should take follows from all there is, which is known in a moment.

@@ -11,6 +11,9 @@ first stage and for ``Q * (a + w)`` behind it. The mean over requests is least f
 where the mean is over all requests of the busy period: those that wait, and those that are still to come and will wait
 for every ``a`` that is spent now (``Arrivals``). With little load that is a request alone, cut finely; with much load
 the busy period, and ``w`` with it, becomes long: full waves.
+
+How much is still to come nobody knows, and what few requests tell of it is far off. So waves take the geometric mean of
+that ``w`` and of the length that would have served those best that came (``Trials``), which errs in other ways.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.riding import riding_pays
+from wavepp_worker.runtime.planning.trials import Trials
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -40,13 +44,24 @@ class OpenLoop:
         self._stages = stages
         self._max_tokens, self._min_tokens = max_tokens, min_tokens
         self._arrivals = Arrivals(max_tokens)
+        self._trials = Trials(stages, max_tokens)
         self._passing = Passing()
         self._lengths = deque([0.0] * 2 * stages, maxlen=2 * stages)
         self._latest = max_tokens / 2
 
-    def see(self, came: Sequence[Lane], cost: WaveCost, idle: bool) -> None:
-        """Account for requests that came; the first stage was ``idle`` when the first of them did."""
+    def see(self, came: Sequence[Lane], cost: WaveCost, idle: bool, now: float | None) -> None:
+        """Account for requests that came; the first stage was ``idle`` when the first of them did.
+
+        Args:
+            now: seconds on a clock that never goes back; None if there is none, or they wait for answers.
+        """
         self._arrivals.see([cost.work(lane.next, lane.left) / cost.b for lane in came], idle)
+        if now is not None and self._stages > 1:
+            self._trials.see(came, cost, now)
+
+    def measured(self, spans: Sequence[Span], seconds: float, cost: WaveCost) -> None:
+        """A wave was executed."""
+        self._trials.measured(cost.a + sum(cost.work(span.start, span.length) for span in spans), seconds)
 
     def plan(
         self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost
@@ -66,7 +81,9 @@ class OpenLoop:
             mean = (sum(ends) + requests * (total + work / 2)) / (len(ends) + requests)
             if view.in_flight and view.slack > 0:
                 shortest = max(shortest, *list(self._lengths)[-len(view.in_flight) :])
-            wave = math.sqrt(a * mean / behind)
+            wave = min(max(math.sqrt(a * mean / behind), shortest), full)
+            if (share := self._trials.share) is not None:
+                wave = math.sqrt(wave * share * full)
         self._latest = wave = min(max(wave, shortest), full)
         # Of more stages, waves are sized for who is to come, and would take far more of those behind than pays.
         rides = not behind and riding_pays(view, lanes, cost, self._max_tokens)

@@ -54,6 +54,7 @@ class PipelineView:
             it is.
         riding: whom each of ``behind`` reads from, if it may be in one wave with the chunk that it waits for; empty if
             nobody may.
+        now: seconds, on a clock that never goes back; None if there is none.
     """
 
     lanes: Sequence[Lane]
@@ -64,6 +65,7 @@ class PipelineView:
     held: float = 0.0
     behind: Sequence[Lane] = ()
     riding: Mapping[str, str] = field(default_factory=dict)
+    now: float | None = None
 
 
 class Planner(ABC):

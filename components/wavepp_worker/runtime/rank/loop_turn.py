@@ -176,7 +176,7 @@ class LeaderLoop:
         begun = self._timeline.now()
         held = 0.0 if self._held_since is None else now - self._held_since
         slack = left[-1] if left else 0.0
-        spans = self._lanes.propose(self._waiting, slack, held)
+        spans = self._lanes.propose(self._waiting, slack, held, now)
         if spans or slack > LAUNCH_MARGIN_SECONDS or not self._lanes.startable:
             self._held_since = None
         elif self._held_since is None:
