@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from msgspec import structs
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.dynamo.kv_events import (
     AGAIN_BLOCKS,
+    MANY_BLOCKS,
     MAX_BLOCKS_PER_EVENT,
     ClearedEvent,
     PendingEvents,
@@ -88,6 +90,44 @@ def test_what_comes_to_the_device_before_what_precedes_it_waits_for_that() -> No
     assert not pending
 
 
+def test_s65_what_left_the_device_and_is_back_before_what_precedes_it_is_told_anew() -> None:
+    """A router forgets it with that; a rank may tell of the two in this order, and something be published between."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(stored(1, 2, 3, 4))
+    router.take(pending.take())
+    pending.apply(IndexDelta(removed=(4, 3)))
+    pending.apply(IndexDelta(moved=(2,), tier=Tier.HOST))
+    pending.apply(stored(3, 4, parent=2))
+    router.take(pending.take())
+    assert router.blocks == {1: {Tier.DEVICE}, 2: {Tier.HOST}}
+    pending.apply(IndexDelta(moved=(2,), tier=Tier.DEVICE))
+    router.take(pending.take())
+    assert router.refused == router.unknown == []
+    assert router.blocks == {block: {Tier.DEVICE} for block in (1, 2, 3, 4)}
+    assert not pending
+
+
+def test_where_most_is_gone_all_is_cleared_and_what_is_left_told() -> None:
+    """Tens of thousands of blocks that leave at once would hold up for half a minute what is stored after them."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    pending.apply(stored(1, 2))
+    pending.apply(on_disk(stored(3, parent=2)))
+    gone = range(10, 10 + 2 * MANY_BLOCKS)
+    for block in gone:
+        pending.apply(on_disk(stored(block)))
+    router.take(pending.take())
+    pending.apply(IndexDelta(removed=tuple(gone)))
+    pending.apply(stored(9000))
+    events = pending.take()
+    assert len(events) == 4, "cleared, and three chains"
+    router.take(events)
+    assert router.blocks == {1: {Tier.DEVICE}, 2: {Tier.DEVICE}, 3: {Tier.DISK}, 9000: {Tier.DEVICE}}
+    assert not pending
+    pending.apply(IndexDelta(removed=(9000, 3, 2, 1)))
+    router.take(pending.take())
+    assert router.blocks == {}
+
+
 def test_what_is_told_again_is_told_bit_by_bit_and_does_not_hold_up_what_changes() -> None:
     pending, router = PendingEvents(BLOCK), FakeRouter()
     pending.apply(on_disk(stored(*range(1, 3 * AGAIN_BLOCKS))))
@@ -122,7 +162,12 @@ def test_s64_something_is_told_again_also_where_nothing_is_below_the_device() ->
     assert pending.take() == [ClearedEvent()]
 
 
-@settings(max_examples=150, deadline=None)
+def _could_come_up(node: int, tree: Mapping[int, int | None], tiers: Mapping[int, Tier]) -> bool:
+    above = tree[node]
+    return tiers[node] != Tier.DEVICE and (above is None or tiers[above] == Tier.DEVICE)
+
+
+@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), pace=st.floats(0.0, 1.0))
 def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: float) -> None:
     """S64, S65: a random tree grows and shrinks, blocks change tiers, readers come anew or forget, at any moment."""
@@ -147,6 +192,17 @@ def test_however_slow_the_publisher_the_router_ends_up_right(seed: int, pace: fl
             ):
                 tiers[moved] = tier
                 pending.apply(IndexDelta(moved=(moved,), tier=tier))
+        elif (below := [node for node in tree if _could_come_up(node, tree, tiers)]) and draw.random() < 0.3:
+            # As one message of a rank that computes both anew: first the one behind, then what precedes it.
+            parent = draw.choice(below)
+            child = parent * 4 + draw.randrange(1, 4)
+            if child not in tree and child < 2**64:
+                tree[child] = parent
+                tiers[parent] = tiers[child] = Tier.DEVICE
+                pending.apply(stored(child, parent=parent))
+                if draw.random() < pace:
+                    router.take(pending.take())
+                pending.apply(IndexDelta(moved=(parent,), tier=Tier.DEVICE))
         else:
             parent = draw.choice([None, *(node for node in tree if tiers[node] == Tier.DEVICE)])
             # Few names, so that blocks come back after they were removed.

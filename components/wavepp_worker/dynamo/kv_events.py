@@ -24,6 +24,8 @@ from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 MAX_BLOCKS_PER_EVENT = 1024
 """Blocks in one event, so that a long prompt is not one huge message."""
+MANY_BLOCKS = 1024
+"""Blocks that are gone from which on it is shorter to say that all are, if fewer are left."""
 AGAIN_BLOCKS = 256
 """Blocks that are told again at a time, so that what has changed meanwhile need not wait for all of them."""
 
@@ -126,11 +128,14 @@ class PendingEvents:
         for key, block in _parents_first(
             {key: self._reusable[key] for key in self._changed if key in self._reusable}
         ):
-            if block.tier != Tier.DEVICE or block.parent is None or self._on_device(block.parent, early):
-                come[key] = block
-            else:
+            if block.tier == Tier.DEVICE and not self._follows_what_is_there(block, early):
                 early[key] = None
-        gone = [key for key in self._changed if key in self._published and key not in early]
+            elif not self._as_published(key):
+                come[key] = block
+        gone = [key for key in self._changed if self._goes(key, early)]
+        if len(gone) > max(MANY_BLOCKS, len(self._reusable)):
+            self.begin_anew()
+            return self.take()
         left = {key: self._published.pop(key) for key in gone}
         # What is stored comes first, so that a router never misses what is there; of what leaves, the last of a prefix
         # does: with a block, a router forgets what it has on the device behind it.
@@ -146,9 +151,23 @@ class PendingEvents:
         """Whether ``take`` has more to tell again at once."""
         return bool(self._again)
 
-    def _on_device(self, block_hash: int, early: Mapping[int, None]) -> bool:
-        block = self._reusable.get(block_hash)
-        return block is not None and block.tier == Tier.DEVICE and block_hash not in early
+    def _follows_what_is_there(self, block: ReusableBlock, early: Mapping[int, None]) -> bool:
+        """Whether what precedes a block is on the device, and the router told."""
+        if block.parent is None:
+            return True
+        before = self._reusable.get(block.parent)
+        return before is not None and before.tier == Tier.DEVICE and block.parent not in early
+
+    def _as_published(self, key: int) -> bool:
+        block, published = self._reusable.get(key), self._published.get(key)
+        return block is not None and published is not None and block.tier == published.tier
+
+    def _goes(self, key: int, early: Mapping[int, None]) -> bool:
+        """Whether to publish that a block that has changed is not any more where it was."""
+        if key in early:
+            # It left the device and is back, but what precedes it is not: a router will forget it with that.
+            return self._as_published(key)
+        return key in self._published and not self._as_published(key)
 
     def _told_again(self) -> Iterator[KvEvent]:
         again, self._again = self._again[:AGAIN_BLOCKS], self._again[AGAIN_BLOCKS:]
@@ -156,7 +175,7 @@ class PendingEvents:
         told = [
             (key, self._published[key])
             for key in again
-            if key in self._published and key not in self._changed
+            if key in self._published and (key not in self._changed or self._as_published(key))
         ]
         yield from _stored(told)
         # Of what is stored twice, Dynamo keeps the first removal to itself.
@@ -166,8 +185,7 @@ class PendingEvents:
     def _mark(self, block_hash: int) -> None:
         # Moved to the end, so that events keep the order of the last changes.
         self._changed.pop(block_hash, None)
-        block, published = self._reusable.get(block_hash), self._published.get(block_hash)
-        if (block and block.tier) != (published and published.tier):
+        if block_hash in self._reusable or block_hash in self._published:
             self._changed[block_hash] = None
 
 
