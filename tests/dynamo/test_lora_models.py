@@ -10,6 +10,7 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from wavepp_worker.dynamo import lora_models
+from wavepp_worker.errors import WorkerPaused
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -59,7 +60,7 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
         # A frontend that hears of an adapter before its base model does without it for half a minute.
         endpoint.entered = False
         await worker.on_endpoint_ready(endpoint)
-        while endpoint.looks < 3:
+        while endpoint.looks < 4:
             await asyncio.sleep(0.01)
         assert told == []
         endpoint.entered = True
@@ -87,6 +88,40 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
             ("withdrawn", "poet"),
             ("withdrawn", "coder"),
         ]
+
+    run(check())
+
+
+def test_adapters_come_before_a_worker_that_is_not_the_first(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    """Frontends that lose the last worker with an adapter end all prefill, of a worker that came without it as well."""
+
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.entered, endpoint.others = False, (5,)
+        await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        assert [(what, fields["lora_name"]) for what, _, fields in told] == [("registered", "poet")]
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_a_worker_is_not_well_before_its_adapters_are_in_discovery(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        probe: Any = await worker.health_check_payload()
+        with pytest.raises(WorkerPaused, match="adapters are not in discovery yet"):
+            worker.check_open(probe)
+        worker.check_open(prompt(kind, 1, model="tiny"))
+        await worker._adapters._entering
+        worker.check_open(probe)
+        await worker.cleanup()
 
     run(check())
 

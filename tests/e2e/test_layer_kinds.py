@@ -186,3 +186,31 @@ def test_a_frontend_that_is_restarted_has_adapters_again_within_a_minute(
         graph.running.wait_for(lambda: graph.running.processes("Frontend")[0]["ready"], 60)
         graph.running.wait_for(answers, 60)
         graph.audit()
+
+
+def test_replicas_that_are_restarted_one_by_one_go_on_serving_adapters_and_the_model(
+    ascii_model: Path, tmp_path: Path
+) -> None:
+    """The next one is told to stop as soon as the one before says that it is well again."""
+    adapter = make_adapter(tmp_path / "poet", ascii_model)
+    [prompt] = prompts(41, [100])
+    with serving(ascii_model, f"--Common.lora_modules=poet={adapter}", replicas=2) as graph:
+
+        def serves(model: str) -> bool:
+            asked = graph.post("/v1/completions", prompt=prompt, max_tokens=2, model=model)
+            return asked.status_code == 200
+
+        assert serves("poet"), "a graph is ready when its adapters are"
+        assert len(graph.running.processes("PrefillWorker")) == 2
+        for number, before in enumerate(graph.running.processes("PrefillWorker")):
+            os.kill(before["pid"], signal.SIGTERM)
+
+            def is_back(number: int = number, pid: int = before["pid"]) -> bool:
+                now = graph.running.processes("PrefillWorker")[number]
+                return bool(now["pid"] != pid and now["ready"])
+
+            graph.running.wait_for(is_back, 60)
+        for model in ("poet", graph.running.model):
+            graph.running.wait_for(lambda model=model: serves(model), 10)
+            assert all(serves(model) for _ in range(5))
+        graph.audit()

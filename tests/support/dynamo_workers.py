@@ -25,6 +25,7 @@ class FakeEndpoint:
     """Dynamo's, of a worker whose entry in discovery is there while ``entered``."""
 
     entered = True
+    others: tuple[int, ...] = ()
     looks = 0
     unregistered = 0
     clients = 0
@@ -38,7 +39,7 @@ class FakeEndpoint:
 
     def instance_ids(self) -> list[int]:
         self.looks += 1
-        return [7] if self.entered else []
+        return [*self.others, 7] if self.entered else [*self.others]
 
     async def unregister_endpoint_instance(self) -> None:
         self.unregistered += 1

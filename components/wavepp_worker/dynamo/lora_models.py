@@ -46,14 +46,24 @@ BASE_MODEL_SECONDS = 3.0
 
 
 class AdapterModels:
-    """A worker's adapters in discovery: entered once frontends have their base model, taken out when it leaves."""
+    """A worker's adapters in discovery: entered once frontends have their base model, taken out when it leaves.
+
+    Where other workers have brought the base model, adapters are entered before this one brings it: with the last
+    worker that has an adapter, Dynamo 1.4's frontends end all prefill of the base model, and do not begin again with
+    another worker that had brought that alone.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
         self._endpoint: Any = None
         self._entering: asyncio.Task[None] | None = None
 
-    def enter(
+    @property
+    def entering(self) -> bool:
+        """Whether they are about to be."""
+        return self._entering is not None and not self._entering.done()
+
+    async def enter(
         self,
         endpoint: Any,
         client: Any,
@@ -62,7 +72,9 @@ class AdapterModels:
         options: argparse.Namespace,
         failed: Callable[[Exception], None],
     ) -> None:
-        """Have frontends list every adapter as a model soon, and send requests for it here.
+        """Have frontends list every adapter as a model, and send requests for it here; soon, if it is the first worker.
+
+        Before the worker itself is in discovery.
 
         Args:
             endpoint: of the worker.
@@ -73,9 +85,9 @@ class AdapterModels:
             failed: called if discovery does not take them.
         """
 
-        async def enter() -> None:
+        async def enter(*, first: bool) -> None:
             # An adapter that comes before its base model is tried again after half a minute only.
-            while endpoint.connection_id() not in client.instance_ids():
+            while first and endpoint.connection_id() not in client.instance_ids():
                 await asyncio.sleep(POLL_SECONDS)
             await asyncio.sleep(BASE_MODEL_SECONDS)
             try:
@@ -85,7 +97,10 @@ class AdapterModels:
 
         if self._names:
             self._endpoint = endpoint
-            self._entering = asyncio.create_task(enter())
+            first = not {*client.instance_ids()} - {endpoint.connection_id()}
+            self._entering = asyncio.create_task(enter(first=first))
+            if not first:
+                await asyncio.wait([self._entering])
 
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""
