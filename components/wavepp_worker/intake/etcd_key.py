@@ -1,7 +1,8 @@
 """One key of etcd, followed over the JSON gateway of its own API.
 
-Where it is, and who one is, says Dynamo's environment. That may be with certificates, and aetcd 1.0, the Python client
-that is kept up, has channels without TLS alone.
+Where it is, and who one is, says Dynamo's environment. That may be with certificates, or a name and a password, and no
+Python client that is kept up has all that: aetcd 1.0 and etcd-client-py 0.5 have no TLS; etcd3gw 2.7 has no names and
+passwords, and follows a key in a thread that ends without a word.
 """
 
 from __future__ import annotations
