@@ -80,3 +80,10 @@ def test_no_clients_certificate_is_left_unchecked() -> None:
     """Dynamo 1.6 has the flag, 1.4 has not: either way it is not passed over."""
     with pytest.raises(ConfigError, match=r"^--tls-client-ca-cert-path"):
         parse_frontend_flags(["--tls-client-ca-cert-path", "/ca.pem"])
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_block_size_below_1_is_refused_before_anything_starts(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"^--kv-cache-block-size: should be at least 1, not {size};"):
+        parse_frontend_flags([f"--kv-cache-block-size={size}"])
+    assert parse_frontend_flags(["--kv-cache-block-size=1"]).kv_cache_block_size == 1

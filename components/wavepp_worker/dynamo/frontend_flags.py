@@ -82,6 +82,11 @@ def parse_frontend_flags(argv: Sequence[str] | None) -> Any:
             "--no-router-kv-events switches off: leave one of the two out (for a graph, "
             "--Frontend.router_predicted_ttl_secs=null)"
         )
+    if config.kv_cache_block_size is not None and config.kv_cache_block_size < 1:
+        raise ConfigError(
+            f"--kv-cache-block-size: should be at least 1, not {config.kv_cache_block_size}; leave it out, and the "
+            "workers' counts"
+        )
     check_dump_path(config.dump_config_to)
     if config.router_mode == "kv":
         check_threads(config.router_event_threads, "--router-event-threads")

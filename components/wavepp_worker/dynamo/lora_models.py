@@ -7,13 +7,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Any
 
 from dynamo.common.backend.engine import EngineConfig as Registration
 from dynamo.common.constants import DisaggregationMode
+from dynamo.common.utils.endpoint_types import parse_endpoint_types
 from dynamo.llm import (
     ModelInput,
     ModelRuntimeConfig,
@@ -28,7 +27,6 @@ from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
 
 logger = logging.getLogger(__name__)
 
-_SURFACES = {"chat": ModelType.Chat, "completions": ModelType.Completions}
 _ROLES = {
     DisaggregationMode.PREFILL: (WorkerType.Prefill, [[WorkerType.Decode]]),
     DisaggregationMode.DECODE: (WorkerType.Decode, [[WorkerType.Prefill]]),
@@ -143,8 +141,7 @@ async def _register(
 def _model_type(mode: DisaggregationMode, options: argparse.Namespace, model: str) -> ModelType:
     if mode is DisaggregationMode.PREFILL:
         return ModelType.Prefill
-    offered = with_endpoint_types(options, Path(model)).endpoint_types
-    return reduce(or_, (_SURFACES[each.strip()] for each in offered.split(",") if each.strip() in _SURFACES))
+    return parse_endpoint_types(with_endpoint_types(options, Path(model)).endpoint_types)
 
 
 def _runtime_config(

@@ -9,6 +9,7 @@ from typing import Any
 
 from wavepp_worker.dynamo.dump_path import check_dump_path
 from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
+from wavepp_worker.dynamo.endpoint_types import check_endpoint_types
 from wavepp_worker.dynamo.flags import Parser, Taken, add_fields, build, take
 from wavepp_worker.dynamo.foreign_flags import add_foreign, check_foreign, check_options
 from wavepp_worker.dynamo.health_payload import check_health_payload
@@ -98,6 +99,7 @@ def take_runtime(
     _check_limit(options.engine_request_limit)
     check_health_payload(options.health_check_payload)
     check_dump_path(options.dump_config_to)
+    check_endpoint_types(options.endpoint_types)
     try:
         options.validate()
     except ValueError as error:

@@ -105,7 +105,7 @@ def fetched_model(service: Service, model: Path) -> Path:
 
 def takes_messages(service: Service, flags: Mapping[str, Any], shape: ModelShape) -> bool:
     """Whether what a service serves can be asked with the messages of a chat; a frontend keeps nobody from that."""
-    asked = str(flags.get("endpoint_types") or "chat")
+    asked = str(flags.get("endpoint_types") or "chat").lower()
     template = shape.has_chat_template or flags.get("custom_jinja_template")
     return service.kind == "frontend" or ("chat" in asked and bool(template))
 
