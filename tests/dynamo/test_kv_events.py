@@ -9,7 +9,7 @@ from msgspec import structs
 from wavepp_worker.cache.moves import Tier
 from wavepp_worker.dynamo.kv_events import (
     AGAIN_BLOCKS,
-    MANY_BLOCKS,
+    CLEAR_ABOVE_BLOCKS,
     MAX_BLOCKS_PER_EVENT,
     ClearedEvent,
     PendingEvents,
@@ -112,7 +112,7 @@ def test_where_most_is_gone_all_is_cleared_and_what_is_left_told() -> None:
     pending, router = PendingEvents(BLOCK), FakeRouter()
     pending.apply(stored(1, 2))
     pending.apply(on_disk(stored(3, parent=2)))
-    gone = range(10, 10 + 2 * MANY_BLOCKS)
+    gone = range(10, 10 + 2 * CLEAR_ABOVE_BLOCKS)
     for block in gone:
         pending.apply(on_disk(stored(block)))
     router.take(pending.take())

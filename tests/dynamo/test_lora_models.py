@@ -108,6 +108,29 @@ def test_adapters_come_before_a_worker_that_is_not_the_first(
     run(check())
 
 
+def test_a_worker_whose_others_leave_meanwhile_is_the_first(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    """What discovery told may have been of the dead."""
+
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.entered, endpoint.others = False, (5,)
+        await worker.start(1)
+        coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+        await asyncio.sleep(0.02)
+        assert not coming.done()
+        endpoint.others = ()
+        await coming
+        assert told == []
+        endpoint.entered = True
+        await worker._adapters._entering
+        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
+        await worker.cleanup()
+
+    run(check())
+
+
 def test_a_worker_is_not_well_before_its_adapters_are_in_discovery(
     kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
 ) -> None:

@@ -62,7 +62,7 @@ class KvEventThread:
     def on_index(self, delta: IndexDelta) -> None:
         """Take in one change; any thread, in the order of the changes.
 
-        Never waits for who reads, but for what has changed to be put in order: 0.3 s where that is 50,000 blocks.
+        Never waits for a reader; may wait for the lock while the thread puts what has changed in order.
         """
         with self._lock:
             self._pending.apply(delta)

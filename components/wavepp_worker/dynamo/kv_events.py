@@ -1,7 +1,7 @@
 """KV events: what Dynamo's router is to be told of the blocks every rank of this worker can reuse. Pure.
 
-There is no queue that could overflow and lose an event. What waits is the set of blocks whose state differs
-from what was last published, so changes to one block replace each other, and what waits is never more than
+There is no queue that could overflow and lose an event. What waits is the set of blocks that were touched
+since the last publication, so changes to one block replace each other, and what waits is never more than
 the pool holds plus what the router believes it holds. However far the publisher falls behind, what it
 publishes next brings the router to the present.
 
@@ -24,8 +24,8 @@ from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 MAX_BLOCKS_PER_EVENT = 1024
 """Blocks in one event, so that a long prompt is not one huge message."""
-MANY_BLOCKS = 1024
-"""Blocks that are gone from which on it is shorter to say that all are, if fewer are left."""
+CLEAR_ABOVE_BLOCKS = 1024
+"""More removals than this, and than blocks that are left, are published as one clear and all that is left."""
 AGAIN_BLOCKS = 256
 """Blocks that are told again at a time, so that what has changed meanwhile need not wait for all of them."""
 
@@ -130,10 +130,10 @@ class PendingEvents:
         ):
             if block.tier == Tier.DEVICE and not self._follows_what_is_there(block, early):
                 early[key] = None
-            elif not self._as_published(key):
+            elif not self._tier_as_published(key):
                 come[key] = block
         gone = [key for key in self._changed if self._goes(key, early)]
-        if len(gone) > max(MANY_BLOCKS, len(self._reusable)):
+        if len(gone) > max(CLEAR_ABOVE_BLOCKS, len(self._reusable)):
             self.begin_anew()
             return self.take()
         left = {key: self._published.pop(key) for key in gone}
@@ -158,7 +158,7 @@ class PendingEvents:
         before = self._reusable.get(block.parent)
         return before is not None and before.tier == Tier.DEVICE and block.parent not in early
 
-    def _as_published(self, key: int) -> bool:
+    def _tier_as_published(self, key: int) -> bool:
         block, published = self._reusable.get(key), self._published.get(key)
         return block is not None and published is not None and block.tier == published.tier
 
@@ -166,8 +166,8 @@ class PendingEvents:
         """Whether to publish that a block that has changed is not any more where it was."""
         if key in early:
             # It left the device and is back, but what precedes it is not: a router will forget it with that.
-            return self._as_published(key)
-        return key in self._published and not self._as_published(key)
+            return self._tier_as_published(key)
+        return key in self._published and not self._tier_as_published(key)
 
     def _told_again(self) -> Iterator[KvEvent]:
         again, self._again = self._again[:AGAIN_BLOCKS], self._again[AGAIN_BLOCKS:]
@@ -175,7 +175,7 @@ class PendingEvents:
         told = [
             (key, self._published[key])
             for key in again
-            if key in self._published and (key not in self._changed or self._as_published(key))
+            if key in self._published and (key not in self._changed or self._tier_as_published(key))
         ]
         yield from _stored(told)
         # Of what is stored twice, Dynamo keeps the first removal to itself.
@@ -183,7 +183,8 @@ class PendingEvents:
             yield RemovedEvent(tuple(key for key, _ in those)[::-1], tier)
 
     def _mark(self, block_hash: int) -> None:
-        # Moved to the end, so that events keep the order of the last changes.
+        # Moved to the end, so that events keep the order of the last changes. Also if it is as published: it may have
+        # left the device and come back.
         self._changed.pop(block_hash, None)
         if block_hash in self._reusable or block_hash in self._published:
             self._changed[block_hash] = None

@@ -44,11 +44,12 @@ BASE_MODEL_SECONDS = 3.0
 
 
 class AdapterModels:
-    """A worker's adapters in discovery: entered once frontends have their base model, taken out when it leaves.
+    """A worker's adapters in discovery: entered when it comes, taken out when it leaves.
 
-    Where other workers have brought the base model, adapters are entered before this one brings it: with the last
-    worker that has an adapter, Dynamo 1.4's frontends end all prefill of the base model, and do not begin again with
-    another worker that had brought that alone.
+    The first worker of an endpoint enters its adapters after itself, as a frontend does for half a minute without an
+    adapter that comes before its base model. A later one enters them before itself: when the last worker with an
+    adapter leaves, Dynamo 1.4's frontends end all prefill of the base model, and a worker that had brought that alone
+    does not begin it again.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -58,7 +59,7 @@ class AdapterModels:
 
     @property
     def entering(self) -> bool:
-        """Whether they are about to be."""
+        """Whether they are still to be entered."""
         return self._entering is not None and not self._entering.done()
 
     async def enter(
@@ -70,9 +71,10 @@ class AdapterModels:
         options: argparse.Namespace,
         failed: Callable[[Exception], None],
     ) -> None:
-        """Have frontends list every adapter as a model, and send requests for it here; soon, if it is the first worker.
+        """Have frontends list every adapter as a model, and send requests for it here.
 
-        Before the worker itself is in discovery.
+        To be called before the worker itself is in discovery. Returns at once for the first worker of the endpoint,
+        else when they are entered.
 
         Args:
             endpoint: of the worker.
@@ -83,22 +85,29 @@ class AdapterModels:
             failed: called if discovery does not take them.
         """
 
-        async def enter(*, first: bool) -> None:
-            # An adapter that comes before its base model is tried again after half a minute only.
-            while first and endpoint.connection_id() not in client.instance_ids():
-                await asyncio.sleep(POLL_SECONDS)
-            await asyncio.sleep(BASE_MODEL_SECONDS)
+        others = {*client.instance_ids()} - {endpoint.connection_id()}
+        may_come = asyncio.Event()
+
+        async def wait_and_register() -> None:
             try:
+                if others:
+                    # They may have come a moment ago, and the base model with them.
+                    await asyncio.sleep(BASE_MODEL_SECONDS)
+                if not others.intersection(client.instance_ids()):
+                    may_come.set()
+                    while endpoint.connection_id() not in client.instance_ids():
+                        await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(BASE_MODEL_SECONDS)
                 await _register(endpoint, self._names, mode, registration, options)
             except Exception as error:
                 failed(error)
+            finally:
+                may_come.set()
 
         if self._names:
             self._endpoint = endpoint
-            first = not {*client.instance_ids()} - {endpoint.connection_id()}
-            self._entering = asyncio.create_task(enter(first=first))
-            if not first:
-                await asyncio.wait([self._entering])
+            self._entering = asyncio.create_task(wait_and_register())
+            await may_come.wait()
 
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
+from wavepp_worker.runtime.planning.trials import SHARES
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -72,7 +73,7 @@ def test_one_stage_takes_all_there_is() -> None:
 def test_waves_are_between_what_the_load_asks_for_and_what_served_those_best_that_came() -> None:
     def loop(now: float | None) -> OpenLoop:
         loop = OpenLoop(5, max_tokens=1024, min_tokens=16)
-        loop.measured([Span("b", 0, 100, True)], 104.0, COST)
+        loop.observe([Span("b", 0, 100, True)], 104.0, COST)
         for number in range(100):
             when = None if now is None else now * number
             loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=True, now=when)
@@ -82,13 +83,13 @@ def test_waves_are_between_what_the_load_asks_for_and_what_served_those_best_tha
     alone, overload, unknown = (
         loop(now).plan(PipelineView(waiting), waiting, COST)[0] for now in (1e5, 1.0, None)
     )
-    assert alone == pytest.approx((unknown * 0.2 * 1024) ** 0.5), "the shortest waves that are tried"
+    assert alone == pytest.approx((unknown * SHARES[0] * 1024) ** 0.5), "the shortest that are tried"
     assert overload == pytest.approx((unknown * 1024) ** 0.5), "full waves"
 
 
 def test_one_stage_tries_nothing() -> None:
     loop = OpenLoop(1, max_tokens=1024, min_tokens=16)
-    loop.measured([Span("b", 0, 100, True)], 104.0, COST)
+    loop.observe([Span("b", 0, 100, True)], 104.0, COST)
     for number in range(100):
         loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=True, now=1.0 * number)
     assert loop._trials.share is None

@@ -100,11 +100,11 @@ def released(
 ) -> list[Waiting]:
     """Who may be prepared, in order: who is not held back, and of those who are the leading groups that are opened.
 
-    No more than keep every stage busy. Who is not held back, but may pass nobody any more, is not passed by those of a
-    lower priority, though these are shorter and still might.
+    No more than keep every stage busy. Once somebody who could go may pass nobody any more, nobody of a lower priority
+    is chosen, though one that is shorter still might.
 
     Args:
-        arranged: of higher priorities first.
+        arranged: those of the highest priority first.
         held_back: those that wait for others unless their prefix is computed now.
         bound: most tokens that those compute in all which pass one, itself or by being chosen here.
     """
@@ -112,9 +112,9 @@ def released(
     opened: dict[int, bool] = {}
     chosen: list[Waiting] = []
     left = Left()
-    least_priority = -math.inf
+    priority_floor = -math.inf
     for each in arranged:
-        if gathering.enough or each.priority < least_priority:
+        if gathering.enough or each.priority < priority_floor:
             break
         goes = True
         if id(each) in held and each.demand is not None:
@@ -128,7 +128,7 @@ def released(
         else:
             left.add(each, chosen)
             if goes:
-                least_priority = each.priority
+                priority_floor = each.priority
     return chosen
 
 

@@ -15,7 +15,7 @@ MAX_LOAD = 0.98
 
 
 class Arrivals:
-    """Requests that come without waiting for answers, seen from a planner that has no clock.
+    """Requests that come without waiting for answers, without a clock.
 
     A planner does not see how long a stage idles, but it knows how long its waves keep one busy. Independent arrivals
     are as frequent while a stage is busy as while it is not, so what comes in that time is the *load*: stage time per

@@ -106,7 +106,7 @@ class Mpu(PackingPlanner):
             tokens = sum(span.length for span in spans)
             context = sum(span.length * (span.start + (span.length + 1) / 2) for span in spans)
             self._cost = self._learned.observe(tokens, context, seconds)
-        self._open_loop.measured(spans, seconds, self._cost)
+        self._open_loop.observe(spans, seconds, self._cost)
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes, demand = view.lanes[: self._max_num_seqs], self._demand

@@ -13,7 +13,8 @@ for every ``a`` that is spent now (``Arrivals``). With little load that is a req
 the busy period, and ``w`` with it, becomes long: full waves.
 
 How much is still to come nobody knows, and what few requests tell of it is far off. So waves take the geometric mean of
-that ``w`` and of the length that would have served those best that came (``Trials``), which errs in other ways.
+that ``w`` and of the length that would have served those best that came (``WaveLengthTrials``), which errs in other
+ways.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from wavepp_worker.runtime.planning.lane_work import works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.riding import riding_pays
-from wavepp_worker.runtime.planning.trials import Trials
+from wavepp_worker.runtime.planning.trials import WaveLengthTrials
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
 from wavepp_worker.runtime.protocol.waves import Span
 
@@ -37,14 +38,15 @@ from wavepp_worker.runtime.protocol.waves import Span
 class OpenLoop:
     """Sizes waves and orders requests for the least mean time to first token.
 
-    Times are counted in tokens, of which each costs 1 without context: seconds change while their cost is learned.
+    ``Arrivals`` and ``Passing`` count times in tokens, of which each costs 1 without context: seconds change while
+    their cost is learned.
     """
 
     def __init__(self, stages: int, max_tokens: int, min_tokens: int) -> None:
         self._stages = stages
         self._max_tokens, self._min_tokens = max_tokens, min_tokens
         self._arrivals = Arrivals(max_tokens)
-        self._trials = Trials(stages, max_tokens)
+        self._trials = WaveLengthTrials(stages, max_tokens)
         self._passing = Passing()
         self._lengths = deque([0.0] * 2 * stages, maxlen=2 * stages)
         self._latest = max_tokens / 2
@@ -59,9 +61,9 @@ class OpenLoop:
         if now is not None and self._stages > 1:
             self._trials.see(came, cost, now)
 
-    def measured(self, spans: Sequence[Span], seconds: float, cost: WaveCost) -> None:
-        """A wave was executed."""
-        self._trials.measured(cost.a + sum(cost.work(span.start, span.length) for span in spans), seconds)
+    def observe(self, spans: Sequence[Span], seconds: float, cost: WaveCost) -> None:
+        """A wave of these spans took so many seconds on the slowest stage."""
+        self._trials.observe(cost.a + sum(cost.work(span.start, span.length) for span in spans), seconds)
 
     def plan(
         self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost
