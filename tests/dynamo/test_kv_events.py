@@ -128,6 +128,21 @@ def test_where_most_is_gone_all_is_cleared_and_what_is_left_told() -> None:
     assert router.blocks == {}
 
 
+def test_where_more_is_left_than_gone_nothing_is_cleared() -> None:
+    """A router that believes in nothing for a moment would send requests anywhere."""
+    pending, router = PendingEvents(BLOCK), FakeRouter()
+    blocks = range(10, 10 + 3 * CLEAR_ABOVE_BLOCKS)
+    for block in blocks:
+        pending.apply(on_disk(stored(block)))
+    router.take(pending.take())
+    gone = blocks[: CLEAR_ABOVE_BLOCKS + 10]
+    pending.apply(IndexDelta(removed=tuple(gone)))
+    events = pending.take()
+    assert not any(isinstance(event, ClearedEvent) for event in events)
+    router.take(events)
+    assert set(router.blocks) == set(blocks) - set(gone)
+
+
 def test_what_is_told_again_is_told_bit_by_bit_and_does_not_hold_up_what_changes() -> None:
     pending, router = PendingEvents(BLOCK), FakeRouter()
     pending.apply(on_disk(stored(*range(1, 3 * AGAIN_BLOCKS))))

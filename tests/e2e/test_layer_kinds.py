@@ -210,6 +210,8 @@ def test_replicas_that_are_restarted_one_by_one_go_on_serving_adapters_and_the_m
                 return bool(now["pid"] != pid and now["ready"])
 
             graph.running.wait_for(is_back, 60)
+            assert serves("poet"), "the other one has been there all the time"
+            assert serves(graph.running.model)
         for model in ("poet", graph.running.model):
             graph.running.wait_for(lambda model=model: serves(model), 10)
             assert all(serves(model) for _ in range(5))
