@@ -85,6 +85,8 @@ class AdapterModels:
             failed: called if discovery does not take them.
         """
 
+        if not self._names:
+            return
         others = {*client.instance_ids()} - {endpoint.connection_id()}
         may_come = asyncio.Event()
 
@@ -104,10 +106,9 @@ class AdapterModels:
             finally:
                 may_come.set()
 
-        if self._names:
-            self._endpoint = endpoint
-            self._entering = asyncio.create_task(wait_and_register())
-            await may_come.wait()
+        self._endpoint = endpoint
+        self._entering = asyncio.create_task(wait_and_register())
+        await may_come.wait()
 
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""
