@@ -48,6 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
     monkeypatch.setattr(lora_models, "BASE_MODEL_SECONDS", 0.1)
+    monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", True)
     return calls
 
 
@@ -124,6 +125,28 @@ def test_a_worker_whose_others_leave_meanwhile_is_the_first(
         await coming
         assert told == []
         endpoint.entered = True
+        await worker._adapters._entering
+        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", False)
+
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.others = (5,)
+        await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        assert told == []
         await worker._adapters._entering
         assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
         await worker.cleanup()

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
+ADAPTERS_FIRST = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
+"""Whether a worker that is not the first enters its adapters before itself: Dynamo 1.6 needs it no more."""
 
 
 class AdapterModels:
@@ -87,7 +90,7 @@ class AdapterModels:
 
         if not self._names:
             return
-        others = {*client.instance_ids()} - {endpoint.connection_id()}
+        others = {*client.instance_ids()} - {endpoint.connection_id()} if ADAPTERS_FIRST else set()
         may_come = asyncio.Event()
 
         async def wait_and_register() -> None:
