@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from wavepp_worker.runtime.planning.lane_work import spans_work
 from wavepp_worker.runtime.planning.planner import (
     LAUNCH_MARGIN_SECONDS,
     LONGEST_HOLD_SECONDS,
@@ -97,7 +98,7 @@ def simulate(
             begun[str(i)] = at
         while flight and ends[0] <= now:
             ends.pop(0)
-            planner.observe(flight[0], _wave_seconds(flight[0], cost))
+            planner.observe(flight[0], cost.a + spans_work(flight[0], cost))
             for span in flight.pop(0):
                 if span.last:
                     latencies.append(now - begun[span.request_id])
@@ -127,7 +128,7 @@ def simulate(
                 break
             held_since = None
             planner.accept(view, spans)
-            seconds = _wave_seconds(spans, cost)
+            seconds = cost.a + spans_work(spans, cost)
             end = now
             for stage in range(device.stages):
                 end = free[stage] = max(end, free[stage]) + seconds
@@ -154,7 +155,3 @@ def simulate(
             now = max(now, min(upcoming_events))
     tokens = sum(request.tokens for request in requests)
     return PlannerRun(now, tokens / now, statistics.median(latencies), p95(latencies), waves)
-
-
-def _wave_seconds(spans: Sequence[Span], cost: WaveCost) -> float:
-    return cost.a + sum(cost.work(span.start, span.length) for span in spans)

@@ -163,7 +163,7 @@ class PendingEvents:
         return block is not None and published is not None and block.tier == published.tier
 
     def _goes(self, key: int, early: Mapping[int, None]) -> bool:
-        """Whether to publish that a block that has changed is not any more where it was."""
+        """Whether to publish the removal of a block that was touched."""
         if key in early:
             # It left the device and is back, but what precedes it is not: a router will forget it with that.
             return self._tier_as_published(key)

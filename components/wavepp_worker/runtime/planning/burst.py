@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 
 from wavepp_worker.runtime.planning.equal_waves import equal_waves
-from wavepp_worker.runtime.planning.lane_work import works
+from wavepp_worker.runtime.planning.lane_work import spans_work, works
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.riding import riding_pays
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
@@ -56,4 +56,4 @@ class Burst:
 
     def launched(self, spans: Sequence[Span], cost: WaveCost) -> None:
         """A wave was launched."""
-        self._launched += sum(cost.work(span.start, span.length) for span in spans) / cost.b
+        self._launched += spans_work(spans, cost) / cost.b

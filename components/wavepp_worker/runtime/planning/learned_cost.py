@@ -18,6 +18,11 @@ MIN_COEFFICIENT = 0.01
 MIN_WAVE_SECONDS, MAX_WAVE_SECONDS = 1e-9, 1e9
 
 
+def measurable(seconds: float) -> bool:
+    """Whether a clock can have measured that a wave took so long."""
+    return MIN_WAVE_SECONDS <= seconds <= MAX_WAVE_SECONDS
+
+
 class LearnedCost:
     """Least squares of the relative error of ``a + b*n + c*sum(context)``, drawn to a scaled guess."""
 
@@ -32,7 +37,7 @@ class LearnedCost:
 
         ``seconds`` is the slowest stage's time; one that no clock can have measured teaches nothing.
         """
-        if not MIN_WAVE_SECONDS <= seconds <= MAX_WAVE_SECONDS:
+        if not measurable(seconds):
             return self.cost
         features = np.array([1.0, tokens, context]) / seconds
         self._squares = DECAY_PER_WAVE * self._squares + np.outer(features, features)

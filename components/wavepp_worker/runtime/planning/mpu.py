@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from wavepp_worker.runtime.planning.burst import Burst
 from wavepp_worker.runtime.planning.demand import Demand
 from wavepp_worker.runtime.planning.gathering import Gathering
-from wavepp_worker.runtime.planning.lane_work import works
+from wavepp_worker.runtime.planning.lane_work import spans_work, works
 from wavepp_worker.runtime.planning.learned_cost import LearnedCost
 from wavepp_worker.runtime.planning.open_loop import OpenLoop
 from wavepp_worker.runtime.planning.packing import PackingPlanner, require_whole_blocks
@@ -236,7 +236,7 @@ class Mpu(PackingPlanner):
         cost, begun = self._cost, self._oldest_begun
         seconds = math.sqrt(cost.a * cost.work(begun, lanes[0].end - begun) / (self._stages - 1))
         if len(lanes) == 1 and view.in_flight and view.slack > 0:
-            return max(seconds, sum(cost.work(span.start, span.length) for span in view.in_flight[-1]))
+            return max(seconds, spans_work(view.in_flight[-1], cost))
         return seconds
 
     def _supply(self, view: PipelineView, lanes: Sequence[Lane]) -> tuple[float, bool]:
@@ -286,7 +286,7 @@ class Mpu(PackingPlanner):
         """Only the spans of lanes that the last wave left behind, if that ends all of those and takes ``least``."""
         old = tuple(span for span in spans if span.request_id in self._left_behind)
         ended = sum(span.last for span in old) == sum(lane.request_id in self._left_behind for lane in lanes)
-        if ended and sum(self._cost.work(span.start, span.length) for span in old) >= least:
+        if ended and spans_work(old, self._cost) >= least:
             return old
         return spans
 

@@ -26,7 +26,7 @@ from itertools import accumulate
 
 from wavepp_worker.runtime.planning.arrivals import Arrivals
 from wavepp_worker.runtime.planning.equal_waves import equal_waves
-from wavepp_worker.runtime.planning.lane_work import works
+from wavepp_worker.runtime.planning.lane_work import spans_work, works
 from wavepp_worker.runtime.planning.passing import Passing
 from wavepp_worker.runtime.planning.planner import Lane, PipelineView
 from wavepp_worker.runtime.planning.riding import riding_pays
@@ -63,7 +63,7 @@ class OpenLoop:
 
     def observe(self, spans: Sequence[Span], seconds: float, cost: WaveCost) -> None:
         """A wave of these spans took so many seconds on the slowest stage."""
-        self._trials.observe(cost.a + sum(cost.work(span.start, span.length) for span in spans), seconds)
+        self._trials.observe(cost.a + spans_work(spans, cost), seconds)
 
     def plan(
         self, view: PipelineView, lanes: Sequence[Lane], cost: WaveCost

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from wavepp_worker.runtime.planning.learned_cost import MAX_WAVE_SECONDS, MIN_WAVE_SECONDS
+from wavepp_worker.runtime.planning.learned_cost import measurable
 from wavepp_worker.runtime.planning.planner import Lane
 from wavepp_worker.runtime.planning.simulated_pipeline import SimulatedPipeline, SimulatedRequest
 from wavepp_worker.runtime.planning.wave_cost import WaveCost
@@ -45,7 +45,7 @@ class WaveLengthTrials:
 
         One that no clock can have measured tells nothing.
         """
-        if not MIN_WAVE_SECONDS <= seconds <= MAX_WAVE_SECONDS:
+        if not measurable(seconds):
             return
         self._waves = min(self._waves + 1, WAVES_COUNTED)
         self._log_unit += (math.log(seconds / estimated) - self._log_unit) / self._waves
