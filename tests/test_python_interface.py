@@ -29,12 +29,13 @@ INTERNAL_ERRORS = {
     "StepTimeout",
     "PlaneUnreached",
     "WorkerPaused",
+    "WorkerStarting",
     "HandoffMismatch",
     "JobTooLarge",
 }
 """Errors that no caller sees: they end a rank or a worker, but for ``CacheCorrupt``, by which only a copy is lost,
-``WorkerPaused``, which is a Dynamo worker's, ``HandoffMismatch``, which a decode worker's callers are not, and
-``JobTooLarge``, which is an ``InvalidRequest`` to senders."""
+``WorkerPaused`` and ``WorkerStarting``, which are a Dynamo worker's, ``HandoffMismatch``, which a decode worker's
+callers are not, and ``JobTooLarge``, which is an ``InvalidRequest`` to senders."""
 
 
 def examples(page: str) -> list[tuple[int, str]]:

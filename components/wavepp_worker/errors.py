@@ -48,6 +48,10 @@ class WorkerPaused(WaveppError):
     """An operator has paused the worker, or it could not be paused or resumed; another may take the request."""
 
 
+class WorkerStarting(WaveppError):
+    """A worker is in discovery, and does not serve everything yet; the message says what is missing."""
+
+
 class HandoffError(WaveppError):
     """KV could not be transferred; the message names the request and the peer."""
 

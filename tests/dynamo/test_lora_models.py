@@ -10,7 +10,7 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from wavepp_worker.dynamo import lora_models
-from wavepp_worker.errors import WorkerPaused
+from wavepp_worker.errors import WorkerStarting
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -48,6 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
     monkeypatch.setattr(lora_models, "BASE_MODEL_SECONDS", 0.1)
+    monkeypatch.setattr(lora_models, "OTHERS_SECONDS", 0.2)
     monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", True)
     return calls
 
@@ -132,6 +133,103 @@ def test_a_worker_whose_others_leave_meanwhile_is_the_first(
     run(check())
 
 
+def test_a_worker_that_sees_another_come_waits_until_the_adapters_of_that_are_there(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frontend does without an adapter that it has neither from another worker nor the base model for."""
+    monkeypatch.setattr(lora_models, "OTHERS_SECONDS", 0.6)
+
+    async def check() -> None:
+        first, second = [await with_adapters(kind, text_model, adapter, "poet") for _ in range(2)]
+        ends, later = FakeEndpoint(), FakeEndpoint()
+        later.entered, later.others = False, (5,)
+        for worker in (first, second):
+            await worker.start(1)
+        await first.on_endpoint_ready(ends)
+        await second.on_endpoint_ready(later)
+        assert [at for _, at, _ in told] == [ends, later]
+        for worker in (first, second):
+            await worker.cleanup()
+
+    run(check())
+
+
+def test_the_dead_are_not_taken_for_a_worker_that_has_come_anew(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.entered, endpoint.others = False, (5,)
+        await worker.start(1)
+        coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+        await asyncio.sleep(0.1)
+        endpoint.others = (6,)
+        await asyncio.sleep(0.15)
+        assert told == []
+        assert not coming.done()
+        await coming
+        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_adapters_whose_others_leave_as_they_come_are_taken_back(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.entered, endpoint.others = False, (5,)
+        register = lora_models.register_model
+
+        async def last(**fields: Any) -> None:
+            endpoint.others = ()
+            await register(**fields)
+
+        monkeypatch.setattr(lora_models, "register_model", last)
+        await worker.start(1)
+        await worker.on_endpoint_ready(endpoint)
+        assert [what for what, _, _ in told] == ["registered", "withdrawn"]
+        endpoint.entered = True
+        await worker._adapters._entering
+        assert [what for what, _, _ in told] == ["registered", "withdrawn", "registered"]
+        await worker.cleanup()
+
+    run(check())
+
+
+def test_workers_that_come_and_go_are_not_waited_for_for_ever(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.5)
+
+    async def check() -> None:
+        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
+        endpoint.others = (5,)
+        await worker.start(1)
+        monkeypatch.setattr(endpoint, "instance_ids", lambda: [next(ids), 7])
+        ids = iter(range(100, 1000))
+        await worker.on_endpoint_ready(endpoint)
+        assert told == []
+        await worker._adapters._entering
+        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
+        await worker.cleanup()
+
+    run(check())
+
+
 def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     kind: str,
     text_model: Path,
@@ -162,7 +260,7 @@ def test_a_worker_is_not_well_before_its_adapters_are_in_discovery(
         await worker.start(1)
         await worker.on_endpoint_ready(endpoint)
         probe: Any = await worker.health_check_payload()
-        with pytest.raises(WorkerPaused, match="adapters are not in discovery yet"):
+        with pytest.raises(WorkerStarting, match="adapters are not in discovery yet"):
             worker.check_open(probe)
         worker.check_open(prompt(kind, 1, model="tiny"))
         await worker._adapters._entering

@@ -43,6 +43,7 @@ from wavepp_worker.errors import (
     RequestFailed,
     WaveppError,
     WorkerPaused,
+    WorkerStarting,
 )
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.intake.remote_prefill import RemotePrefill
@@ -170,7 +171,7 @@ class AggWorker(WaveppWorker):
         try:
             self.check_open(request)
             parsed = parse_request(request, self._limits, self._defaults)
-        except (InvalidRequest, WorkerPaused) as error:
+        except (InvalidRequest, WorkerPaused, WorkerStarting) as error:
             raise self.exception(error) from error
         try:
             if is_probe(request):

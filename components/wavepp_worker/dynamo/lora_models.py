@@ -6,7 +6,8 @@ import argparse
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
+OTHERS_SECONDS = 6.0
+"""After which a worker that stays in discovery has its adapters there: those of the first come after itself."""
+LONGEST_WAIT_SECONDS = 30.0
+"""For another worker that stays, where some come and go."""
 ADAPTERS_FIRST = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
 """Whether a worker that is not the first enters its adapters before itself: Dynamo 1.6 needs it no more."""
 
@@ -50,9 +55,10 @@ class AdapterModels:
     """A worker's adapters in discovery: entered when it comes, taken out when it leaves.
 
     The first worker of an endpoint enters its adapters after itself, as a frontend does for half a minute without an
-    adapter that comes before its base model. A later one enters them before itself: when the last worker with an
-    adapter leaves, Dynamo 1.4's frontends end all prefill of the base model, and a worker that had brought that alone
-    does not begin it again.
+    adapter that comes before its base model. With Dynamo 1.4 a later one enters them before itself: when the last
+    worker with an adapter leaves, its frontends end all prefill of the base model, and a worker that had brought that
+    alone does not begin it again. Those of another worker must be there by then, as it is for want of them that a
+    frontend needs the base model; and an adapter that it could not add, it never forgets any more once workers leave.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -90,20 +96,19 @@ class AdapterModels:
 
         if not self._names:
             return
-        others = {*client.instance_ids()} - {endpoint.connection_id()} if ADAPTERS_FIRST else set()
         may_come = asyncio.Event()
+
+        async def register() -> None:
+            await _register(endpoint, self._names, mode, registration, options)
 
         async def wait_and_register() -> None:
             try:
-                if others:
-                    # They may have come a moment ago, and the base model with them.
-                    await asyncio.sleep(BASE_MODEL_SECONDS)
-                if not others.intersection(client.instance_ids()):
+                if not (ADAPTERS_FIRST and await self._register_beside_others(client, register)):
                     may_come.set()
                     while endpoint.connection_id() not in client.instance_ids():
                         await asyncio.sleep(POLL_SECONDS)
                     await asyncio.sleep(BASE_MODEL_SECONDS)
-                await _register(endpoint, self._names, mode, registration, options)
+                    await register()
             except Exception as error:
                 failed(error)
             finally:
@@ -113,12 +118,42 @@ class AdapterModels:
         self._entering = asyncio.create_task(wait_and_register())
         await may_come.wait()
 
+    async def _register_beside_others(self, client: Any, register: Callable[[], Awaitable[None]]) -> bool:
+        """Enter them while workers that have theirs in discovery are there; whether they are entered."""
+        if not await self._another_stays(client):
+            return False
+        await register()
+        if self._others(client):
+            return True
+        # They left meanwhile, and frontends may have missed what they needed.
+        await self._unregister()
+        return False
+
+    async def _another_stays(self, client: Any) -> bool:
+        """Whether another worker is there for so long that its adapters are, waiting for that."""
+        began = time.monotonic()
+        since: dict[int, float] = {}
+        while (now := time.monotonic()) - began < LONGEST_WAIT_SECONDS:
+            since = {other: since.get(other, now) for other in self._others(client)}
+            if not since:
+                return False
+            if now - min(since.values()) >= OTHERS_SECONDS:
+                return True
+            await asyncio.sleep(POLL_SECONDS)
+        return False
+
+    def _others(self, client: Any) -> set[int]:
+        return {*client.instance_ids()} - {self._endpoint.connection_id()}
+
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""
         if self._entering is None:
             return
         self._entering.cancel()
         await asyncio.gather(self._entering, return_exceptions=True)
+        await self._unregister()
+
+    async def _unregister(self) -> None:
         for name in self._names:
             try:
                 await unregister_model(self._endpoint, name)

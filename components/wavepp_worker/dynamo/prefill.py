@@ -33,7 +33,14 @@ from wavepp_worker.dynamo.run_worker import run_worker, worker_config
 from wavepp_worker.dynamo.runtime_args import JOBS_ALONE
 from wavepp_worker.dynamo.sampling_options import default_sampling
 from wavepp_worker.dynamo.worker import WaveppWorker
-from wavepp_worker.errors import InvalidRequest, RequestAborted, RequestFailed, WaveppError, WorkerPaused
+from wavepp_worker.errors import (
+    InvalidRequest,
+    RequestAborted,
+    RequestFailed,
+    WaveppError,
+    WorkerPaused,
+    WorkerStarting,
+)
 from wavepp_worker.intake.intake import Intake
 from wavepp_worker.intake.names import QueueName
 from wavepp_worker.model.lora import adapter_paths
@@ -140,7 +147,7 @@ class PrefillWorker(WaveppWorker):
             parsed = parse_request(request, self._handler.limits, self._defaults, first_only=True)
             self._live.check_free(request_id)
             prefill = await self._handler.request(request_id, parsed)
-        except (InvalidRequest, RequestFailed, WorkerPaused) as error:
+        except (InvalidRequest, RequestFailed, WorkerPaused, WorkerStarting) as error:
             self._handler.refused(bootstrap_room, error)
             raise self.exception(error) from error
         try:

@@ -38,7 +38,7 @@ from wavepp_worker.dynamo.runtime_args import RuntimeArgs
 from wavepp_worker.dynamo.stop_order import StopOrder
 from wavepp_worker.dynamo.tracer import make_tracer
 from wavepp_worker.dynamo.worker_controls import WorkerControls
-from wavepp_worker.errors import EngineDead, InvalidRequest, WaveppError, WorkerPaused
+from wavepp_worker.errors import EngineDead, InvalidRequest, WaveppError, WorkerStarting
 from wavepp_worker.etcd_leases import end_lease
 from wavepp_worker.worker_description import EngineDescription, WorkerDescription
 
@@ -255,14 +255,17 @@ class WaveppWorker(LLMEngine):
         return build_health_check_payload(bos_token_id=0)
 
     def check_open(self, request: GenerateRequest) -> None:
-        """Raise WorkerPaused if a paused worker refuses a request; probes of its health are taken.
+        """Raise WorkerPaused if a paused worker refuses a request, and WorkerStarting a starting one a health probe.
 
-        Not those of one whose adapters are still to be in discovery: it is not well before it serves all of its models.
+        A paused worker is well. One whose adapters are still to be in discovery is not, and takes requests for those of
+        its models that are.
         """
         if not is_probe(request):
             self._pause.check_open()
         elif self._adapters.entering:
-            raise WorkerPaused("this worker's adapters are not in discovery yet; ask again in a few seconds")
+            raise WorkerStarting(
+                "this worker's adapters are not in discovery yet; ask again in a few seconds"
+            )
 
     def controls(self) -> dict[str, Control]:
         """What an operator may ask of it, by name; each takes a JSON object and answers one.
