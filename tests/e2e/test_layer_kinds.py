@@ -216,3 +216,38 @@ def test_replicas_that_are_restarted_one_by_one_go_on_serving_adapters_and_the_m
             graph.running.wait_for(lambda model=model: serves(model), 10)
             assert all(serves(model) for _ in range(5))
         graph.audit()
+
+
+def test_adapters_are_served_again_each_time_that_every_worker_was_killed(
+    ascii_model: Path, tmp_path: Path
+) -> None:
+    """An adapter that a frontend could not add at once is wrong for good if all workers die before it tries again."""
+    adapter = make_adapter(tmp_path / "poet", ascii_model)
+    [prompt] = prompts(43, [100])
+    services = ("PrefillWorker", "DecodeWorker")
+    words = (f"--Common.lora_modules=poet={adapter}", "--DecodeWorker.ServiceArgs.workers=2")
+    with serving(ascii_model, *words, replicas=2) as graph:
+
+        def workers() -> list[dict[str, Any]]:
+            return [each for service in services for each in graph.running.processes(service)]
+
+        for _ in range(3):
+            before = workers()
+            assert len(before) == 4
+            for each in before:
+                os.kill(each["pid"], signal.SIGKILL)
+
+            def are_back(old: tuple[int, ...] = tuple(each["pid"] for each in before)) -> bool:
+                return all(each["ready"] and each["pid"] not in old for each in workers())
+
+            graph.running.wait_for(are_back, 60)
+            for model in ("poet", graph.running.model):
+                graph.running.wait_for(
+                    lambda model=model: (
+                        graph.post("/v1/completions", prompt=prompt, max_tokens=2, model=model).status_code
+                        == 200
+                    ),
+                    10,
+                )
+        assert "Error adding model from discovery" not in graph.running.log()
+        graph.audit()
