@@ -19,6 +19,8 @@ from wavepp_worker.serve.yaml_file import key_lines, load_yaml
         ("A: [1\nB: 2\n", ", line 2: "),
         ("B:\nA:\n  pp:\n", ", line 3: A.pp has no value; give it one, or leave the key out"),
         ("A:\n  S:\n    envs:\n      N:\n", ", line 4: A.S.envs.N has no value"),
+        ('A:\n  model: "a\\0b"\n', ", line 2: A.model has a NUL in it"),
+        ('A:\n  x: 1\n  labels: [a, ["\\0"]]\n', ", line 3: A.labels has a NUL in it"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
