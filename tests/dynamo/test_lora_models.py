@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,27 @@ async def with_adapters(
     modules = ",".join(f"{name}={adapter}" for name in names)
     worker, _ = await KINDS[kind].from_args([*words, "--lora-modules", modules])
     return worker
+
+
+@asynccontextmanager
+async def poet_starting(
+    kind: str, model: Path, adapter: Path, *, others: tuple[int, ...] = (), entered: bool = True
+) -> AsyncIterator[tuple[Any, FakeEndpoint]]:
+    """A worker with the adapter ``poet`` whose engine has started, and the endpoint it is to have.
+
+    Args:
+        others: workers that are in discovery.
+        entered: whether it is there itself.
+    """
+    worker, endpoint = await with_adapters(kind, model, adapter, "poet"), FakeEndpoint()
+    endpoint.entered, endpoint.others = entered, others
+    await worker.start(1)
+    yield worker, endpoint
+    await worker.cleanup()
+
+
+def names(told: list[tuple[str, Any, dict[str, Any]]], what: str = "registered") -> list[str]:
+    return [fields["lora_name"] for said, _, fields in told if said == what]
 
 
 @pytest.fixture
@@ -86,10 +109,7 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
         assert (said["runtime_config"].bootstrap_port is not None) == (kind == "prefill")
         del told[:]
         await worker.cleanup()
-        assert [(what, fields["lora_name"]) for what, _, fields in told] == [
-            ("withdrawn", "poet"),
-            ("withdrawn", "coder"),
-        ]
+        assert names(told, "withdrawn") == ["poet", "coder"]
 
     run(check())
 
@@ -100,12 +120,9 @@ def test_adapters_come_before_a_worker_that_is_not_the_first(
     """Frontends that lose the last worker with an adapter end all prefill, of a worker that came without it as well."""
 
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.entered, endpoint.others = False, (5,)
-        await worker.start(1)
-        await worker.on_endpoint_ready(endpoint)
-        assert [(what, fields["lora_name"]) for what, _, fields in told] == [("registered", "poet")]
-        await worker.cleanup()
+        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert names(told) == ["poet"]
 
     run(check())
 
@@ -116,19 +133,16 @@ def test_a_worker_whose_others_leave_meanwhile_is_the_first(
     """What discovery told may have been of the dead."""
 
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.entered, endpoint.others = False, (5,)
-        await worker.start(1)
-        coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
-        await asyncio.sleep(0.02)
-        assert not coming.done()
-        endpoint.others = ()
-        await coming
-        assert told == []
-        endpoint.entered = True
-        await worker._adapters._entering
-        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
-        await worker.cleanup()
+        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+            coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+            await asyncio.sleep(0.02)
+            assert not coming.done()
+            endpoint.others = ()
+            await coming
+            assert told == []
+            endpoint.entered = True
+            await worker._adapters._entering
+            assert names(told) == ["poet"]
 
     run(check())
 
@@ -144,16 +158,13 @@ def test_a_worker_that_sees_another_come_waits_until_the_adapters_of_that_are_th
     monkeypatch.setattr(lora_models, "OTHERS_SECONDS", 0.6)
 
     async def check() -> None:
-        first, second = [await with_adapters(kind, text_model, adapter, "poet") for _ in range(2)]
-        ends, later = FakeEndpoint(), FakeEndpoint()
-        later.entered, later.others = False, (5,)
-        for worker in (first, second):
-            await worker.start(1)
-        await first.on_endpoint_ready(ends)
-        await second.on_endpoint_ready(later)
-        assert [at for _, at, _ in told] == [ends, later]
-        for worker in (first, second):
-            await worker.cleanup()
+        async with (
+            poet_starting(kind, text_model, adapter) as (first, its),
+            poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (second, seen),
+        ):
+            await first.on_endpoint_ready(its)
+            await second.on_endpoint_ready(seen)
+            assert [at for _, at, _ in told] == [its, seen]
 
     run(check())
 
@@ -162,18 +173,14 @@ def test_the_dead_are_not_taken_for_a_worker_that_has_come_anew(
     kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
 ) -> None:
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.entered, endpoint.others = False, (5,)
-        await worker.start(1)
-        coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
-        await asyncio.sleep(0.1)
-        endpoint.others = (6,)
-        await asyncio.sleep(0.15)
-        assert told == []
-        assert not coming.done()
-        await coming
-        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
-        await worker.cleanup()
+        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+            coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+            await asyncio.sleep(0.1)
+            endpoint.others = (6,)
+            await asyncio.sleep(0.15)
+            assert (told, coming.done()) == ([], False)
+            await coming
+            assert names(told) == ["poet"]
 
     run(check())
 
@@ -186,22 +193,19 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.entered, endpoint.others = False, (5,)
-        register = lora_models.register_model
+        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+            register = lora_models.register_model
 
-        async def last(**fields: Any) -> None:
-            endpoint.others = ()
-            await register(**fields)
+            async def last(**fields: Any) -> None:
+                endpoint.others = ()
+                await register(**fields)
 
-        monkeypatch.setattr(lora_models, "register_model", last)
-        await worker.start(1)
-        await worker.on_endpoint_ready(endpoint)
-        assert [what for what, _, _ in told] == ["registered", "withdrawn"]
-        endpoint.entered = True
-        await worker._adapters._entering
-        assert [what for what, _, _ in told] == ["registered", "withdrawn", "registered"]
-        await worker.cleanup()
+            monkeypatch.setattr(lora_models, "register_model", last)
+            await worker.on_endpoint_ready(endpoint)
+            assert [what for what, _, _ in told] == ["registered", "withdrawn"]
+            endpoint.entered = True
+            await worker._adapters._entering
+            assert [what for what, _, _ in told] == ["registered", "withdrawn", "registered"]
 
     run(check())
 
@@ -214,18 +218,15 @@ def test_workers_that_come_and_go_are_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.5)
+    ids = iter(range(100, 1000))
 
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.others = (5,)
-        await worker.start(1)
-        monkeypatch.setattr(endpoint, "instance_ids", lambda: [next(ids), 7])
-        ids = iter(range(100, 1000))
-        await worker.on_endpoint_ready(endpoint)
-        assert told == []
-        await worker._adapters._entering
-        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
-        await worker.cleanup()
+        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
+            monkeypatch.setattr(endpoint, "instance_ids", lambda: [next(ids), 7])
+            await worker.on_endpoint_ready(endpoint)
+            assert told == []
+            await worker._adapters._entering
+            assert names(told) == ["poet"]
 
     run(check())
 
@@ -240,14 +241,11 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", False)
 
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        endpoint.others = (5,)
-        await worker.start(1)
-        await worker.on_endpoint_ready(endpoint)
-        assert told == []
-        await worker._adapters._entering
-        assert [fields["lora_name"] for _, _, fields in told] == ["poet"]
-        await worker.cleanup()
+        async with poet_starting(kind, text_model, adapter, others=(5,)) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert told == []
+            await worker._adapters._entering
+            assert names(told) == ["poet"]
 
     run(check())
 
@@ -256,16 +254,14 @@ def test_a_worker_is_not_well_before_its_adapters_are_in_discovery(
     kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
 ) -> None:
     async def check() -> None:
-        worker, endpoint = await with_adapters(kind, text_model, adapter, "poet"), FakeEndpoint()
-        await worker.start(1)
-        await worker.on_endpoint_ready(endpoint)
-        probe: Any = await worker.health_check_payload()
-        with pytest.raises(WorkerStarting, match="adapters are not in discovery yet"):
+        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            probe: Any = await worker.health_check_payload()
+            with pytest.raises(WorkerStarting, match="adapters are not in discovery yet"):
+                worker.check_open(probe)
+            worker.check_open(prompt(kind, 1, model="tiny"))
+            await worker._adapters._entering
             worker.check_open(probe)
-        worker.check_open(prompt(kind, 1, model="tiny"))
-        await worker._adapters._entering
-        worker.check_open(probe)
-        await worker.cleanup()
 
     run(check())
 
