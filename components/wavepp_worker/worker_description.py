@@ -56,8 +56,10 @@ class WorkerDescription(msgspec.Struct, frozen=True, kw_only=True):
         instance: its id in Dynamo's discovery, in hexadecimal; None before it is there.
         engines: what it runs.
         paused: an operator has it take no requests.
+        entering: its adapters are still to come into discovery, where it is itself.
     """
 
     instance: str | None
     engines: tuple[EngineDescription, ...]
     paused: bool = False
+    entering: bool = False

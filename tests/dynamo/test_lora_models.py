@@ -12,6 +12,8 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from wavepp_worker.dynamo import lora_models
+from wavepp_worker.dynamo import worker as worker_module
+from wavepp_worker.dynamo.model_cards import BASE, Cards
 from wavepp_worker.errors import WorkerStarting
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
@@ -37,41 +39,48 @@ async def with_adapters(
 
 @asynccontextmanager
 async def poet_starting(
-    kind: str, model: Path, adapter: Path, *, others: tuple[int, ...] = (), entered: bool = True
+    kind: str, model: Path, adapter: Path, *names: str, entered: bool = True
 ) -> AsyncIterator[tuple[Any, FakeEndpoint]]:
     """A worker with the adapter ``poet`` whose engine has started, and the endpoint it is to have.
 
     Args:
-        others: workers that are in discovery.
-        entered: whether it is there itself.
+        names: of further adapters.
+        entered: whether it is in discovery.
     """
-    worker, endpoint = await with_adapters(kind, model, adapter, "poet"), FakeEndpoint()
-    endpoint.entered, endpoint.others = entered, others
+    worker, endpoint = await with_adapters(kind, model, adapter, "poet", *names), FakeEndpoint()
+    endpoint.entered = entered
     await worker.start(1)
     yield worker, endpoint
     await worker.cleanup()
 
 
-def names(told: list[tuple[str, Any, dict[str, Any]]], what: str = "registered") -> list[str]:
+def names(told: list[tuple[str, Any, dict[str, Any]]], what: str = "registered") -> list[str | None]:
     return [fields["lora_name"] for said, _, fields in told if said == what]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, dict[str, Any]]]:
+def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
+    """What other workers of the endpoint have in discovery."""
+    others: Cards = {}
+    monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: {**others, 7: {BASE}})
+    return others
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, cards: Cards) -> list[tuple[str, Any, dict[str, Any]]]:
     """What discovery is told: registered or withdrawn, the endpoint or name, and the rest."""
     calls: list[tuple[str, Any, dict[str, Any]]] = []
 
     async def register(**fields: Any) -> None:
         calls.append(("registered", fields.pop("endpoint"), fields))
 
-    async def unregister(endpoint: Any, name: str) -> None:
+    async def unregister(endpoint: Any, name: str | None) -> None:
         calls.append(("withdrawn", endpoint, {"lora_name": name}))
         raise RuntimeError("it is not there any more")
 
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
     monkeypatch.setattr(lora_models, "BASE_MODEL_SECONDS", 0.1)
-    monkeypatch.setattr(lora_models, "OTHERS_SECONDS", 0.2)
     monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", True)
     return calls
 
@@ -109,37 +118,67 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
         assert (said["runtime_config"].bootstrap_port is not None) == (kind == "prefill")
         del told[:]
         await worker.cleanup()
-        assert names(told, "withdrawn") == ["poet", "coder"]
+        # The base model first: frontends that lose the last prefill worker with an adapter end all prefill of that.
+        assert names(told, "withdrawn") == [*([None] if kind == "prefill" else []), "poet", "coder"]
 
     run(check())
 
 
-def test_adapters_come_before_a_worker_that_is_not_the_first(
-    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+def test_adapters_that_others_have_come_before_the_worker_itself(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]], cards: Cards
 ) -> None:
-    """Frontends that lose the last worker with an adapter end all prefill, of a worker that came without it as well."""
+    """Else the others may leave with them while this one has its base model alone."""
+    cards[5] = {BASE, "poet"}
 
     async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+        async with poet_starting(kind, text_model, adapter, "New.One", entered=False) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert names(told) == ["poet"]
+            assert worker._adapters.entering
+            endpoint.entered = True
+            await worker._adapters._entering
+            assert names(told) == ["poet", "New.One"]
+
+    run(check())
+
+
+def test_a_worker_that_leaves_and_is_no_instance_any_more_has_its_adapters_still(
+    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]], cards: Cards
+) -> None:
+    cards[5] = {BASE, "poet"}
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
+            assert endpoint.instance_ids() == []
             await worker.on_endpoint_ready(endpoint)
             assert names(told) == ["poet"]
 
     run(check())
 
 
-def test_a_worker_whose_others_leave_meanwhile_is_the_first(
-    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
+@pytest.mark.parametrize("enters", [True, False])
+def test_who_has_its_base_model_alone_is_waited_for(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
+    enters: bool,
 ) -> None:
-    """What discovery told may have been of the dead."""
+    """It is about to enter its adapters, or has left and will take that out, too."""
+    cards[5] = {BASE}
 
     async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
             coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
-            await asyncio.sleep(0.02)
-            assert not coming.done()
-            endpoint.others = ()
+            await asyncio.sleep(0.2)
+            assert (told, coming.done(), worker._adapters.awaited) == ([], False, True)
+            if enters:
+                cards[5].add("poet")
+            else:
+                del cards[5]
             await coming
-            assert told == []
+            assert names(told) == (["poet"] if enters else [])
             endpoint.entered = True
             await worker._adapters._entering
             assert names(told) == ["poet"]
@@ -147,39 +186,22 @@ def test_a_worker_whose_others_leave_meanwhile_is_the_first(
     run(check())
 
 
-def test_a_worker_that_sees_another_come_waits_until_the_adapters_of_that_are_there(
+def test_workers_without_adapters_are_not_waited_for_for_ever(
     kind: str,
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A frontend does without an adapter that it has neither from another worker nor the base model for."""
-    monkeypatch.setattr(lora_models, "OTHERS_SECONDS", 0.6)
+    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
+    cards[5] = {BASE}
 
     async def check() -> None:
-        async with (
-            poet_starting(kind, text_model, adapter) as (first, its),
-            poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (second, seen),
-        ):
-            await first.on_endpoint_ready(its)
-            await second.on_endpoint_ready(seen)
-            assert [at for _, at, _ in told] == [its, seen]
-
-    run(check())
-
-
-def test_the_dead_are_not_taken_for_a_worker_that_has_come_anew(
-    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]]
-) -> None:
-    async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
-            coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
-            await asyncio.sleep(0.1)
-            endpoint.others = (6,)
-            await asyncio.sleep(0.15)
-            assert (told, coming.done()) == ([], False)
-            await coming
+        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert told == []
+            await worker._adapters._entering
             assert names(told) == ["poet"]
 
     run(check())
@@ -190,14 +212,17 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    cards[5] = {BASE, "poet"}
+
     async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, others=(5,), entered=False) as (worker, endpoint):
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
             register = lora_models.register_model
 
             async def last(**fields: Any) -> None:
-                endpoint.others = ()
+                cards.clear()
                 await register(**fields)
 
             monkeypatch.setattr(lora_models, "register_model", last)
@@ -210,23 +235,27 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     run(check())
 
 
-def test_workers_that_come_and_go_are_not_waited_for_for_ever(
+def test_an_order_to_stop_ends_a_worker_that_waits_for_adapters(
     kind: str,
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.5)
-    ids = iter(range(100, 1000))
+    """Before it comes into discovery itself."""
+    cards[5] = {BASE}
+    codes: list[int] = []
+    monkeypatch.setattr(worker_module, "leave_process", codes.append)
 
     async def check() -> None:
-        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
-            monkeypatch.setattr(endpoint, "instance_ids", lambda: [next(ids), 7])
-            await worker.on_endpoint_ready(endpoint)
-            assert told == []
-            await worker._adapters._entering
-            assert names(told) == ["poet"]
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
+            coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+            await asyncio.sleep(0.1)
+            worker.told_to_stop()
+            await coming
+            assert codes == [0]
+            assert names(told) == []
 
     run(check())
 
@@ -236,12 +265,14 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", False)
+    cards[5] = {BASE, "poet"}
 
     async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, others=(5,)) as (worker, endpoint):
+        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
             await worker.on_endpoint_ready(endpoint)
             assert told == []
             await worker._adapters._entering

@@ -25,7 +25,6 @@ class FakeEndpoint:
     """Dynamo's, of a worker whose entry in discovery is there while ``entered``."""
 
     entered = True
-    others: tuple[int, ...] = ()
     looks = 0
     unregistered = 0
     clients = 0
@@ -39,7 +38,7 @@ class FakeEndpoint:
 
     def instance_ids(self) -> list[int]:
         self.looks += 1
-        return [*self.others, 7] if self.entered else [*self.others]
+        return [7] if self.entered else []
 
     async def unregister_endpoint_instance(self) -> None:
         self.unregistered += 1

@@ -12,11 +12,18 @@ LONGEST_NAME = 100
 _NO_LETTER = re.compile(r"[^a-z0-9_-]")
 
 
+def short_name(name: str) -> str:
+    """What Dynamo lists an adapter by.
+
+    Small letters, with ``_`` for what is no letter, digit, ``-`` or ``_``, and without such at its beginning.
+    """
+    return _NO_LETTER.sub("_", name.lower()).lstrip("_")
+
+
 def check_adapter_names(names: Iterable[str], served: str) -> None:
     """Refuse names under which clients could not ask for an adapter.
 
-    Dynamo lists an adapter by its name in small letters, with ``_`` for what is no letter, digit, ``-`` or ``_``, and
-    without such at its beginning: of two that are equal then, it has but one, and without a word.
+    Of two with one ``short_name``, Dynamo has but one, and without a word.
 
     Args:
         served: what the base model is called.
@@ -30,7 +37,7 @@ def check_adapter_names(names: Iterable[str], served: str) -> None:
             raise ConfigError(
                 f"lora_modules: {name} is what the base model is served as; give the adapter another name"
             )
-        short = _NO_LETTER.sub("_", name.lower()).lstrip("_")
+        short = short_name(name)
         if not short or len(name) > LONGEST_NAME or not name.isprintable():
             raise ConfigError(
                 f"lora_modules: an adapter cannot be called {name[:LONGEST_NAME]!r}; give it a name of at most "

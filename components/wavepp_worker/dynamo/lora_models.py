@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from dynamo.llm import (
     unregister_model,
 )
 
+from wavepp_worker.dynamo.adapter_names import short_name
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
+from wavepp_worker.dynamo.model_cards import BASE, Cards
 
 logger = logging.getLogger(__name__)
 
@@ -43,38 +45,46 @@ THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
-OTHERS_SECONDS = 6.0
-"""After which a worker that stays in discovery has its adapters there: those of the first come after itself."""
-LONGEST_WAIT_SECONDS = 30.0
-"""For another worker that stays, where some come and go."""
+LONGEST_WAIT_SECONDS = 13.0
+"""For the cards of a worker that enters its adapters, or has left; discovery forgets the latter in 10 s."""
 ADAPTERS_FIRST = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
-"""Whether a worker that is not the first enters its adapters before itself: Dynamo 1.6 needs it no more."""
+"""Whether a worker enters adapters that others have before itself: Dynamo 1.6 needs it no more."""
 
 
 class AdapterModels:
     """A worker's adapters in discovery: entered when it comes, taken out when it leaves.
 
-    The first worker of an endpoint enters its adapters after itself, as a frontend does for half a minute without an
-    adapter that comes before its base model. With Dynamo 1.4 a later one enters them before itself: when the last
-    worker with an adapter leaves, its frontends end all prefill of the base model, and a worker that had brought that
-    alone does not begin it again. Those of another worker must be there by then, as it is for want of them that a
-    frontend needs the base model; and an adapter that it could not add, it never forgets any more once workers leave.
+    A frontend adds an adapter if it has the worker's base model, or the adapter from another worker; one that it could
+    not add it tries again after half a minute, and never forgets if all workers leave before. So a worker enters its
+    adapters some seconds after itself.
+
+    But when the last prefill worker with an adapter leaves, frontends of Dynamo 1.4 end all prefill of the base model,
+    and do not begin it again while a worker has that alone. So with these a worker enters those adapters that another
+    has before itself, and the last to leave takes its base model out before its adapters.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
         self._endpoint: Any = None
+        self._mode: DisaggregationMode | None = None
         self._entering: asyncio.Task[None] | None = None
+        self._may_come = asyncio.Event()
 
     @property
     def entering(self) -> bool:
         """Whether they are still to be entered."""
         return self._entering is not None and not self._entering.done()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether the worker itself waits for some of them."""
+        return self.entering and not self._may_come.is_set()
+
     async def enter(
         self,
         endpoint: Any,
         client: Any,
+        cards: Callable[[], Cards | None] | None,
         mode: DisaggregationMode,
         registration: Registration,
         options: argparse.Namespace,
@@ -82,68 +92,70 @@ class AdapterModels:
     ) -> None:
         """Have frontends list every adapter as a model, and send requests for it here.
 
-        To be called before the worker itself is in discovery. Returns at once for the first worker of the endpoint,
-        else when they are entered.
+        To be called before the worker itself is in discovery. Returns when it may be.
 
         Args:
             endpoint: of the worker.
             client: of the endpoint: whether discovery has the worker.
+            cards: reads what workers of the endpoint have in discovery; None if nothing can.
             mode: its role.
             registration: of the base model.
             options: Dynamo's own of the worker.
             failed: called if discovery does not take them.
         """
-
         if not self._names:
             return
-        may_come = asyncio.Event()
 
-        async def register() -> None:
-            await _register(endpoint, self._names, mode, registration, options)
+        async def register(names: Iterable[str]) -> None:
+            await _register(endpoint, names, mode, registration, options)
 
-        async def wait_and_register() -> None:
+        async def enter_all() -> None:
             try:
-                if not (ADAPTERS_FIRST and await self._register_beside_others(client, register)):
-                    may_come.set()
+                entered: Collection[str] = ()
+                if ADAPTERS_FIRST and cards is not None:
+                    entered = await self._enter_what_others_have(cards, register)
+                self._may_come.set()
+                if left := [name for name in self._names if name not in entered]:
                     while endpoint.connection_id() not in client.instance_ids():
                         await asyncio.sleep(POLL_SECONDS)
                     await asyncio.sleep(BASE_MODEL_SECONDS)
-                    await register()
+                    await register(left)
             except Exception as error:
                 failed(error)
             finally:
-                may_come.set()
+                self._may_come.set()
 
-        self._endpoint = endpoint
-        self._entering = asyncio.create_task(wait_and_register())
-        await may_come.wait()
+        self._endpoint, self._mode = endpoint, mode
+        self._entering = asyncio.create_task(enter_all())
+        await self._may_come.wait()
 
-    async def _register_beside_others(self, client: Any, register: Callable[[], Awaitable[None]]) -> bool:
-        """Enter them while workers that have theirs in discovery are there; whether they are entered."""
-        if not await self._another_stays(client):
-            return False
-        await register()
-        if self._others(client):
-            return True
-        # They left meanwhile, and frontends may have missed what they needed.
-        await self._unregister()
-        return False
-
-    async def _another_stays(self, client: Any) -> bool:
-        """Whether another worker is there for so long that its adapters are, waiting for that."""
-        began = time.monotonic()
-        since: dict[int, float] = {}
-        while (now := time.monotonic()) - began < LONGEST_WAIT_SECONDS:
-            since = {other: since.get(other, now) for other in self._others(client)}
-            if not since:
-                return False
-            if now - min(since.values()) >= OTHERS_SECONDS:
-                return True
+    async def _enter_what_others_have(
+        self, cards: Callable[[], Cards | None], register: Callable[[Iterable[str]], Awaitable[None]]
+    ) -> Collection[str]:
+        """Enter those that other workers have; which these are."""
+        end = time.monotonic() + LONGEST_WAIT_SECONDS
+        while time.monotonic() < end:
+            others = await self._others(cards)
+            there = [name for name in self._names if _some_has(others, short_name(name))]
+            # Who has its base model alone is about to enter its adapters, or has taken them out.
+            changing = any(models == {BASE} for models in others.values())
+            if there and (len(there) == len(self._names) or not changing):
+                await register(there)
+                others = await self._others(cards)
+                if gone := [name for name in there if not _some_has(others, short_name(name))]:
+                    # Who had them has left meanwhile, and frontends may have missed what they needed.
+                    await self._unregister(gone)
+                    continue
+                return there
+            if not changing:
+                break
             await asyncio.sleep(POLL_SECONDS)
-        return False
+        return ()
 
-    def _others(self, client: Any) -> set[int]:
-        return {*client.instance_ids()} - {self._endpoint.connection_id()}
+    async def _others(self, cards: Callable[[], Cards | None]) -> Cards:
+        found = await asyncio.to_thread(cards) or {}
+        found.pop(self._endpoint.connection_id(), None)
+        return found
 
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""
@@ -151,14 +163,21 @@ class AdapterModels:
             return
         self._entering.cancel()
         await asyncio.gather(self._entering, return_exceptions=True)
-        await self._unregister()
+        if ADAPTERS_FIRST and self._mode is DisaggregationMode.PREFILL:
+            await self._unregister([None])
+        await self._unregister(self._names)
 
-    async def _unregister(self) -> None:
-        for name in self._names:
+    async def _unregister(self, names: Iterable[str | None]) -> None:
+        """``None`` is the base model."""
+        for name in names:
             try:
                 await unregister_model(self._endpoint, name)
             except Exception as error:
-                logger.debug("the adapter %s was not in discovery any more: %s", name, error)
+                logger.debug("%s was not in discovery any more: %s", name or "the base model", error)
+
+
+def _some_has(cards: Cards, model: str) -> bool:
+    return any(model in models for models in cards.values())
 
 
 async def _register(

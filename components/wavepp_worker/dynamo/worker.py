@@ -30,6 +30,7 @@ from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
 from wavepp_worker.dynamo.lora_models import AdapterModels
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
+from wavepp_worker.dynamo.model_cards import card_reader
 from wavepp_worker.dynamo.pause import Pause
 from wavepp_worker.dynamo.perf_metrics import PerfMetrics
 from wavepp_worker.dynamo.presence import watch_presence
@@ -189,10 +190,20 @@ class WaveppWorker(LLMEngine):
         self._watch_presence()
         if not self._stop_order.given:
             assert self._registration is not None, "an endpoint is made of a worker that has started"
-            options = self._runtime.options
+            runtime = self._runtime
+            where = (runtime.namespace, runtime.component, runtime.endpoint)
             await self._adapters.enter(
-                endpoint, self._client, self.mode, self._registration, options, self._adapters_failed
+                endpoint,
+                self._client,
+                card_reader(runtime.options.discovery_backend, os.environ, where),
+                self.mode,
+                self._registration,
+                runtime.options,
+                self._adapters_failed,
             )
+            if self._leaving is not None:
+                # It was told to stop meanwhile, and what ends the process is under way.
+                await self._leaving
 
     def _adapters_failed(self, error: Exception) -> None:
         self.leave(f"its adapters cannot be entered in discovery: {error}")
@@ -205,14 +216,16 @@ class WaveppWorker(LLMEngine):
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
-        elif self._registration is None and self._leaving is None:
-            # Dynamo would wait until the engine has started; nobody knows this worker yet.
+        elif self._leaving is None and (self._registration is None or self._adapters.awaited):
+            # Dynamo would wait until the engine has started, or its adapters are there; nobody knows this worker yet.
             self._leaving = self._loop.create_task(self._leave_start())
 
     async def _leave_start(self) -> None:
         """Close the engine while it starts, and end the process; a model that is being loaded is not waited for."""
         forced = _leave_at_latest(CLEANUP_SECONDS, 0)
+        await self._adapters.withdraw()
         await asyncio.to_thread(self.close)
+        await asyncio.to_thread(self.forget_in_discovery)
         forced.cancel()
         leave_process(0)
 
@@ -280,7 +293,12 @@ class WaveppWorker(LLMEngine):
     def description(self) -> WorkerDescription:
         """As ``describe``, with the id under which frontends know this worker."""
         instance = None if self._endpoint is None else f"{self._endpoint.connection_id():x}"
-        return WorkerDescription(instance=instance, engines=self.describe(), paused=self._pause.on)
+        return WorkerDescription(
+            instance=instance,
+            engines=self.describe(),
+            paused=self._pause.on,
+            entering=self._adapters.entering,
+        )
 
     async def engine_control(self, control: str, body: Any) -> dict[str, Any]:
         """Answer ``POST /engine/control/CONTROL``."""

@@ -37,7 +37,8 @@ def remove_entries(store: Path, instance: str) -> int:
     """
     told = f":{int(instance, 16)},".encode()
     removed = 0
-    for entry in store.rglob("*"):
+    # A worker's base model before its adapters, as it would take them out itself.
+    for entry in sorted(store.rglob("*")):
         with contextlib.suppress(OSError):
             if entry.is_file() and (entry.name.endswith(f"%2F{instance}") or told in entry.read_bytes()):
                 entry.unlink()

@@ -1,0 +1,65 @@
+"""Which workers of an endpoint have which models in discovery: the names of *model cards*, as Dynamo stores them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote
+
+from wavepp_worker.etcd_gateway import keys_below
+
+BASE = ""
+"""The card of a worker's base model; those of adapters have their short names."""
+Cards = dict[int, set[str]]
+"""By the worker's id."""
+
+_BUCKET = "v1/mdc"
+_STORE_VARIABLE = "DYN_FILE_KV"
+_DEFAULT_STORE = "dynamo_store_kv"
+
+
+def card_reader(
+    discovery: str, environment: Mapping[str, str], endpoint: tuple[str, str, str]
+) -> Callable[[], Cards | None] | None:
+    """What reads the cards at an endpoint; None where discovery is one that cannot be read.
+
+    It may block for seconds, and answers None if discovery does not.
+
+    Args:
+        discovery: Dynamo's name of it.
+        environment: of the worker; says where discovery is.
+        endpoint: namespace, component and name.
+    """
+    if discovery == "etcd":
+        return partial(_in_etcd, dict(environment), endpoint)
+    if discovery == "file":
+        store = environment.get(_STORE_VARIABLE) or Path(tempfile.gettempdir(), _DEFAULT_STORE)
+        return partial(_in_files, Path(store, _BUCKET), endpoint)
+    return None
+
+
+def _in_etcd(environment: Mapping[str, str], endpoint: tuple[str, str, str]) -> Cards | None:
+    keys = keys_below(environment, "/".join((_BUCKET, *endpoint, "")))
+    return None if keys is None else _cards((key.removeprefix(f"{_BUCKET}/") for key in keys), endpoint)
+
+
+def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> Cards | None:
+    try:
+        return _cards((unquote(entry.name) for entry in bucket.iterdir()), endpoint)
+    except FileNotFoundError:
+        # Nobody has entered any.
+        return {}
+    except OSError:
+        return None
+
+
+def _cards(keys: Iterable[str], endpoint: tuple[str, str, str]) -> Cards:
+    """``keys``: namespace, component, endpoint and worker, in hexadecimal, and the short name of an adapter."""
+    found: Cards = {}
+    for key in keys:
+        *where, worker, model = key.split("/") if key.count("/") == 4 else (*key.split("/"), BASE)
+        if tuple(where) == endpoint:
+            found.setdefault(int(worker, 16), set()).add(model)
+    return found
