@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wavepp_worker.liveness.stop_times import GRACE_VARIABLE
 
 from tests.e2e.conftest import served
 from tests.support.ascii_model import make_ascii_model
@@ -27,7 +28,9 @@ LENGTHS = (1, 2, 15, 16, 17, 33, 100, 333, 1025, 1500, 2500)
 ANSWER = 12
 
 
-def serving(model: Path, *words: str, replicas: int = 1) -> AbstractContextManager[ServedGraph]:
+def serving(
+    model: Path, *words: str, replicas: int = 1, env: dict[str, str] | None = None
+) -> AbstractContextManager[ServedGraph]:
     """A graph in float32, stopped at the end: one at a time needs little memory."""
     return served(
         "graphs:disagg_wavepp",
@@ -35,6 +38,7 @@ def serving(model: Path, *words: str, replicas: int = 1) -> AbstractContextManag
         "--Common.dtype=float32",
         f"--PrefillWorker.ServiceArgs.workers={replicas}",
         *words,
+        env=env,
     )
 
 
@@ -250,4 +254,30 @@ def test_adapters_are_served_again_each_time_that_every_worker_was_killed(
                     10,
                 )
         assert "Error adding model from discovery" not in graph.running.log()
+        graph.audit()
+
+
+def test_adapters_are_served_by_a_replica_that_came_while_another_left(
+    ascii_model: Path, tmp_path: Path
+) -> None:
+    """Its adapters are in discovery until its last requests have ended, in a grace period, and it is not."""
+    adapter = make_adapter(tmp_path / "poet", ascii_model)
+    [prompt] = prompts(47, [100])
+    words, env = f"--Common.lora_modules=poet={adapter}", {GRACE_VARIABLE: "5"}
+    with serving(ascii_model, words, replicas=2, env=env) as graph:
+        before = graph.running.processes("PrefillWorker")
+        for each, order in zip(before, (signal.SIGKILL, signal.SIGTERM), strict=True):
+            os.kill(each["pid"], order)
+
+        def are_back() -> bool:
+            now = graph.running.processes("PrefillWorker")
+            return all(
+                each["ready"] and each["pid"] != old["pid"] for each, old in zip(now, before, strict=True)
+            )
+
+        graph.running.wait_for(are_back, 60)
+        for _ in range(5):
+            for model in ("poet", graph.running.model):
+                asked = graph.post("/v1/completions", prompt=prompt, max_tokens=2, model=model)
+                assert asked.status_code == 200, asked.text
         graph.audit()
