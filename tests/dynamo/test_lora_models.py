@@ -207,6 +207,27 @@ def test_workers_without_adapters_are_not_waited_for_for_ever(
     run(check())
 
 
+def test_what_others_have_comes_first_however_long_one_of_them_has_nothing(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
+    cards.update({5: {BASE}, 6: {BASE, "poet"}})
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter, "coder") as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert names(told) == ["poet"]
+            await worker._adapters._entering
+            assert names(told) == ["poet", "coder"]
+
+    run(check())
+
+
 def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     kind: str,
     text_model: Path,

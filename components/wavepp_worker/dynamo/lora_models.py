@@ -134,23 +134,23 @@ class AdapterModels:
     ) -> Collection[str]:
         """Enter those that other workers have; which these are."""
         end = time.monotonic() + LONGEST_WAIT_SECONDS
-        while time.monotonic() < end:
+        while True:
             others = await self._others(cards)
             there = [name for name in self._names if _some_has(others, short_name(name))]
+            late = time.monotonic() >= end
             # Who has its base model alone is about to enter its adapters, or has taken them out.
-            changing = any(models == {BASE} for models in others.values())
+            changing = not late and any(models == {BASE} for models in others.values())
             if there and (len(there) == len(self._names) or not changing):
                 await register(there)
                 others = await self._others(cards)
-                if gone := [name for name in there if not _some_has(others, short_name(name))]:
-                    # Who had them has left meanwhile, and frontends may have missed what they needed.
-                    await self._unregister(gone)
-                    continue
-                return there
-            if not changing:
-                break
+                kept = [name for name in there if _some_has(others, short_name(name))]
+                # Who had the rest has left meanwhile, and frontends may have missed what they needed.
+                await self._unregister(name for name in there if name not in kept)
+                if kept or late:
+                    return kept
+            elif not changing:
+                return ()
             await asyncio.sleep(POLL_SECONDS)
-        return ()
 
     async def _others(self, cards: Callable[[], Cards | None]) -> Cards:
         found = await asyncio.to_thread(cards) or {}
