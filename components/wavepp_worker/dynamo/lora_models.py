@@ -40,7 +40,7 @@ _ROLES = {
 
 
 POLL_SECONDS = 0.05
-"""How often a worker looks whether it is in discovery, after which its adapters are entered there."""
+"""Between two looks into discovery: whether the worker is there, or who else has which models."""
 THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
