@@ -228,6 +228,24 @@ def test_what_others_have_comes_first_however_long_one_of_them_has_nothing(
     run(check())
 
 
+def test_discovery_that_does_not_answer_is_asked_again(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [None, {5: {BASE, "poet"}}, None]
+    monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: answers.pop(0))
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            assert [what for what, _, _ in told] == ["registered"]
+
+    run(check())
+
+
 def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     kind: str,
     text_model: Path,

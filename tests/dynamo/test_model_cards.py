@@ -24,6 +24,7 @@ def test_files(tmp_path: Path) -> None:
         "a%5Fb%2Fprefill%2Fgenerate%2F2a%2Fpoet",
         "a%5Fb%2Fbackend%2Fgenerate%2F2a%2Fpoet",
         "other%2Fprefill%2Fgenerate%2F2a",
+        "a%5Fb%2Fprefill%2Fgenerate%2Fno%20worker",
     ):
         (bucket / name).write_text("{}")
     assert read() == {0x5E739D723CACB248: {BASE, "coder-1"}, 42: {"poet"}}

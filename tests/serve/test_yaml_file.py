@@ -19,8 +19,10 @@ from wavepp_worker.serve.yaml_file import key_lines, load_yaml
         ("A: [1\nB: 2\n", ", line 2: "),
         ("B:\nA:\n  pp:\n", ", line 3: A.pp has no value; give it one, or leave the key out"),
         ("A:\n  S:\n    envs:\n      N:\n", ", line 4: A.S.envs.N has no value"),
-        ('A:\n  model: "a\\0b"\n', ", line 2: A.model has a NUL in it"),
-        ('A:\n  x: 1\n  labels: [a, ["\\0"]]\n', ", line 3: A.labels has a NUL in it"),
+        ('A:\n  model: "a\\0b"\n', ", line 2: has a NUL, which"),
+        ('A:\n  x: 1\n  labels: [a, ["\\0"]]\n', ", line 3: has a NUL"),
+        ('A:\n  b: [{c: "\\0"}]\n', ", line 2: has a NUL"),
+        ('A:\n  "b\\0": 1\n', ", line 2: has a NUL"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
@@ -30,6 +32,12 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, sentence: st
         load_yaml(file, Path("shown.yaml"))
     assert str(caught.value).startswith(f"-f shown.yaml{sentence}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_that_holds_itself_is_no_endless_walk(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("A:\n  b: &x [*x]\n")
+    assert set(load_yaml(file, file)) == {"A"}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -135,14 +135,20 @@ class AdapterModels:
         """Enter those that other workers have; which these are."""
         end = time.monotonic() + LONGEST_WAIT_SECONDS
         while True:
-            others = await self._others(cards)
+            others, late = await self._others(cards), time.monotonic() >= end
+            if others is None and not late:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            others = others or {}
             there = [name for name in self._names if _some_has(others, short_name(name))]
-            late = time.monotonic() >= end
             # Who has its base model alone is about to enter its adapters, or has taken them out.
             changing = not late and any(models == {BASE} for models in others.values())
             if there and (len(there) == len(self._names) or not changing):
                 await register(there)
                 others = await self._others(cards)
+                if others is None:
+                    # Nothing says that they are gone.
+                    return there
                 kept = [name for name in there if _some_has(others, short_name(name))]
                 # Who had the rest has left meanwhile, and frontends may have missed what they needed.
                 await self._unregister(name for name in there if name not in kept)
@@ -152,9 +158,10 @@ class AdapterModels:
                 return ()
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _others(self, cards: Callable[[], Cards | None]) -> Cards:
-        found = await asyncio.to_thread(cards) or {}
-        found.pop(self._endpoint.connection_id(), None)
+    async def _others(self, cards: Callable[[], Cards | None]) -> Cards | None:
+        found = await asyncio.to_thread(cards)
+        if found is not None:
+            found.pop(self._endpoint.connection_id(), None)
         return found
 
     async def withdraw(self) -> None:
@@ -173,7 +180,11 @@ class AdapterModels:
             try:
                 await unregister_model(self._endpoint, name)
             except Exception as error:
-                logger.debug("%s was not in discovery any more: %s", name or "the base model", error)
+                logger.debug(
+                    "%s could not be taken out of discovery, or was not there: %s",
+                    name or "the base model",
+                    error,
+                )
 
 
 def _some_has(cards: Cards, model: str) -> bool:

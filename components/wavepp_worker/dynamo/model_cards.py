@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -59,7 +60,9 @@ def _cards(keys: Iterable[str], endpoint: tuple[str, str, str]) -> Cards:
     """``keys``: namespace, component, endpoint and worker, in hexadecimal, and the short name of an adapter."""
     found: Cards = {}
     for key in keys:
-        *where, worker, model = key.split("/") if key.count("/") == 4 else (*key.split("/"), BASE)
-        if tuple(where) == endpoint:
-            found.setdefault(int(worker, 16), set()).add(model)
+        parts = key.split("/")
+        if tuple(parts[:3]) == endpoint and len(parts) in (4, 5):
+            # What is no number is no worker's.
+            with contextlib.suppress(ValueError):
+                found.setdefault(int(parts[3], 16), set()).add(parts[4] if len(parts) == 5 else BASE)
     return found

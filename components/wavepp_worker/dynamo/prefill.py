@@ -113,13 +113,14 @@ class PrefillWorker(WaveppWorker):
 
     async def on_endpoint_ready(self, endpoint: Any) -> None:
         """Take jobs as well, if there is a queue: senders address this worker as routers do."""
+        await super().on_endpoint_ready(endpoint)
+        # Only then: who is told to stop while its adapters are awaited ends at once, and must have no jobs.
         if self._intake is not None and not self._stop_order.given:
             try:
                 await asyncio.to_thread(self._intake.start, f"{endpoint.connection_id():x}")
             except WaveppError as error:
                 self.start_error = error
                 raise
-        await super().on_endpoint_ready(endpoint)
 
     def told_to_stop(self) -> None:
         """As of every worker; what waits in the queue is left to others."""

@@ -43,7 +43,7 @@ def load_yaml(path: Path, shown: Path) -> Any:
 
     Raises:
         ConfigError: it cannot be read, is not YAML, has a key twice, or one in a section without a value; names the
-            line. So for a NUL in a value.
+            line. So for a NUL.
     """
     text = _text(path, shown)
     try:
@@ -59,9 +59,10 @@ def load_yaml(path: Path, shown: Path) -> Any:
             raise ConfigError(
                 f"-f {shown}, line {line}: {'.'.join(keys)} has no value; give it one, or leave the key out"
             )
-        if "\0" in "".join(_scalars(value)):
+    for token in yaml.scan(text, yaml.SafeLoader):
+        if isinstance(token, yaml.ScalarToken) and "\0" in token.value:
             raise ConfigError(
-                f"-f {shown}, line {line}: {'.'.join(keys)} has a NUL in it, which no process can be told; leave it out"
+                f"-f {shown}, line {token.start_mark.line + 1}: has a NUL, which no process can be told; leave it out"
             )
     return loaded
 
@@ -82,15 +83,6 @@ def _walk(node: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
             path = (*above, str(key.value))
             yield path, key.start_mark.line + 1, value
             yield from _walk(value, path)
-
-
-def _scalars(node: Any) -> Iterator[str]:
-    """Of a value that is one, or a list of such; mappings are walked by themselves."""
-    if isinstance(node, yaml.ScalarNode):
-        yield node.value
-    elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            yield from _scalars(each)
 
 
 def _text(path: Path, shown: Path) -> str:
