@@ -40,7 +40,9 @@ _ROLES = {
 
 
 POLL_SECONDS = 0.05
-"""Between two looks into discovery: whether the worker is there, or who else has which models."""
+"""Between two looks whether the worker is in discovery, after which its adapters are entered there."""
+CARDS_SECONDS = 0.5
+"""Between two reads of what other workers have: each asks etcd anew, and logs in there."""
 THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
@@ -137,7 +139,7 @@ class AdapterModels:
         while True:
             others, late = await self._others(cards), time.monotonic() >= end
             if others is None and not late:
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(CARDS_SECONDS)
                 continue
             others = others or {}
             there = [name for name in self._names if _some_has(others, short_name(name))]
@@ -156,7 +158,7 @@ class AdapterModels:
                     return kept
             elif not changing:
                 return ()
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(CARDS_SECONDS)
 
     async def _others(self, cards: Callable[[], Cards | None]) -> Cards | None:
         found = await asyncio.to_thread(cards)

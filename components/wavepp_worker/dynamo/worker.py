@@ -9,6 +9,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -77,6 +78,7 @@ class WaveppWorker(LLMEngine):
         self._stop_order = StopOrder()
         self._closed = False
         self._leaving: asyncio.Task[None] | None = None
+        self._end: Future[None] | None = None
         self._live = LiveRequests()
         self._pause = Pause()
         self._controls = WorkerControls(self)
@@ -201,9 +203,11 @@ class WaveppWorker(LLMEngine):
                 runtime.options,
                 self._adapters_failed,
             )
+            # What ends the process may be under way, and it must not come into discovery meanwhile.
             if self._leaving is not None:
-                # It was told to stop meanwhile, and what ends the process is under way.
                 await self._leaving
+            elif self._end is not None:
+                await asyncio.wrap_future(self._end)
 
     def _adapters_failed(self, error: Exception) -> None:
         self.leave(f"its adapters cannot be entered in discovery: {error}")
@@ -370,7 +374,7 @@ class WaveppWorker(LLMEngine):
         limit = UNREGISTER_SECONDS + LAST_ANSWERS_SECONDS + CLEANUP_SECONDS
         forced = _leave_at_latest(limit, EXIT_ENGINE_DIED)
         if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._die(forced), self._loop)
+            self._end = asyncio.run_coroutine_threadsafe(self._die(forced), self._loop)
 
     async def _die(self, forced: threading.Timer) -> None:
         if self._endpoint is not None:
