@@ -225,8 +225,12 @@ class Keeper:
             now = time.monotonic()
             # Who leaves says that it is not well, and is to end its requests.
             verdict = watch.judge(200 if self._leaving and status else status, now)
-            away = self._leaving or self.paused
-            if watch.ready and not (self.ready or away or await self._enters_adapters()):
+            if watch.ready and not self.ready and kind == "worker":
+                self.about = await describe(self.process.url)
+            # With requests, a worker is well by its own account before all of its models are served.
+            entering = self.about is not None and self.about.entering
+            # Looked at after the question: it may have been told to stop, or paused, meanwhile.
+            if watch.ready and not (self.ready or self._leaving or self.paused or entering):
                 again = "again " if self._ever_ready else ""
                 self.ready = self._ever_ready = True
                 self._deaths.back(self.process.label, now)
@@ -242,13 +246,6 @@ class Keeper:
                 child.signal_group(signal.SIGKILL)
                 return
             await asyncio.sleep(_WATCH_SECONDS[kind] if self.ready else _POLL_SECONDS)
-
-    async def _enters_adapters(self) -> bool:
-        """Whether it is a worker that does not serve all of its models yet: under load it is well before it does."""
-        if self.process.kind != "worker":
-            return False
-        self.about = await describe(self.process.url)
-        return self.about is not None and self.about.entering
 
     def _on_line(self, line: str) -> None:
         # At the beginning alone: further on, lines have what clients wrote.
