@@ -49,7 +49,7 @@ class WorkerPaused(WaveppError):
 
 
 class WorkerStarting(WaveppError):
-    """A worker is in discovery, and does not serve everything yet; the message says what is missing."""
+    """A worker does not serve everything yet; the message says what is missing."""
 
 
 class HandoffError(WaveppError):

@@ -56,7 +56,7 @@ class WorkerDescription(msgspec.Struct, frozen=True, kw_only=True):
         instance: its id in Dynamo's discovery, in hexadecimal; None before it is there.
         engines: what it runs.
         paused: an operator has it take no requests.
-        entering: its adapters are still to come into discovery, where it is itself.
+        entering: its adapters, or some of them, are not in discovery yet.
     """
 
     instance: str | None

@@ -124,34 +124,27 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
     run(check())
 
 
+@pytest.mark.parametrize("has", [{BASE, "poet"}, {"poet"}], ids=["stays", "leaves"])
 def test_adapters_that_others_have_come_before_the_worker_itself(
-    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]], cards: Cards
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
+    has: set[str],
 ) -> None:
     """Else the others may leave with them while this one has its base model alone."""
-    cards[5] = {BASE, "poet"}
+    cards[5] = has
 
     async def check() -> None:
         async with poet_starting(kind, text_model, adapter, "New.One", entered=False) as (worker, endpoint):
+            assert endpoint.instance_ids() == []
             await worker.on_endpoint_ready(endpoint)
             assert names(told) == ["poet"]
             assert worker._adapters.entering
             endpoint.entered = True
             await worker._adapters._entering
             assert names(told) == ["poet", "New.One"]
-
-    run(check())
-
-
-def test_a_worker_that_leaves_and_is_no_instance_any_more_has_its_adapters_still(
-    kind: str, text_model: Path, adapter: Path, told: list[tuple[str, Any, dict[str, Any]]], cards: Cards
-) -> None:
-    cards[5] = {BASE, "poet"}
-
-    async def check() -> None:
-        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
-            assert endpoint.instance_ids() == []
-            await worker.on_endpoint_ready(endpoint)
-            assert names(told) == ["poet"]
 
     run(check())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from wavepp_worker.errors import ConfigError
 from wavepp_worker.writable import check_writable
 
-_STORE = "DYN_FILE_KV"
+STORE_VARIABLE = "DYN_FILE_KV"
 _BROKER = "DYN_ZMQ_BROKER_URL"
 
 
@@ -23,13 +23,13 @@ def check_meeting_places(environment: Mapping[str, str], discovery: str, events:
     Raises:
         ConfigError: names the variable.
     """
-    if discovery == "file" and (store := environment.get(_STORE)):
+    if discovery == "file" and (store := environment.get(STORE_VARIABLE)):
         try:
             check_writable(Path(store))
         except OSError as error:
             raise ConfigError(
-                f"{_STORE}: {store!r} is no directory that processes could meet in ({error.strerror}); name one that "
-                "can be made and written to, or leave it out"
+                f"{STORE_VARIABLE}: {store!r} is no directory that processes could meet in ({error.strerror}); "
+                "name one that can be made and written to, or leave it out"
             ) from error
     if events in (None, "zmq") and (url := environment.get(_BROKER)):
         _check_broker(url)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
+from wavepp_worker.dynamo.meeting_places import STORE_VARIABLE
 from wavepp_worker.etcd_gateway import keys_below
 
 BASE = ""
@@ -17,7 +18,6 @@ Cards = dict[int, set[str]]
 """By the worker's id."""
 
 _BUCKET = "v1/mdc"
-_STORE_VARIABLE = "DYN_FILE_KV"
 _DEFAULT_STORE = "dynamo_store_kv"
 
 
@@ -36,7 +36,7 @@ def card_reader(
     if discovery == "etcd":
         return partial(_in_etcd, dict(environment), endpoint)
     if discovery == "file":
-        store = environment.get(_STORE_VARIABLE) or Path(tempfile.gettempdir(), _DEFAULT_STORE)
+        store = environment.get(STORE_VARIABLE) or Path(tempfile.gettempdir(), _DEFAULT_STORE)
         return partial(_in_files, Path(store, _BUCKET), endpoint)
     return None
 
