@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
+from dynamo.llm.exceptions import Unknown
 from wavepp_worker.dynamo import lora_models
 from wavepp_worker.dynamo import worker as worker_module
 from wavepp_worker.dynamo.model_cards import BASE, Cards
-from wavepp_worker.errors import WorkerStarting
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -81,7 +81,7 @@ def told(monkeypatch: pytest.MonkeyPatch, cards: Cards) -> list[tuple[str, Any, 
     monkeypatch.setattr(lora_models, "register_model", register)
     monkeypatch.setattr(lora_models, "unregister_model", unregister)
     monkeypatch.setattr(lora_models, "BASE_MODEL_SECONDS", 0.1)
-    monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", True)
+    monkeypatch.setattr(lora_models, "LOST_ADAPTER_ENDS_PREFILL", True)
     return calls
 
 
@@ -300,7 +300,7 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     cards: Cards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lora_models, "ADAPTERS_FIRST", False)
+    monkeypatch.setattr(lora_models, "LOST_ADAPTER_ENDS_PREFILL", False)
     cards[5] = {BASE, "poet"}
 
     async def check() -> None:
@@ -309,6 +309,82 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
             assert told == []
             await worker._adapters._entering
             assert names(told) == ["poet"]
+        assert names(told, "withdrawn") == ["poet"]
+
+    run(check())
+
+
+def test_an_order_to_stop_leaves_out_adapters_that_are_still_to_come(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+) -> None:
+    """They would be in discovery while the worker is not."""
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            worker.told_to_stop()
+            await asyncio.sleep(0.3)
+            assert names(told) == []
+
+    run(check())
+
+
+def test_discovery_that_does_not_forget_holds_up_nobody(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def never(*_: Any) -> None:
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(lora_models, "unregister_model", never)
+    monkeypatch.setattr(lora_models, "UNREGISTER_SECONDS", 0.05)
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter, "coder") as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+
+    run(check())
+    (said,) = [record.getMessage() for record in caplog.records if "did not forget" in record.getMessage()]
+    assert said.endswith("within 0.05 s")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_jobs_are_taken_once_what_others_have_is_entered(
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Cards,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: bool,
+) -> None:
+    """A prefill worker that is told to stop before ends at once, and must have none."""
+    cards[5] = {BASE}
+    monkeypatch.setattr(worker_module, "leave_process", lambda _: None)
+    asked: list[str] = []
+
+    class Intake:
+        def __getattr__(self, what: str) -> Any:
+            return lambda *_, **__: asked.append(what) or True
+
+    async def check() -> None:
+        async with poet_starting("prefill", text_model, adapter, entered=False) as (worker, endpoint):
+            worker._intake = Intake()
+            coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
+            await asyncio.sleep(0.1)
+            assert asked == []
+            if stops:
+                worker.told_to_stop()
+            else:
+                cards[5].add("poet")
+            await coming
+            assert asked == (["stop_taking", "close"] if stops else ["start"])
 
     run(check())
 
@@ -320,11 +396,11 @@ def test_a_worker_is_not_well_before_its_adapters_are_in_discovery(
         async with poet_starting(kind, text_model, adapter) as (worker, endpoint):
             await worker.on_endpoint_ready(endpoint)
             probe: Any = await worker.health_check_payload()
-            with pytest.raises(WorkerStarting, match="adapters are not in discovery yet"):
-                worker.check_open(probe)
+            with pytest.raises(Unknown, match=r"WorkerStarting: .*adapters are not in discovery yet"):
+                await collect(worker, probe, Context("probe"))
             worker.check_open(prompt(kind, 1, model="tiny"))
             await worker._adapters._entering
-            worker.check_open(probe)
+            assert await collect(worker, probe, Context("probe"))
 
     run(check())
 

@@ -282,6 +282,19 @@ def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) 
     asyncio.run(check())
 
 
+def test_a_worker_whose_adapters_are_still_to_come_is_not_ready(tmp_path: Path) -> None:
+    waited: list[bool] = []
+
+    def until(keeper: Keeper, _: Lines) -> bool:
+        if keeper.about is not None:
+            waited.append(keeper.about.entering)
+            assert not (keeper.about.entering and keeper.ready)
+        return keeper.ready
+
+    asyncio.run(keep(tmp_path, "--entering=3", until=until))
+    assert any(waited)
+
+
 @pytest.mark.parametrize("mute", [0, 1])
 def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Path, mute: int) -> None:
     entry = tmp_path / "store" / "dynamo%2Fprefill%2F2a"
@@ -290,6 +303,7 @@ def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Pa
     killed: list[int] = []
 
     def until(keeper: Keeper, lines: Lines) -> bool:
+        assert keeper.about is not None or not keeper.ready
         if keeper.ready and keeper.about is not None and keeper.pid is not None and not killed:
             assert keeper.about.instance == "2a"
             killed.append(keeper.pid)

@@ -49,8 +49,10 @@ BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
 LONGEST_WAIT_SECONDS = 13.0
 """For the cards of a worker that enters its adapters, or has left; discovery forgets the latter in 10 s."""
-ADAPTERS_FIRST = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
-"""Whether a worker enters adapters that others have before itself: Dynamo 1.6 needs it no more."""
+UNREGISTER_SECONDS = 1.0
+"""For discovery to forget one model."""
+LOST_ADAPTER_ENDS_PREFILL = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
+"""Whether frontends end all prefill of a base model when its last prefill worker with some adapter leaves."""
 
 
 class AdapterModels:
@@ -62,7 +64,7 @@ class AdapterModels:
 
     But when the last prefill worker with an adapter leaves, frontends of Dynamo 1.4 end all prefill of the base model,
     and do not begin it again while a worker has that alone. So with these a worker enters those adapters that another
-    has before itself, and the last to leave takes its base model out before its adapters.
+    has before itself, and a prefill worker that leaves takes its base model out before its adapters.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -114,7 +116,7 @@ class AdapterModels:
         async def enter_all() -> None:
             try:
                 entered: Collection[str] = ()
-                if ADAPTERS_FIRST and cards is not None:
+                if LOST_ADAPTER_ENDS_PREFILL and cards is not None:
                     entered = await self._enter_what_others_have(cards, register)
                 self._may_come.set()
                 if left := [name for name in self._names if name not in entered]:
@@ -166,27 +168,32 @@ class AdapterModels:
             found.pop(self._endpoint.connection_id(), None)
         return found
 
+    def enter_no_more(self) -> None:
+        """Leave those out that are still to be entered."""
+        if self._entering is not None:
+            self._entering.cancel()
+
     async def withdraw(self) -> None:
         """Have frontends forget them; what discovery forgot already is no error."""
         if self._entering is None:
             return
-        self._entering.cancel()
+        self.enter_no_more()
         await asyncio.gather(self._entering, return_exceptions=True)
-        if ADAPTERS_FIRST and self._mode is DisaggregationMode.PREFILL:
-            await self._unregister([None])
-        await self._unregister(self._names)
+        base_too = LOST_ADAPTER_ENDS_PREFILL and self._mode is DisaggregationMode.PREFILL
+        await self._unregister([None, *self._names] if base_too else self._names)
 
     async def _unregister(self, names: Iterable[str | None]) -> None:
         """``None`` is the base model."""
         for name in names:
+            model = name or "the base model"
             try:
-                await unregister_model(self._endpoint, name)
+                await asyncio.wait_for(unregister_model(self._endpoint, name), UNREGISTER_SECONDS)
+            except asyncio.TimeoutError:
+                # Nor would it forget the rest in time.
+                logger.warning("discovery did not forget %s within %g s", model, UNREGISTER_SECONDS)
+                return
             except Exception as error:
-                logger.debug(
-                    "%s could not be taken out of discovery, or was not there: %s",
-                    name or "the base model",
-                    error,
-                )
+                logger.debug("%s could not be taken out of discovery, or was not there: %s", model, error)
 
 
 def _some_has(cards: Cards, model: str) -> bool:

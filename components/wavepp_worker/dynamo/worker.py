@@ -223,6 +223,8 @@ class WaveppWorker(LLMEngine):
         elif self._leaving is None and (self._registration is None or self._adapters.awaited):
             # Dynamo would wait until the engine has started, or its adapters are there; nobody knows this worker yet.
             self._leaving = self._loop.create_task(self._leave_start())
+        else:
+            self._adapters.enter_no_more()
 
     async def _leave_start(self) -> None:
         """Close the engine while it starts, and end the process; a model that is being loaded is not waited for."""

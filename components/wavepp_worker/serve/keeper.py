@@ -227,18 +227,15 @@ class Keeper:
             verdict = watch.judge(200 if self._leaving and status else status, now)
             if watch.ready and not self.ready and kind == "worker":
                 self.about = await describe(self.process.url)
-            # With requests, a worker is well by its own account before all of its models are served.
-            entering = self.about is not None and self.about.entering
+            # With requests, a worker is well by its own account before all of its models are served; and one that has
+            # not said its id, as on a busy machine, could not be forgotten.
+            awaited = kind == "worker" and (self.about is None or self.about.entering)
             # Looked at after the question: it may have been told to stop, or paused, meanwhile.
-            if watch.ready and not (self.ready or self._leaving or self.paused or entering):
+            if watch.ready and not (self.ready or self._leaving or self.paused or awaited):
                 again = "again " if self._ever_ready else ""
                 self.ready = self._ever_ready = True
                 self._deaths.back(self.process.label, now)
                 self._log.say(f"{self.process.label} is up {again}({now - began:.1f} s)", "green")
-                self._changed()
-            elif self.ready and kind == "worker" and self.about is None:
-                # On a busy machine it may not have said so in time, and without its id it cannot be forgotten.
-                self.about = await describe(self.process.url)
                 self._changed()
             # How long the whole graph may take for its first start, the supervisor knows.
             if verdict is not None and self._ever_ready and not self._stopping.is_set():

@@ -32,6 +32,7 @@ parser.add_argument("--stop-log", help="append the role when told to stop")
 parser.add_argument("--grandchild", action="store_true", help="start a process that leaves the session")
 parser.add_argument("--finds-nobody", help="as a frontend, while this file exists; removed at the start")
 parser.add_argument("--mute", type=int, default=0, help="how often it does not say what it is")
+parser.add_argument("--entering", type=int, default=0, help="how often its adapters are still to come")
 parser.add_argument("--role", default="dummy")
 args = parser.parse_args()
 
@@ -75,7 +76,9 @@ class Answer(BaseHTTPRequestHandler):
         args.mute -= 1
         self.send_response(200 if args.mute < 0 else 500)
         self.end_headers()
-        self.wfile.write(json.dumps(DESCRIPTION if args.mute < 0 else {}).encode())
+        description = {**DESCRIPTION, "entering": args.mute < 0 and args.entering > 0}
+        args.entering -= args.mute < 0
+        self.wfile.write(json.dumps(description if args.mute < 0 else {}).encode())
 
     def log_message(self, *_: object) -> None:
         pass
