@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from wavepp_worker.serve import health
+from wavepp_worker.worker_description import WorkerDescription
 
 SECONDS = 0.3
 _HEAD = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n"
@@ -125,3 +126,20 @@ def test_a_worker_is_known_by_the_endpoint_that_it_serves(serve: Serve) -> None:
     for endpoints, count in (({"a"}, 2), ({"a", "b"}, 3), ({"generate"}, 0)):
         url = serve(_once(_HEAD % (200, len(body)) + body))
         assert asyncio.run(health.known_workers(url, endpoints)) == count
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "described"),
+    [
+        (200, b'{"instance":"2a","engines":[]}', WorkerDescription(instance="2a", engines=())),
+        (404, b'{"error":"Route not found"}', WorkerDescription(instance=None, engines=())),
+        (500, b'{"error":"it has no time"}', None),
+        (200, b'{"status":"error"}', None),
+    ],
+    ids=["ours", "of another kind", "busy", "not yet"],
+)
+def test_a_worker_says_what_it_is_unless_it_is_of_another_kind(
+    serve: Serve, status: int, body: bytes, described: WorkerDescription | None
+) -> None:
+    url = serve(_once(_HEAD % (status, len(body)) + body))
+    assert asyncio.run(health.describe(url)) == described
