@@ -14,10 +14,11 @@ from wavepp_worker.errors import ConfigError
 from wavepp_worker.etcd_variables import PASSWORD_VARIABLE, USER_VARIABLE, etcd_urls, ssl_context
 
 ANSWER_SECONDS = 2.0
+"""For each request; a question with a login is two, at each server."""
 
 
 def ask_etcd(environment: Mapping[str, str], path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-    """What the first server that takes a question answers; None if none does.
+    """What the first server that takes a question answers; None if none does, or its certificates cannot be read.
 
     Args:
         environment: says where etcd is, and who one is there, in Dynamo's variables.
@@ -39,7 +40,7 @@ def ask_etcd(environment: Mapping[str, str], path: str, body: dict[str, Any]) ->
     return None
 
 
-def keys_below(environment: Mapping[str, str], prefix: str) -> list[str] | None:
+def keys_with_prefix(environment: Mapping[str, str], prefix: str) -> list[str] | None:
     """The keys that begin with ``prefix``; None if no server says."""
     first = prefix.encode()
     body = {

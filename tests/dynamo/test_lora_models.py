@@ -14,7 +14,7 @@ from dynamo.llm import ModelType, WorkerType
 from dynamo.llm.exceptions import Unknown
 from wavepp_worker.dynamo import lora_models
 from wavepp_worker.dynamo import worker as worker_module
-from wavepp_worker.dynamo.model_cards import BASE, Cards
+from wavepp_worker.dynamo.model_cards import BASE, ModelsByWorker
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
@@ -59,15 +59,15 @@ def names(told: list[tuple[str, Any, dict[str, Any]]], what: str = "registered")
 
 
 @pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
+def cards(monkeypatch: pytest.MonkeyPatch) -> ModelsByWorker:
     """What other workers of the endpoint have in discovery."""
-    others: Cards = {}
+    others: ModelsByWorker = {}
     monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: {**others, 7: {BASE}})
     return others
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, cards: Cards) -> list[tuple[str, Any, dict[str, Any]]]:
+def told(monkeypatch: pytest.MonkeyPatch, cards: ModelsByWorker) -> list[tuple[str, Any, dict[str, Any]]]:
     """What discovery is told: registered or withdrawn, the endpoint or name, and the rest."""
     calls: list[tuple[str, Any, dict[str, Any]]] = []
 
@@ -130,7 +130,7 @@ def test_adapters_that_others_have_come_before_the_worker_itself(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     has: set[str],
 ) -> None:
     """Else the others may leave with them while this one has its base model alone."""
@@ -155,7 +155,7 @@ def test_who_has_its_base_model_alone_is_waited_for(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     enters: bool,
 ) -> None:
     """It is about to enter its adapters, or has left and will take that out, too."""
@@ -165,7 +165,7 @@ def test_who_has_its_base_model_alone_is_waited_for(
         async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
             coming = asyncio.create_task(worker.on_endpoint_ready(endpoint))
             await asyncio.sleep(0.2)
-            assert (told, coming.done(), worker._adapters.awaited) == ([], False, True)
+            assert (told, coming.done(), worker._adapters.hold_worker_back) == ([], False, True)
             if enters:
                 cards[5].add("poet")
             else:
@@ -184,7 +184,7 @@ def test_workers_without_adapters_are_not_waited_for_for_ever(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
@@ -205,7 +205,7 @@ def test_what_others_have_comes_first_however_long_one_of_them_has_nothing(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
@@ -244,7 +244,7 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cards[5] = {BASE, "poet"}
@@ -272,7 +272,7 @@ def test_an_order_to_stop_ends_a_worker_that_waits_for_adapters(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before it comes into discovery itself."""
@@ -297,7 +297,7 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "LOST_ADAPTER_ENDS_PREFILL", False)
@@ -360,7 +360,7 @@ def test_jobs_are_taken_once_what_others_have_is_entered(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: Cards,
+    cards: ModelsByWorker,
     monkeypatch: pytest.MonkeyPatch,
     stops: bool,
 ) -> None:

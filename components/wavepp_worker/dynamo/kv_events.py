@@ -70,7 +70,7 @@ class PendingEvents:
     """The difference between what is reusable and what was published. Not thread-safe."""
 
     def __init__(self, block_size: int) -> None:
-        """Start with nothing reusable and nothing published; ``block`` is in tokens."""
+        """Start with nothing reusable and nothing published; ``block_size`` is in tokens."""
         self._block = block_size
         self._reusable: dict[int, ReusableBlock] = {}
         self._published: dict[int, ReusableBlock] = {}
@@ -124,15 +124,16 @@ class PendingEvents:
         self._anew = False
         events.extend(self._told_again())
         come: dict[int, ReusableBlock] = {}
-        early: dict[int, None] = {}
+        # A router refuses what is on the device behind what is not. Ranks tell of both in any order, so it waits.
+        before_parent: dict[int, None] = {}
         for key, block in _parents_first(
             {key: self._reusable[key] for key in self._changed if key in self._reusable}
         ):
-            if block.tier == Tier.DEVICE and not self._follows_what_is_there(block, early):
-                early[key] = None
+            if block.tier == Tier.DEVICE and not self._follows_what_is_there(block, before_parent):
+                before_parent[key] = None
             elif not self._tier_as_published(key):
                 come[key] = block
-        gone = [key for key in self._changed if self._goes(key, early)]
+        gone = [key for key in self._changed if self._goes(key, before_parent)]
         if len(gone) > max(CLEAR_ABOVE_BLOCKS, len(self._reusable)):
             self.begin_anew()
             return self.take()
@@ -142,8 +143,7 @@ class PendingEvents:
         events.extend(_stored(_parents_first(come)))
         events.extend(_removals(reversed([*_parents_first(left)])))
         self._published.update(come)
-        # A router refuses what is on the device behind what is not. Ranks tell of both in any order: it waits for that.
-        self._changed = early
+        self._changed = before_parent
         return events
 
     @property
@@ -151,20 +151,20 @@ class PendingEvents:
         """Whether ``take`` has more to tell again at once."""
         return bool(self._again)
 
-    def _follows_what_is_there(self, block: ReusableBlock, early: Mapping[int, None]) -> bool:
+    def _follows_what_is_there(self, block: ReusableBlock, before_parent: Mapping[int, None]) -> bool:
         """Whether what precedes a block is on the device, and the router told."""
         if block.parent is None:
             return True
         before = self._reusable.get(block.parent)
-        return before is not None and before.tier == Tier.DEVICE and block.parent not in early
+        return before is not None and before.tier == Tier.DEVICE and block.parent not in before_parent
 
     def _tier_as_published(self, key: int) -> bool:
         block, published = self._reusable.get(key), self._published.get(key)
         return block is not None and published is not None and block.tier == published.tier
 
-    def _goes(self, key: int, early: Mapping[int, None]) -> bool:
+    def _goes(self, key: int, before_parent: Mapping[int, None]) -> bool:
         """Whether to publish the removal of a block that was touched."""
-        if key in early:
+        if key in before_parent:
             # It left the device and is back, but what precedes it is not: a router will forget it with that.
             return self._tier_as_published(key)
         return key in self._published and not self._tier_as_published(key)

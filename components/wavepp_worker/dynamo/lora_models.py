@@ -27,7 +27,7 @@ from dynamo.llm import (
 
 from wavepp_worker.dynamo.adapter_names import short_name
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
-from wavepp_worker.dynamo.model_cards import BASE, Cards
+from wavepp_worker.dynamo.model_cards import BASE, ModelsByWorker
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ _ROLES = {
 POLL_SECONDS = 0.05
 """Between two looks whether the worker is in discovery, after which its adapters are entered there."""
 CARDS_SECONDS = 0.5
-"""Between two reads of what other workers have: each asks etcd anew, and logs in there."""
+"""Between two reads of what other workers have: etcd is asked anew each time, with a login."""
 THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
 LONGEST_WAIT_SECONDS = 13.0
-"""For the cards of a worker that enters its adapters, or has left; discovery forgets the latter in 10 s."""
+"""For the cards of a worker that enters its adapters, or has left; by default discovery forgets the latter in 10 s."""
 UNREGISTER_SECONDS = 1.0
 """For discovery to forget one model."""
 LOST_ADAPTER_ENDS_PREFILL = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
@@ -62,9 +62,9 @@ class AdapterModels:
     not add it tries again after half a minute, and never forgets if all workers leave before. So a worker enters its
     adapters some seconds after itself.
 
-    But when the last prefill worker with an adapter leaves, frontends of Dynamo 1.4 end all prefill of the base model,
-    and do not begin it again while a worker has that alone. So with these a worker enters those adapters that another
-    has before itself, and a prefill worker that leaves takes its base model out before its adapters.
+    But when the last prefill worker with an adapter leaves, frontends before Dynamo 1.6 end all prefill of the base
+    model, and do not begin it again while a worker has that alone. So with these a worker enters those adapters that
+    another has before itself, and a prefill worker that leaves takes its base model out before its adapters.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -76,11 +76,11 @@ class AdapterModels:
 
     @property
     def entering(self) -> bool:
-        """Whether they are still to be entered."""
+        """Whether entering them is under way."""
         return self._entering is not None and not self._entering.done()
 
     @property
-    def awaited(self) -> bool:
+    def hold_worker_back(self) -> bool:
         """Whether the worker itself waits for some of them."""
         return self.entering and not self._may_come.is_set()
 
@@ -88,7 +88,7 @@ class AdapterModels:
         self,
         endpoint: Any,
         client: Any,
-        cards: Callable[[], Cards | None] | None,
+        cards: Callable[[], ModelsByWorker | None] | None,
         mode: DisaggregationMode,
         registration: Registration,
         options: argparse.Namespace,
@@ -105,7 +105,7 @@ class AdapterModels:
             mode: its role.
             registration: of the base model.
             options: Dynamo's own of the worker.
-            failed: called if discovery does not take them.
+            failed: called with what kept them from being entered.
         """
         if not self._names:
             return
@@ -134,7 +134,7 @@ class AdapterModels:
         await self._may_come.wait()
 
     async def _enter_what_others_have(
-        self, cards: Callable[[], Cards | None], register: Callable[[Iterable[str]], Awaitable[None]]
+        self, cards: Callable[[], ModelsByWorker | None], register: Callable[[Iterable[str]], Awaitable[None]]
     ) -> Collection[str]:
         """Enter those that other workers have; which these are."""
         end = time.monotonic() + LONGEST_WAIT_SECONDS
@@ -162,7 +162,7 @@ class AdapterModels:
                 return ()
             await asyncio.sleep(CARDS_SECONDS)
 
-    async def _others(self, cards: Callable[[], Cards | None]) -> Cards | None:
+    async def _others(self, cards: Callable[[], ModelsByWorker | None]) -> ModelsByWorker | None:
         found = await asyncio.to_thread(cards)
         if found is not None:
             found.pop(self._endpoint.connection_id(), None)
@@ -174,7 +174,10 @@ class AdapterModels:
             self._entering.cancel()
 
     async def withdraw(self) -> None:
-        """Have frontends forget them; what discovery forgot already is no error."""
+        """Have frontends forget them, and before them, where that matters, the worker's base model.
+
+        What discovery forgot already is no error.
+        """
         if self._entering is None:
             return
         self.enter_no_more()
@@ -196,7 +199,7 @@ class AdapterModels:
                 logger.debug("%s could not be taken out of discovery, or was not there: %s", model, error)
 
 
-def _some_has(cards: Cards, model: str) -> bool:
+def _some_has(cards: ModelsByWorker, model: str) -> bool:
     return any(model in models for models in cards.values())
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from wavepp_worker.dynamo.meeting_places import STORE_VARIABLE
-from wavepp_worker.etcd_gateway import keys_below
+from wavepp_worker.etcd_gateway import keys_with_prefix
 
 BASE = ""
 """The card of a worker's base model; those of adapters have their short names."""
-Cards = dict[int, set[str]]
-"""By the worker's id."""
+ModelsByWorker = dict[int, set[str]]
+"""The names of its cards, by the id of a worker."""
 
 _BUCKET = "v1/mdc"
 _DEFAULT_STORE = "dynamo_store_kv"
@@ -23,7 +23,7 @@ _DEFAULT_STORE = "dynamo_store_kv"
 
 def card_reader(
     discovery: str, environment: Mapping[str, str], endpoint: tuple[str, str, str]
-) -> Callable[[], Cards | None] | None:
+) -> Callable[[], ModelsByWorker | None] | None:
     """What reads the cards at an endpoint; None where discovery is one that cannot be read.
 
     It may block for seconds, and answers None if discovery does not.
@@ -41,12 +41,12 @@ def card_reader(
     return None
 
 
-def _in_etcd(environment: Mapping[str, str], endpoint: tuple[str, str, str]) -> Cards | None:
-    keys = keys_below(environment, "/".join((_BUCKET, *endpoint, "")))
+def _in_etcd(environment: Mapping[str, str], endpoint: tuple[str, str, str]) -> ModelsByWorker | None:
+    keys = keys_with_prefix(environment, "/".join((_BUCKET, *endpoint, "")))
     return None if keys is None else _cards((key.removeprefix(f"{_BUCKET}/") for key in keys), endpoint)
 
 
-def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> Cards | None:
+def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> ModelsByWorker | None:
     try:
         return _cards((unquote(entry.name) for entry in bucket.iterdir()), endpoint)
     except FileNotFoundError:
@@ -56,9 +56,9 @@ def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> Cards | None:
         return None
 
 
-def _cards(keys: Iterable[str], endpoint: tuple[str, str, str]) -> Cards:
-    """``keys``: namespace, component, endpoint and worker, in hexadecimal, and the short name of an adapter."""
-    found: Cards = {}
+def _cards(keys: Iterable[str], endpoint: tuple[str, str, str]) -> ModelsByWorker:
+    """``keys``: namespace, component, endpoint, id of the worker in hexadecimal, and, of an adapter, its short name."""
+    found: ModelsByWorker = {}
     for key in keys:
         parts = key.split("/")
         if tuple(parts[:3]) == endpoint and len(parts) in (4, 5):

@@ -48,9 +48,11 @@ logger = logging.getLogger(__name__)
 
 EXIT_ENGINE_DIED = 70
 UNREGISTER_SECONDS = 1.0
+"""For discovery to forget the worker."""
 LAST_ANSWERS_SECONDS = 0.5
 """After its engine died or was closed, how long a worker goes on so that requests in flight get their error."""
 CLEANUP_SECONDS = 3.0
+"""For the engine to stop, before the process ends all the same."""
 
 
 class WaveppWorker(LLMEngine):
@@ -58,6 +60,8 @@ class WaveppWorker(LLMEngine):
 
     Attributes:
         tracer: records its requests' spans; None where traces are not exported.
+        passes: where its waves are reported.
+        start_error: why it did not start.
     """
 
     mode: DisaggregationMode
@@ -162,7 +166,7 @@ class WaveppWorker(LLMEngine):
             await asyncio.to_thread(self.tracer.close)
 
     async def is_quiescent(self) -> bool | None:
-        """Whether nobody waits for anything of this worker. Dynamo asks prefill workers alone."""
+        """Whether nobody waits for anything of this worker. Dynamo itself asks prefill workers alone."""
         return not self._live
 
     def answering(self, request_id: str, context: Context) -> AbstractContextManager[None]:
@@ -213,21 +217,24 @@ class WaveppWorker(LLMEngine):
         self.leave(f"its adapters cannot be entered in discovery: {error}")
 
     def told_to_stop(self) -> None:
-        """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end."""
+        """Stop looking: Dynamo takes this worker out of discovery now. Its requests have a while to end.
+
+        One that no frontend knows yet ends its process at once.
+        """
         self._stop_order.give()
         if self._presence is not None:
             self._presence.cancel()
         if self._loop is None:
             # Dynamo may not listen for signals yet, and there is nothing to finish.
             leave_process(0)
-        elif self._leaving is None and (self._registration is None or self._adapters.awaited):
-            # Dynamo would wait until the engine has started, or its adapters are there; nobody knows this worker yet.
+        elif self._leaving is None and (self._registration is None or self._adapters.hold_worker_back):
+            # Dynamo would wait until the engine has started, or its adapters are there; nobody sends it requests yet.
             self._leaving = self._loop.create_task(self._leave_start())
         else:
             self._adapters.enter_no_more()
 
     async def _leave_start(self) -> None:
-        """Close the engine while it starts, and end the process; a model that is being loaded is not waited for."""
+        """End the process before the worker is in discovery; a model that is being loaded is not waited for."""
         forced = _leave_at_latest(CLEANUP_SECONDS, 0)
         await self._adapters.withdraw()
         await asyncio.to_thread(self.close)
@@ -350,7 +357,7 @@ class WaveppWorker(LLMEngine):
         self.take_jobs(taking=True)
 
     def take_jobs(self, *, taking: bool) -> None:
-        """Whether to take work from elsewhere than Dynamo's frontends."""
+        """Take or leave work that comes from elsewhere than Dynamo's frontends; here none does."""
         del taking
 
     def _watch_presence(self) -> None:

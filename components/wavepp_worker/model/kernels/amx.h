@@ -46,6 +46,7 @@ class TileConfiguration {
   TileConfiguration(const TileConfiguration &) = delete;
 
   void set(int64_t rows_of_4, int64_t rows_of_5) {
+    // Loading clears all tiles, and is slow.
     if (rows_of_4 == rows_of_4_ && rows_of_5 == rows_of_5_) return;
     rows_of_4_ = rows_of_4, rows_of_5_ = rows_of_5;
     TileShapes shapes;

@@ -33,7 +33,7 @@ inline __m512i four_keys(const uint16_t *const keys[LANES], int i, int64_t word)
   return _mm512_mask_broadcast_i32x4(four, 0xf000, quarter(12 + i));
 }
 
-// sums[M] += 4 Q words of each query, from `word` on, times those of each of 16 keys. Keys may lie as far apart as lines that
+// sum[M] += 4 Q words of each query, from `word` on, times those of each of 16 keys. Keys may lie as far apart as lines that
 // push each other out of the first-level cache, so a line is read at once.
 template <typename Multiply, int M, int Q>
 inline void add_words(const uint16_t *const keys[LANES], int64_t words, int64_t word,
@@ -42,6 +42,7 @@ inline void add_words(const uint16_t *const keys[LANES], int64_t words, int64_t 
   for (int i = 0; i < 4; ++i)
     for (int q = 0; q < Q; ++q) four[q][i] = four_keys(keys, i, word + 4 * q);
   for (int q = 0; q < Q; ++q) {
+    // Transposes each quarter's four keys: by_word[i] has word 4 q + i of all 16 keys, in their order.
     __m512i half[4], by_word[4];
     for (int i = 0; i < 2; ++i) {
       half[2 * i] = _mm512_unpacklo_epi32(four[q][2 * i], four[q][2 * i + 1]);

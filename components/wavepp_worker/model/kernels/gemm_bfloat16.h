@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // of a token and a panel
+constexpr int64_t SUMS = PANEL_VECTORS * LANES;  // that a token has in a panel: the stride from token to token
 
 // sums [M tokens, V vectors]
 template <int M, int V>

@@ -36,7 +36,7 @@ class WaveLengthTrials:
         self._log_unit, self._waves = 0.0, 0
         """Mean logarithm of the seconds that a unit of the cost model takes, and the waves that tell."""
         self._pipelines: list[SimulatedPipeline] = []
-        self._came = 0
+        self._requests = 0
         self.share: float | None = None
         """That share; None as long as too few came, or nobody knows how long waves take."""
 
@@ -68,9 +68,9 @@ class WaveLengthTrials:
         a = unit * cost.a
         for pipeline in self._pipelines:
             pipeline.run(now, a)
-        if self._came >= MIN_REQUESTS:
+        if self._requests >= MIN_REQUESTS:
             self.share = min(self._pipelines, key=lambda each: each.score(now, a)).share
-        self._came += len(came)
+        self._requests += len(came)
         for lane in came:
             work = unit * cost.work(lane.next, lane.left)
             full = work / lane.left * self._max_tokens
