@@ -1,7 +1,7 @@
 """One rank's tensor plane in a process of its own: ``tensor_plane_rank SCENARIO RANK RANKS MEETING KIND``.
 
-Prints what came of it as a line of JSON. ``KIND`` is ``host``, or ``gpu``: the plane of GPUs over a fake of
-``torch.cuda``, with Gloo in place of NCCL.
+Prints what came of it as a line of JSON. ``KIND`` is ``host``, or ``gpu`` or ``ipc``: planes of GPUs over a fake of
+``torch.cuda``, with Gloo in place of NCCL, or files in place of the memory that ranks share.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from wavepp_worker.errors import WaveppError
 from wavepp_worker.runtime.protocol.waves import Span, TensorMeta, WaveHeader
 from wavepp_worker.runtime.rank import tensor_plane
 from wavepp_worker.runtime.rank.data_plane import DataPlane
+from wavepp_worker.runtime.rank.ipc_plane import open_ipc_plane
 from wavepp_worker.runtime.rank.tensor_plane import open_tensor_plane
 
 from tests.support.fake_cuda import FakeCuda
+from tests.support.fake_sharing import fake_sharing
 
 SOON = 10_000
 WAVES = 20
@@ -129,12 +131,18 @@ def main() -> None:
     if kind == "gpu":
         FakeCuda(pytest.MonkeyPatch())
         tensor_plane.HostPlane = tensor_plane.GpuPlane  # type: ignore[misc,assignment]
-    try:
-        tensors = open_tensor_plane("gloo", rank, ranks, torch.device("cpu"), meeting, timeout)
-    except WaveppError as error:
-        print(json.dumps([type(error).__name__, str(error)]), flush=True)
-        return
+    if kind == "ipc":
+        fake_sharing(pytest.MonkeyPatch())
+    cpu = torch.device("cpu")
     with zmq.Context() as context:
+        try:
+            if kind == "ipc":
+                tensors = open_ipc_plane(context, rank, ranks, f"{meeting}-m", cpu, 9, timeout, or_none=False)
+            else:
+                tensors = open_tensor_plane("gloo", rank, ranks, cpu, meeting, timeout)
+        except WaveppError as error:
+            print(json.dumps([type(error).__name__, str(error)]), flush=True)
+            return
         addresses = [f"ipc://{meeting}-{each % ranks}" for each in (rank, rank + 1)]
         plane = DataPlane(context, *addresses, tensors)
         said = globals()[scenario](rank, ranks, meeting, plane)

@@ -108,6 +108,11 @@ class TorchStage:
         self._takes_picked = kinds[layers.start] == SHARED_INDEX
         self._hands_picked = layers.stop < len(kinds) and kinds[layers.stop] == SHARED_INDEX
 
+    @property
+    def activation_bytes(self) -> int:
+        """Of a token between stages, without what an indexer has picked."""
+        return int(self._model.config.hidden_size) * self.dtype.itemsize
+
     def make_kv(
         self,
         num_blocks: int,

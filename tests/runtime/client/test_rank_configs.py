@@ -74,7 +74,10 @@ def test_leases_are_the_default_of_wave_admission_and_lockstep_refuses_them() ->
 
 
 def test_activations_go_by_nccl_where_each_rank_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by sockets elsewhere; what cannot be had is refused before anything starts."""
+    """By memory that ranks share where they share GPUs, and by sockets elsewhere.
+
+    What cannot be had is refused before anything starts.
+    """
 
     def chosen(gpus: int, nccl: bool = True, **values: Any) -> str:
         monkeypatch.setattr(config_checks, "gpu_count", lambda: gpus)
@@ -83,10 +86,11 @@ def test_activations_go_by_nccl_where_each_rank_has_a_gpu_of_its_own(monkeypatch
 
     assert chosen(2, device="cuda") == "nccl"
     assert chosen(2, device="cuda", activations="socket") == "socket"
-    assert chosen(1, device="cuda") == "socket"
-    assert chosen(2, device="cuda", nccl=False) == "socket"
+    assert chosen(1, device="cuda") == "ipc"
+    assert chosen(2, device="cuda", nccl=False) == "ipc"
+    assert chosen(2, device="cuda", activations="ipc") == "ipc"
     # Both ranks on one of them.
-    assert chosen(2, device="cuda:1") == "socket"
+    assert chosen(2, device="cuda:1") == "ipc"
     assert chosen(0) == "socket"
     assert chosen(0, activations="gloo") == "gloo"
     assert activations_of(config(pp=1, activations="gloo")) == "socket"
@@ -94,8 +98,9 @@ def test_activations_go_by_nccl_where_each_rank_has_a_gpu_of_its_own(monkeypatch
         (
             1,
             {"device": "cuda", "activations": "nccl"},
-            "each of 2 ranks needs a GPU of its own, but .* 1 GPUs",
+            "each of 2 ranks needs a GPU of its own, but .* 1 GPUs .* set activations to ipc or socket",
         ),
+        (2, {"activations": "ipc"}, "which shares memory of GPUs, but device is cpu; set it to socket"),
         (2, {"activations": "nccl"}, "but device is cpu"),
         (2, {"device": "cuda", "activations": "nccl", "nccl": False}, "is built without it"),
         (2, {"device": "cuda", "activations": "gloo"}, "which sends from CPUs"),
@@ -111,6 +116,7 @@ def test_every_rank_gets_its_own(tiny_llama: Path, tmp_path: Path) -> None:
     assert [each.first for each in made] == [True, False]
     assert made[0].layers[1] == made[1].layers[0]
     assert made[0].commands == made[1].commands
+    assert [each.or_socket for each in made] == [True, True]
 
 
 def test_sizes_that_do_not_suit_the_planner_are_refused_before_a_rank_starts(

@@ -85,13 +85,44 @@ def test_a_rank_on_a_gpu_says_how_it_computes_and_passes_on(
     on_cpu = load_device(msgspec.structs.replace(config, device="cpu"))
     copied = load_device(msgspec.structs.replace(config, device="cuda"))
     stays = load_device(msgspec.structs.replace(config, device="cuda", activations="nccl"))
-    assert asked == ["cpu", "cuda:1", "cuda:1", "cuda:1", "cuda:1"]
-    assert [each.stage.activations_stay for each in (on_cpu, copied, stays)] == [False, False, True]
-    first, second = caplog.messages
+    shared = load_device(msgspec.structs.replace(config, device="cuda", activations="ipc"))
+    assert asked == ["cpu", *["cuda:1"] * 6]
+    stay = [each.stage.activations_stay for each in (on_cpu, copied, stays, shared)]
+    assert stay == [False, False, True, True]
+    first, second, third = caplog.messages
     assert "layers 1 to 2 are computed on cuda:1" in first
     assert "scaled_dot_product_attention over gathered pages, chunk by chunk" in first
     assert "page-locked memory and a socket" in first
     assert "by NCCL from GPU to GPU" in second
+    assert "by memory of a GPU that both ranks open" in third
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_activations_go_to_host_memory_if_ranks_cannot_share_a_gpus(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+    plane = object() if shared else None
+
+    def opened(*args: Any, **values: Any) -> Any:
+        asked.append({"wave_bytes": args[5], **values})
+        return plane
+
+    monkeypatch.setattr(build, "open_ipc_plane", opened)
+    config = rank_config(tmp_path, model=str(tiny_llama), layers=(1, 3), threads=1, blocks=4, device="cpu")
+    config = msgspec.structs.replace(
+        config,
+        dtype="float32",
+        activations="ipc",
+        or_socket=True,
+        max_num_batched_tokens=32,
+        wait=1.0,
+        first_wave_timeout=1.0,
+    )
+    device: Any = load_device(config)
+    assert build._tensor_plane(config, zmq.Context.instance(), device) is plane
+    assert device.stage.activations_stay is shared
+    assert asked == [{"wave_bytes": 32 * 64 * 4, "or_none": True}]
 
 
 def test_a_rank_reports_where_its_executor_was_idle_and_bounds_its_waves_as_configured(

@@ -80,6 +80,13 @@ def test_waves_arrive_as_they_were_sent_through_two_replicas_side_by_side(
             assert set(addresses) <= LOOPBACK
 
 
+def test_waves_arrive_in_another_process_by_memory_that_both_open(start: Callable, scratch: Path) -> None:
+    """And no port is listened on."""
+    *others, last = [said(process) for process in start("waves", scratch / "meeting", 4, "ipc")]
+    assert last == expected(4)
+    assert others == [[]] * 3
+
+
 def test_a_neighbour_that_died_ends_the_wait_with_a_sentence(start: Callable, scratch: Path) -> None:
     _, waiting = start("lost", scratch / "meeting", 2)
     name, sentence, seconds = said(waiting)

@@ -65,7 +65,7 @@ def transport_of(config: EngineConfig) -> str:
 
 
 def activations_of(config: EngineConfig) -> str:
-    """How activations get from rank to rank: ``nccl``, ``gloo`` or ``socket``.
+    """How activations get from rank to rank: ``nccl``, ``ipc``, ``gloo`` or ``socket``.
 
     Raises:
         ConfigError: what is asked for cannot be had on these devices.
@@ -76,11 +76,18 @@ def activations_of(config: EngineConfig) -> str:
     on_gpus, count = config.device.startswith("cuda"), gpu_count()
     own = config.device == "cuda" and count >= config.pp
     if asked == "auto":
-        return "nccl" if own and _has_nccl() else "socket"
+        if own and _has_nccl():
+            return "nccl"
+        return "ipc" if on_gpus else "socket"
     if asked == "nccl" and not own:
         raise ConfigError(
             f"activations is nccl, for which each of {config.pp} ranks needs a GPU of its own, but device is "
-            f"{config.device} and {count} GPUs can be seen here; set activations to socket, or lower pp"
+            f"{config.device} and {count} GPUs can be seen here; set activations to "
+            f"{'ipc or ' if on_gpus else ''}socket, or lower pp"
+        )
+    if asked == "ipc" and not on_gpus:
+        raise ConfigError(
+            f"activations is ipc, which shares memory of GPUs, but device is {config.device}; set it to socket"
         )
     if asked == "nccl" and not _has_nccl():
         raise ConfigError(

@@ -109,6 +109,7 @@ def rank_configs(
             rounds=tuple(address(f"rounds-{follower}") for follower in range(1, config.pp)),
             data=tuple(address(f"data-{receiver}") for receiver in range(config.pp)),
             activations=activations,
+            or_socket=config.activations == "auto",
             meeting=str(run_dir / "meeting"),
             timeline=str(run_dir / f"timeline-{rank}") if config.timeline else "",
             wait=max(WAIT_SECONDS, WAVE_TIMEOUTS_PER_WAIT * config.wave_timeout),

@@ -36,10 +36,10 @@ class EngineConfig(Settings):
     """Of KV; ``auto`` is ``dtype``, ``fp8`` takes about half of bfloat16's bytes, and changes answers a little."""
     device: str = "cpu"
     """``cpu`` or ``cuda``; rank ``r`` takes ``cuda:(r mod device count)``."""
-    activations: Literal["auto", "nccl", "gloo", "socket"] = "auto"
+    activations: Literal["auto", "nccl", "ipc", "gloo", "socket"] = "auto"
     """How they get from rank to rank: ``nccl`` from GPU to GPU, where each rank has one of its own and torch has NCCL;
-    ``socket`` by host memory; ``gloo``, on CPUs, is there to try what ``nccl`` does. ``auto`` is ``nccl`` or
-    ``socket``."""
+    ``ipc`` by memory of a GPU that both ranks open, which may share it; ``socket`` by host memory; ``gloo``, on CPUs,
+    is there to try what ``nccl`` does. ``auto`` is the first of ``nccl``, ``ipc`` and ``socket`` that is possible."""
     threads: int = Field(default=1, ge=1)
     """Compute threads per rank on the CPU."""
     max_num_batched_tokens: int = Field(default=512, ge=1)

@@ -42,7 +42,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
         events: address all ranks send events to.
         rounds: addresses of the rounds plane, one per follower, in rank order.
         data: addresses of the data plane, one per rank: where it receives.
-        activations: ``nccl``, ``gloo`` or ``socket``: how they get to the next rank; the same for all ranks.
+        activations: ``nccl``, ``ipc``, ``gloo`` or ``socket``: how they get to the next rank; the same for all ranks.
+        or_socket: whether they go by ``socket`` where ``ipc`` turns out to be impossible.
         meeting: a file by which ranks find each other, if it is not by sockets.
         timeline: file this rank records its timeline in; empty for none.
         wait: seconds any wait inside the worker may take before it is an error.
@@ -91,6 +92,7 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[str, ...]
     data: tuple[str, ...]
     activations: str
+    or_socket: bool
     meeting: str
     timeline: str
     wait: float

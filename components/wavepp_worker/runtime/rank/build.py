@@ -36,6 +36,7 @@ from wavepp_worker.runtime.rank.answers import Answers
 from wavepp_worker.runtime.rank.data_plane import DataPlane
 from wavepp_worker.runtime.rank.departures import Departures
 from wavepp_worker.runtime.rank.executor import Executor
+from wavepp_worker.runtime.rank.ipc_plane import open_ipc_plane
 from wavepp_worker.runtime.rank.loop_thread import FollowerLoopThread, LeaderLoopThread
 from wavepp_worker.runtime.rank.loop_turn import FollowerLoop, LeaderLoop
 from wavepp_worker.runtime.rank.parts import RankParts, make_parts
@@ -55,6 +56,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 _WAYS = {
     "nccl": "by NCCL from GPU to GPU",
+    "ipc": "by memory of a GPU that both ranks open",
     "gloo": "by Gloo over TCP of loopback",
     "socket": "by page-locked memory and a socket",
 }
@@ -124,7 +126,7 @@ def load_device(config: RankConfig) -> StageDevice:
             kernel_on_gpu(torch.device(name), stage.dtype, flashinfer=stage.flashinfer is not None),
             _WAYS[config.activations],
         )
-        stage.activations_stay = config.activations == "nccl"
+        stage.activations_stay = config.activations in ("nccl", "ipc")
     kv = stage.make_kv(
         config.blocks,
         config.block_size,
@@ -235,7 +237,7 @@ def make_threads(
     """Connect this rank to the others; ``fail`` ends the rank from any thread."""
     wave_watched, loop_watched = watchdog.watch("WAVE"), watchdog.watch("LOOP")
     after = config.data[(config.rank + 1) % config.ranks]
-    plane = DataPlane(context, config.data[config.rank], after, _tensor_plane(config, device))
+    plane = DataPlane(context, config.data[config.rank], after, _tensor_plane(config, context, device))
     outlet: Answers | Departures
     if config.last:
         watched = watchdog.watch("answers")
@@ -269,10 +271,26 @@ def make_threads(
     )
 
 
-def _tensor_plane(config: RankConfig, device: StageDevice) -> TensorPlane | None:
+def _tensor_plane(config: RankConfig, context: Context, device: StageDevice) -> TensorPlane | None:
     if config.activations == "socket":
         return None
     longest = max(config.wait, config.first_wave_timeout)
+    if config.activations == "ipc":
+        from wavepp_worker.model.torch_stage import TorchStage
+
+        assert isinstance(device.stage, TorchStage), "others compute on no GPU"
+        plane = open_ipc_plane(
+            context,
+            config.rank,
+            config.ranks,
+            config.meeting,
+            device.kv.device,
+            config.max_num_batched_tokens * device.stage.activation_bytes,
+            longest,
+            or_none=config.or_socket,
+        )
+        device.stage.activations_stay = plane is not None
+        return plane
     return open_tensor_plane(
         config.activations, config.rank, config.ranks, device.kv.device, Path(config.meeting), longest
     )
