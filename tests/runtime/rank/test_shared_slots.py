@@ -72,7 +72,7 @@ def waves() -> list[list[torch.Tensor]]:
     """Of every kind that stages send, growing and shrinking."""
     made = []
     for wave, tokens in enumerate([1, 1, 7, 3, 300, 2, 300, 1000, 0, 5]):
-        hidden = (torch.arange(tokens * 6.0) + wave).view(tokens, 6).bfloat16()
+        hidden = (torch.arange(tokens * 5.0) + wave).view(tokens, 5).bfloat16()
         picked = torch.arange(wave % 3 * tokens, dtype=torch.int32).view(-1, max(tokens, 1))
         made.append([hidden, picked] if wave % 2 else [hidden])
     return made
