@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wavepp_worker.etcd_gateway import ask_etcd
+from wavepp_worker.etcd_gateway import Answer, ask_etcd
 
 
 def end_lease(environment: Mapping[str, str], instance: str) -> bool:
@@ -17,4 +17,4 @@ def end_lease(environment: Mapping[str, str], instance: str) -> bool:
     Returns:
         Whether an etcd did; else the lease ends by itself, when its time is over.
     """
-    return ask_etcd(environment, "/v3/lease/revoke", {"ID": str(int(instance, 16))}) is not None
+    return ask_etcd(environment, "/v3/lease/revoke", {"ID": str(int(instance, 16))}, Answer) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 from dynamo._core import Context
 from dynamo.llm import ModelType, WorkerType
 from dynamo.llm.exceptions import Unknown
-from wavepp_worker.dynamo import lora_models
+from wavepp_worker.dynamo import adapter_order, lora_models
 from wavepp_worker.dynamo import worker as worker_module
-from wavepp_worker.dynamo.model_cards import BASE, ModelsByWorker
+from wavepp_worker.dynamo.model_cards import BASE, CardsByWorker, WorkerCards
 
 from tests.support.dynamo_workers import KINDS, FakeEndpoint, collect, prompt, run
 from tests.support.lora_adapters import make_adapter
+
+Models = dict[int, set[str]]
 
 pytestmark = pytest.mark.usefixtures("fake_engines")
 
@@ -59,15 +62,23 @@ def names(told: list[tuple[str, Any, dict[str, Any]]], what: str = "registered")
 
 
 @pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch) -> ModelsByWorker:
-    """What other workers of the endpoint have in discovery."""
-    others: ModelsByWorker = {}
-    monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: {**others, 7: {BASE}})
+def cards(monkeypatch: pytest.MonkeyPatch) -> Models:
+    """The models that other workers of the endpoint have in discovery, where these renew them with each look."""
+    others: Models = {}
+    looks = count()
+
+    def read() -> CardsByWorker:
+        expires = 10.0 * next(looks)
+        models = {**others, 7: {BASE}}
+        return {worker: WorkerCards(frozenset(names), expires) for worker, names in models.items()}
+
+    monkeypatch.setattr(worker_module, "card_reader", lambda *_: read)
+    monkeypatch.setattr(lora_models, "CARDS_SECONDS", 0.05)
     return others
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, cards: ModelsByWorker) -> list[tuple[str, Any, dict[str, Any]]]:
+def told(monkeypatch: pytest.MonkeyPatch, cards: Models) -> list[tuple[str, Any, dict[str, Any]]]:
     """What discovery is told: registered or withdrawn, the endpoint or name, and the rest."""
     calls: list[tuple[str, Any, dict[str, Any]]] = []
 
@@ -124,13 +135,13 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
     run(check())
 
 
-@pytest.mark.parametrize("has", [{BASE, "poet"}, {"poet"}], ids=["stays", "leaves"])
+@pytest.mark.parametrize("has", [{BASE, "poet", "new_one"}, {"poet", "new_one"}], ids=["stays", "leaves"])
 def test_adapters_that_others_have_come_before_the_worker_itself(
     kind: str,
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     has: set[str],
 ) -> None:
     """Else the others may leave with them while this one has its base model alone."""
@@ -140,8 +151,7 @@ def test_adapters_that_others_have_come_before_the_worker_itself(
         async with poet_starting(kind, text_model, adapter, "New.One", entered=False) as (worker, endpoint):
             assert endpoint.instance_ids() == []
             await worker.on_endpoint_ready(endpoint)
-            assert names(told) == ["poet"]
-            assert worker._adapters.entering
+            assert names(told) == ["poet", "New.One"]
             endpoint.entered = True
             await worker._adapters._entering
             assert names(told) == ["poet", "New.One"]
@@ -155,7 +165,7 @@ def test_who_has_its_base_model_alone_is_waited_for(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     enters: bool,
 ) -> None:
     """It is about to enter its adapters, or has left and will take that out, too."""
@@ -184,10 +194,10 @@ def test_workers_without_adapters_are_not_waited_for_for_ever(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(adapter_order, "LONGEST_WAIT_SECONDS", 0.3)
     cards[5] = {BASE}
 
     async def check() -> None:
@@ -205,10 +215,10 @@ def test_what_others_have_comes_first_however_long_one_of_them_has_nothing(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lora_models, "LONGEST_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(adapter_order, "LONGEST_WAIT_SECONDS", 0.3)
     cards.update({5: {BASE}, 6: {BASE, "poet"}})
 
     async def check() -> None:
@@ -228,7 +238,8 @@ def test_discovery_that_does_not_answer_is_asked_again(
     told: list[tuple[str, Any, dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = [None, {5: {BASE, "poet"}}, None]
+    has = frozenset({BASE, "poet"})
+    answers = [None, {5: WorkerCards(has, 1.0)}, {5: WorkerCards(has, 5.0)}, None]
     monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: answers.pop(0))
 
     async def check() -> None:
@@ -244,7 +255,7 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cards[5] = {BASE, "poet"}
@@ -272,7 +283,7 @@ def test_an_order_to_stop_ends_a_worker_that_waits_for_adapters(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before it comes into discovery itself."""
@@ -297,7 +308,7 @@ def test_with_dynamo_1_6_a_worker_comes_before_its_adapters(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lora_models, "LOST_ADAPTER_ENDS_PREFILL", False)
@@ -360,7 +371,7 @@ def test_jobs_are_taken_once_what_others_have_is_entered(
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
-    cards: ModelsByWorker,
+    cards: Models,
     monkeypatch: pytest.MonkeyPatch,
     stops: bool,
 ) -> None:

@@ -25,9 +25,11 @@ from dynamo.llm import (
     unregister_model,
 )
 
-from wavepp_worker.dynamo.adapter_names import short_name
+from wavepp_worker.dynamo.adapter_order import AdapterOrder
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
-from wavepp_worker.dynamo.model_cards import BASE, ModelsByWorker
+from wavepp_worker.dynamo.model_cards import CardsByWorker
+
+CardReader = Callable[[], CardsByWorker | None]
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,6 @@ THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
-LONGEST_WAIT_SECONDS = 13.0
-"""For the cards of a worker that enters its adapters, or has left; by default discovery forgets the latter in 10 s."""
 UNREGISTER_SECONDS = 1.0
 """For discovery to forget one model."""
 LOST_ADAPTER_ENDS_PREFILL = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
@@ -88,7 +88,7 @@ class AdapterModels:
         self,
         endpoint: Any,
         client: Any,
-        cards: Callable[[], ModelsByWorker | None] | None,
+        cards: CardReader | None,
         mode: DisaggregationMode,
         registration: Registration,
         options: argparse.Namespace,
@@ -134,35 +134,36 @@ class AdapterModels:
         await self._may_come.wait()
 
     async def _enter_what_others_have(
-        self, cards: Callable[[], ModelsByWorker | None], register: Callable[[Iterable[str]], Awaitable[None]]
+        self, cards: CardReader, register: Callable[[Iterable[str]], Awaitable[None]]
     ) -> Collection[str]:
         """Enter those that other workers have; which these are."""
-        end = time.monotonic() + LONGEST_WAIT_SECONDS
+        order, entered = AdapterOrder(self._names, time.monotonic()), list[str]()
         while True:
-            others, late = await self._others(cards), time.monotonic() >= end
-            if others is None and not late:
-                await asyncio.sleep(CARDS_SECONDS)
-                continue
-            others = others or {}
-            there = [name for name in self._names if _some_has(others, short_name(name))]
-            # Who has its base model alone is about to enter its adapters, or has taken them out.
-            changing = not late and any(models == {BASE} for models in others.values())
-            if there and (len(there) == len(self._names) or not changing):
+            others, now = await self._others(cards), time.monotonic()
+            if others is None and order.late(now):
+                logger.warning(
+                    "discovery has not said what other workers have, so the adapters come after this worker"
+                )
+            there = order.to_enter(others, now)
+            if there is not None:
+                await self._unregister(name for name in entered if name not in there)
                 await register(there)
-                others = await self._others(cards)
-                if others is None:
-                    # Nothing says that they are gone.
-                    return there
-                kept = [name for name in there if _some_has(others, short_name(name))]
-                # Who had the rest has left meanwhile, and frontends may have missed what they needed.
-                await self._unregister(name for name in there if name not in kept)
-                if kept or late:
-                    return kept
-            elif not changing:
-                return ()
+                entered = await self._kept(there, cards)
+                if len(entered) == len(there) or order.late(time.monotonic()):
+                    return entered
             await asyncio.sleep(CARDS_SECONDS)
 
-    async def _others(self, cards: Callable[[], ModelsByWorker | None]) -> ModelsByWorker | None:
+    async def _kept(self, entered: list[str], cards: CardReader) -> list[str]:
+        """Those that others still have; the rest is taken back, as frontends may have missed what it needed."""
+        others = await self._others(cards) if entered else None
+        if others is None:
+            # Nothing says that they are gone.
+            return entered
+        kept = AdapterOrder.those_of(others, entered)
+        await self._unregister(name for name in entered if name not in kept)
+        return kept
+
+    async def _others(self, cards: CardReader) -> CardsByWorker | None:
         found = await asyncio.to_thread(cards)
         if found is not None:
             found.pop(self._endpoint.connection_id(), None)
@@ -197,10 +198,6 @@ class AdapterModels:
                 return
             except Exception as error:
                 logger.debug("%s could not be taken out of discovery, or was not there: %s", model, error)
-
-
-def _some_has(cards: ModelsByWorker, model: str) -> bool:
-    return any(model in models for models in cards.values())
 
 
 async def _register(

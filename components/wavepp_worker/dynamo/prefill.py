@@ -58,7 +58,9 @@ class PrefillWorker(WaveppWorker):
         Raises:
             ConfigError: it cannot work; the message names the key.
         """
-        super().__init__(args.runtime, adapter_paths(args.engine.lora_modules))
+        # Frontends send nothing to who takes jobs alone, whatever models it has.
+        alone = args.intake.intake == "nats-alone"
+        super().__init__(args.runtime, () if alone else adapter_paths(args.engine.lora_modules))
         self._model = args.engine.model
         self._kv_events = KvEventThread(args.engine.block_size)
         self._handler = PrefillHandler(
