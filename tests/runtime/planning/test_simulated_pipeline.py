@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wavepp_worker.runtime.planning import simulated_pipeline
 from wavepp_worker.runtime.planning.simulated_pipeline import (
     DECAY_PER_ANSWER,
     FUTURE_REQUESTS,
@@ -66,6 +67,30 @@ def test_one_call_launches_few_waves_however_much_time_has_passed() -> None:
     assert MAX_WAVES_AT_ONCE < 100
 
 
+def test_a_pipeline_that_is_behind_serves_nobody_before_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few waves a call may launch, each begins when it would have."""
+    answers: dict[int, list[float]] = {}
+    for limit in (10**6, 64, 3):
+        monkeypatch.setattr(simulated_pipeline, "MAX_WAVES_AT_ONCE", limit)
+        made, told = SimulatedPipeline(0.03, [0.0] * 4), answers.setdefault(limit, [])
+        monkeypatch.setattr(made, "_answered", told.append)
+        for number in range(60):
+            made.come(SimulatedRequest(40.0, 10.0, number * 0.01), a=0.1)
+        for number in range(30):
+            now = 3600.0 + number
+            made.run(now, a=0.1)
+            made.check()
+            made.come(SimulatedRequest(0.5, 10.0, now), a=0.1)
+        assert made.behind == (limit == 3)
+        assert made.backlog(3630.0, a=0.1) < 1.0, "what it has not done yet would have been over long ago"
+        for _ in range(400):
+            made.run(1e9, a=0.1)
+        assert not made.behind
+    assert min(answers[10**6]) > 0.5
+    assert answers[64] == pytest.approx(answers[10**6])
+    assert answers[3] == pytest.approx(answers[10**6])
+
+
 def test_a_pipeline_that_is_too_slow_does_not_grow() -> None:
     made = SimulatedPipeline(0.2, [0.0] * 3)
     for number in range(3 * MAX_QUEUE):
@@ -102,11 +127,13 @@ def test_all_work_is_done_once_whatever_comes(
         made.run(now, a)
         made.check()
         made.come(SimulatedRequest(work, 10.0, now), a)
+        made.check()
     begun = max(now, made.free[0])
     for _ in range(200):
         made.run(1e12, a)
         made.check()
     assert not made._queue
+    assert not made.behind
     assert made.free == sorted(made.free), "each stage ends after the one before it"
     assert made._answers == pytest.approx(sum(DECAY_PER_ANSWER**number for number in range(len(drawn))))
     total = sum(work for _, work in drawn)

@@ -67,3 +67,18 @@ def test_a_wave_that_hung_for_minutes_changes_little() -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_what_no_clock_can_have_measured_tells_nothing(seconds: float) -> None:
     assert after(200, 0.3, trials(seconds)) is None
+
+
+def test_what_a_burst_left_before_a_pause_does_not_tell_of_who_comes_behind_it() -> None:
+    """The pipelines of short waves take several calls to serve it, in which nobody else counts yet."""
+    trials = WaveLengthTrials(4, 8192)
+    trials.observe(1.0, 1.0)
+    cost = WaveCost(0.018, 1.75e-5, 0.0)
+    trials.see([Lane(f"b{number}", 0, 30_000) for number in range(32)], cost, 0.0)
+    assert trials.share is None
+    for number in range(40):
+        trials.see([Lane(f"r{number}", 0, 30_000)], cost, 3600.0 + 4 * number)
+        for pipeline in trials._pipelines:
+            assert pipeline._waited >= 0
+    assert trials.share is not None
+    assert trials.share >= 0.5, "short waves have answered nobody before he came"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 
 from wavepp_worker.runtime.planning.equal_waves import equal_waves
 
@@ -14,7 +16,7 @@ FUTURE_REQUESTS = 20
 MAX_QUEUE = 256
 """Requests of a pipeline from which on it is too slow, and those that come are only counted."""
 MAX_WAVES_AT_ONCE = 64
-"""Waves that one call launches, so that it stays short; what is left, the next one does."""
+"""Waves that one call launches, so that it stays short; what is left, the next one does, at the times it is of."""
 
 
 @dataclass(order=True)
@@ -32,42 +34,51 @@ class SimulatedPipeline:
 
     The shortest go first, as in the real one as far as those can bear it who are passed.
 
+    A pipeline may be *behind*: it is then as it was at an earlier time, when none of those came yet who came later.
+
     Attributes:
         free: when each stage will be.
-        work: seconds that are left of all that wait.
+        work: seconds that are left of all that have come.
+        behind: whether it has waves to launch that began in the past.
     """
 
     share: float
     free: list[float]
     work: float = 0.0
+    behind: bool = False
     _queue: list[SimulatedRequest] = field(default_factory=list)
+    _coming: deque[SimulatedRequest] = field(default_factory=deque)
+    _later: float = 0.0
     _waited: float = 0.0
     _answers: float = 0.0
 
     def come(self, request: SimulatedRequest, a: float) -> None:
         """A request came; ``a`` is what a wave costs by itself."""
-        if len(self._queue) >= MAX_QUEUE:
+        if len(self._queue) + len(self._coming) >= MAX_QUEUE:
             self._answered(self.backlog(request.since, a))
             return
-        if not self._queue:
-            self.free[0] = max(self.free[0], request.since)
-        insort(self._queue, request)
+        self._coming.append(request)
+        self._later += request.work
         self.work += request.work
 
     def run(self, now: float, a: float) -> None:
-        """Launch the waves that begin by ``now``."""
+        """Launch the waves that begin by ``now``, or as many of them as one call may."""
         queue, free, stages = self._queue, self.free, len(self.free)
+        self.behind = False
         for _ in range(MAX_WAVES_AT_ONCE):
+            later = self._admit()
             if not queue or free[0] > now:
                 return
             head = queue[0]
             # The sum drifts, and is no less than a part of it.
-            ready, wave = max(self.work, head.work), self.share * head.full
+            ready, wave = max(self.work - later, head.work), self.share * head.full
+            until = min(now, self._coming[0].since) if self._coming else now
             waves = equal_waves(ready, wave)
             if waves <= stages:
                 wave = min(head.full, ready / waves)
-            # All waves of a long one at once, but for its last.
-            alike = max(1, min(int(head.work / wave) - stages, int((now - free[0]) / (a + wave)) + 1))
+            # All waves of a long one at once, but for those that may be cut into equal ones.
+            cut = stages if ready - head.work <= stages * wave else 0
+            alike = max(1, min(int(head.work / wave) - cut, int((until - free[0]) / (a + wave)) + 1))
             room, ended = alike * wave, 0
             while ended < len(queue) and queue[ended].work <= room * (1 + 1e-9):
                 room = max(0.0, room - queue[ended].work)
@@ -79,9 +90,11 @@ class SimulatedPipeline:
             del queue[:ended]
             if queue:
                 queue[0].work -= room
-                self.work = max(0.0, self.work - alike * wave)
+                self.work = max(later, self.work - alike * wave)
             else:
-                self.work = 0.0
+                self.work = later
+        self._admit()
+        self.behind = bool(queue) and free[0] <= now
 
     def score(self, now: float, a: float) -> float:
         """The less the better: seconds that answers took, in the mean, and the backlog, for each of those to come.
@@ -92,18 +105,31 @@ class SimulatedPipeline:
 
     def backlog(self, now: float, a: float) -> float:
         """Seconds until the first stage has done what there is."""
-        left = max(0.0, self.free[0] - now)
-        if self._queue:
-            left += self.work * (1 + a / (self.share * self._queue[0].full))
-        return left
+        left = self.free[0] - now
+        if first := next(chain(self._queue, self._coming), None):
+            left += self.work * (1 + a / (self.share * first.full))
+        return max(0.0, left)
 
     def check(self) -> None:
         """Raise ValueError if it has more or other work than its requests."""
-        left = sum(request.work for request in self._queue)
-        if abs(left - self.work) > 1e-6 * max(1.0, left) or len(self._queue) > MAX_QUEUE:
+        requests = [*self._queue, *self._coming]
+        left = sum(request.work for request in requests)
+        if abs(left - self.work) > 1e-6 * max(1.0, left) or len(requests) > MAX_QUEUE:
             raise ValueError(
-                f"{len(self._queue)} requests have {left} seconds of work left, taken for {self.work}"
+                f"{len(requests)} requests have {left} seconds of work left, taken for {self.work}"
             )
+
+    def _admit(self) -> float:
+        """Queue those who came before the first stage is free; returns the work of those who come later."""
+        queue, coming, free = self._queue, self._coming, self.free
+        while coming and (not queue or coming[0].since <= free[0]):
+            if not queue:
+                free[0] = max(free[0], coming[0].since)
+            self._later -= coming[0].work
+            insort(queue, coming.popleft())
+        if not coming:
+            self._later = 0.0
+        return self._later
 
     def _pass(self, waves: int, seconds: float) -> float:
         """So many waves of so many seconds pass all stages, one after the other; returns when the last is done."""

@@ -68,7 +68,8 @@ class WaveLengthTrials:
         a = unit * cost.a
         for pipeline in self._pipelines:
             pipeline.run(now, a)
-        if self._requests >= MIN_REQUESTS:
+        # One that is behind has not served yet what others have.
+        if self._requests >= MIN_REQUESTS and not any(pipeline.behind for pipeline in self._pipelines):
             self.share = min(self._pipelines, key=lambda each: each.score(now, a)).share
         self._requests += len(came)
         for lane in came:
