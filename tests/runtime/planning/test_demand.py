@@ -209,3 +209,16 @@ def test_any_traffic_is_counted_as_by_looking_at_all_of_it(seed: int) -> None:
             for span, lane in zip(spans, carried, strict=True):
                 lane.next += span.length
             lanes = [lane for lane in lanes if lane.left]
+
+
+def test_who_left_without_having_ended_is_told_of_once() -> None:
+    demand = Demand()
+    demand.see(numbered(0, 4))
+    assert demand.gone == ()
+    demand.launched([Span("w0", 0, 100, True)], 0.0)
+    demand.see(PipelineView(numbered(2, 4).lanes, ((Span("w0", 0, 100, True),),)))
+    assert demand.gone == ("w1",)
+    demand.see(numbered(2, 4))
+    assert demand.gone == (), "the other one has ended"
+    demand.see(PipelineView(()))
+    assert sorted(demand.gone) == ["w2", "w3"]

@@ -366,3 +366,27 @@ def test_a_wave_that_takes_all_but_who_could_ride_is_not_held() -> None:
     riding = {lane.request_id: "writer" for lane in readers}
     view = PipelineView((Lane("writer", 0, 60),), flight, slack=3.0, behind=readers, riding=riding)
     assert shape(planner.propose(view)) == [("writer", 0, 60), ("fits", 48, 40)]
+
+
+def test_of_who_left_without_an_answer_nothing_is_kept() -> None:
+    planner = mpu(4, 1024, WaveCost(0.01, 1e-4, 0.0))
+    here = Lane("stays", 0, 500)
+    planner.propose(PipelineView((here, Lane("gives up", 0, 100_000))))
+    assert set(planner._open_loop._arrivals._recent) == {"stays", "gives up"}
+    planner.propose(PipelineView((here,)))
+    assert set(planner._open_loop._arrivals._recent) == {"stays"}
+
+
+def test_of_probes_nothing_is_learned() -> None:
+    planner = mpu(4, 1024, WaveCost(0.01, 1e-4, 0.0))
+    arrivals = planner._open_loop._arrivals
+
+    def learned() -> tuple[float, ...]:
+        return arrivals._busy, arrivals._came, arrivals._work, arrivals._requests
+
+    before = learned()
+    for number in range(50):
+        plan(planner, [Lane(f"r{number}", 0, 500, probe=True)])
+    assert learned() == before
+    plan(planner, [Lane("asked for", 0, 500)])
+    assert learned() != before

@@ -93,3 +93,16 @@ def test_one_stage_tries_nothing() -> None:
     for number in range(100):
         loop.see([Lane(f"b{number}", 0, 1600)], COST, idle=True, now=1.0 * number)
     assert loop._trials.share is None
+
+
+def test_waves_of_probes_alone_are_no_busy_time() -> None:
+    loop, probe, asked = OpenLoop(5, max_tokens=1024, min_tokens=16), Lane("p", 0, 9, probe=True), lanes(9)[0]
+    loop.see([asked], COST, idle=True, now=None)
+    spans = [Span("p", 0, 9, True), Span(asked.request_id, 0, 9, True)]
+    before = loop._arrivals._busy
+    for _ in range(9):
+        loop.launched([probe], spans[:1], COST)
+    assert loop._arrivals._busy == before
+    for _ in range(9):
+        loop.launched([probe, asked], spans, COST)
+    assert loop._arrivals._busy > before

@@ -108,6 +108,20 @@ def test_a_sum_of_work_that_has_drifted_ends_nothing() -> None:
     assert made.free[0] == 12.0
 
 
+def test_who_left_is_served_no_further() -> None:
+    made = SimulatedPipeline(0.5, [0.0])
+    for number, since in enumerate((0.0, 0.0, 0.0, 1.0)):
+        made.come(SimulatedRequest(10.0, 10.0, since, f"r{number}"), a=1.0)
+    made.run(0.0, a=1.0)
+    assert made.work == 35.0
+    made.forget(["r0", "r3", "other"])
+    made.check()
+    assert made.work == 20.0
+    made.run(100.0, a=1.0)
+    assert made.free == [6.0 + 4 * 6.0]
+    assert made._answers == pytest.approx(1 + DECAY_PER_ANSWER)
+
+
 DRAWN = st.tuples(st.floats(0, 20), st.floats(0.01, 30))
 """Seconds since the one before it came, its seconds of work."""
 

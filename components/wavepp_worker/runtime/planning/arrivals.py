@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 DECAY_PER_ARRIVAL = 0.99
 """Weight of an arrival, as a share of the next one's: about the last 100 count."""
@@ -10,8 +11,21 @@ LOAD_GUESS = 0.3
 """Load before anything came."""
 GUESS_WAVES = 2.0
 """Full waves of busy time that the guess counts for."""
+LEAST_REQUESTS = 1e-3
+"""Fewer than that are what rounding has left of none."""
+RECENT_ARRIVALS = 512
+"""That can be forgotten: of those before, less than a hundredth is left."""
 MAX_LOAD = 0.98
 """From here on a busy period is as good as endless: what is learned does not tell 0.98 from 1."""
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """The work of a request, what of it counted as load, and how many had come before it."""
+
+    work: float
+    counted: float
+    number: int
 
 
 class Arrivals:
@@ -31,17 +45,38 @@ class Arrivals:
         self._came = LOAD_GUESS * self._busy
         self._work = self._requests = 0.0
         self._period = 0.0
+        self._number = 0
+        self._recent: dict[str, _Arrival] = {}
 
-    def see(self, works: Sequence[float], idle: bool) -> None:
+    def see(self, works: Mapping[str, float], idle: bool) -> None:
         """Requests of so much work came; when the first of them did, the first stage was ``idle``."""
         if idle:
             self._period = 0.0
         counts = self._requests > 0 and self._period > self._work / self._requests
-        for work in works:
+        for request_id, work in works.items():
+            counted = work if counts else 0.0
             self._busy *= DECAY_PER_ARRIVAL
-            self._came = self._came * DECAY_PER_ARRIVAL + (work if counts else 0.0)
+            self._came = self._came * DECAY_PER_ARRIVAL + counted
             self._work = self._work * DECAY_PER_ARRIVAL + work
             self._requests = self._requests * DECAY_PER_ARRIVAL + 1
+            self._number += 1
+            self._recent.pop(request_id, None)
+            self._recent[request_id] = _Arrival(work, counted, self._number)
+            if len(self._recent) > RECENT_ARRIVALS:
+                del self._recent[next(iter(self._recent))]
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """These left without an answer, so nothing of them counts any more."""
+        for request_id in request_ids:
+            arrival = self._recent.pop(request_id, None)
+            if arrival is None:
+                continue
+            weight = DECAY_PER_ARRIVAL ** (self._number - arrival.number)
+            self._came = max(0.0, self._came - weight * arrival.counted)
+            self._work -= weight * arrival.work
+            self._requests -= weight
+        if self._requests < LEAST_REQUESTS or self._work <= 0:
+            self._work = self._requests = 0.0
 
     def launched(self, seconds: float) -> None:
         """The first stage is busy for that much longer."""

@@ -36,6 +36,8 @@ class Demand:
         self._answered_at_once = deque([0], maxlen=STEADY_ANSWERS)
         self._answers: float = STEADY_ANSWERS
         self._answered = 0
+        self.gone: tuple[str, ...] = ()
+        """Requests that had left without having ended when it was last looked."""
         self.steady = True
         """Whether requests seem to come only from who was answered."""
         self.recent = True
@@ -55,6 +57,7 @@ class Demand:
     def see(self, view: PipelineView) -> list[Lane]:
         """Account for what the next wave is planned from; returns who came, oldest first, then those behind others."""
         # 128 lanes are too many to look at for each wave: only the last can be new, only waves that are done end any.
+        self.gone = ()
         whole, ending = self._whole, sum(span.last for wave in view.in_flight for span in wave)
         answered, came = 0, []
         while len(self._ending) > ending:
@@ -121,5 +124,6 @@ class Demand:
         """Somebody left without having ended."""
         present = {span.request_id: span.length for wave in view.in_flight for span in wave}
         present.update((lane.request_id, lane.left) for lane in (*view.lanes, *view.behind))
+        self.gone = tuple(self._whole.keys() - present.keys())
         self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
         self._tokens = sum(self._whole.values())

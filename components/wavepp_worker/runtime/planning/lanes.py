@@ -67,7 +67,7 @@ class Lanes:
         """Account for a request that may run from now on, or shall not run any further."""
         request_id = event.request_id
         if isinstance(event, LaneAdmitted):
-            self._lanes[request_id] = Lane(request_id, event.start, event.end)
+            self._lanes[request_id] = Lane(request_id, event.start, event.end, probe=event.probe)
             self._leased.add(request_id)
             if event.probe:
                 self._probes.add(request_id)

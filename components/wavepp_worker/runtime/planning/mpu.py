@@ -111,6 +111,8 @@ class Mpu(PackingPlanner):
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
         lanes, demand = view.lanes[: self._max_num_seqs], self._demand
         came = demand.see(view)
+        if demand.gone:
+            self._open_loop.forget(demand.gone)
         if not view.in_flight:
             self._burst.begin()
         if not lanes:
@@ -122,7 +124,8 @@ class Mpu(PackingPlanner):
         if came:
             present = len(view.lanes) + len(view.behind)
             idle = view.slack <= 0 and len(came) == present
-            self._open_loop.see(came, self._cost, idle=idle, now=None if demand.steady else view.now)
+            asked = [lane for lane in came if not lane.probe]
+            self._open_loop.see(asked, self._cost, idle=idle, now=None if demand.steady else view.now)
         burst = demand.steady and demand.burst
         if view.admitting and (self._holds(view, burst) or (burst and view.slack > LAUNCH_MARGIN_SECONDS)):
             # How long waves should take follows from all there is, which is known in a moment.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
 from wavepp_worker.runtime.planning.arrivals import Arrivals
@@ -57,9 +57,14 @@ class OpenLoop:
         Args:
             now: seconds on a clock that never goes back; None if there is none, or they wait for answers.
         """
-        self._arrivals.see([cost.work(lane.next, lane.left) / cost.b for lane in came], idle)
+        self._arrivals.see({lane.request_id: cost.work(lane.next, lane.left) / cost.b for lane in came}, idle)
         if now is not None and self._stages > 1:
             self._trials.see(came, cost, now)
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        """These left without an answer: what is left of their work nobody asks for any more."""
+        self._arrivals.forget(request_ids)
+        self._trials.forget(request_ids)
 
     def observe(self, spans: Sequence[Span], seconds: float, cost: WaveCost) -> None:
         """A wave of these spans took so many seconds on the slowest stage."""
@@ -102,5 +107,7 @@ class OpenLoop:
         carried = {span.request_id: cost.work(span.start, span.length) / cost.b for span in spans}
         wave = sum(carried.values())
         self._lengths.append(wave)
-        self._arrivals.launched(cost.a / cost.b + wave)
+        probes = {lane.request_id for lane in lanes if lane.probe}
+        if not probes or not probes >= carried.keys():
+            self._arrivals.launched(cost.a / cost.b + wave)
         self._passing.launched(lanes, carried, cost.a / cost.b + wave)

@@ -21,12 +21,14 @@ class Lane:
 
     Attributes:
         whole: ``end`` is where the prompt ends; else where those end who read from a request without an owner.
+        probe: nobody asked for it, and nothing is to be learned from it.
     """
 
     request_id: str
     next: int
     end: int
     whole: bool = True
+    probe: bool = False
 
     @property
     def left(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -21,11 +22,12 @@ MAX_WAVES_AT_ONCE = 64
 
 @dataclass(order=True)
 class SimulatedRequest:
-    """A request: the seconds of work that are left, those of a full wave of it, and when it came."""
+    """A request: the seconds of work that are left, those of a full wave of it, when it came, and its id."""
 
     work: float
     full: float = field(compare=False)
     since: float = field(compare=False)
+    request_id: str = field(compare=False, default="")
 
 
 @dataclass
@@ -60,6 +62,14 @@ class SimulatedPipeline:
         self._coming.append(request)
         self._later += request.work
         self.work += request.work
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        """What is left of these is done by nobody."""
+        gone = set(request_ids)
+        self._queue[:] = [request for request in self._queue if request.request_id not in gone]
+        self._coming = deque(request for request in self._coming if request.request_id not in gone)
+        self._later = sum(request.work for request in self._coming)
+        self.work = self._later + sum(request.work for request in self._queue)
 
     def run(self, now: float, a: float) -> None:
         """Launch the waves that begin by ``now``, or as many of them as one call may."""

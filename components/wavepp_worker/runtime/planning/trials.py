@@ -9,7 +9,7 @@ one, in bursts or in sessions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from wavepp_worker.runtime.planning.learned_cost import measurable
 from wavepp_worker.runtime.planning.planner import Lane
@@ -76,4 +76,9 @@ class WaveLengthTrials:
             work = unit * cost.work(lane.next, lane.left)
             full = work / lane.left * self._max_tokens
             for pipeline in self._pipelines:
-                pipeline.come(SimulatedRequest(work, full, now), a)
+                pipeline.come(SimulatedRequest(work, full, now, lane.request_id), a)
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        """These left without an answer: nobody serves what is left of them."""
+        for pipeline in self._pipelines:
+            pipeline.forget(request_ids)
