@@ -55,9 +55,9 @@ def test_a_card_stays_for_ten_seconds_after_its_file_was_touched_and_counts_unti
     assert cards.models == {BASE, "poet"}
     assert now + 1 < cards.expires < now + 2.5
     for file in bucket.iterdir():
-        os.utime(file, times=(time.time() - 11.0,) * 2)
+        os.utime(file, times=(time.time() - 14.0,) * 2)
     assert models(read()) == {42: {BASE, "poet"}}
-    os.utime(file, times=(time.time() - 13.0,) * 2)
+    os.utime(file, times=(time.time() - 16.0,) * 2)
     assert len((read() or {})[42].models) == 1
 
 

@@ -12,8 +12,10 @@ LONGEST_WAIT_SECONDS = 13.0
 """For another worker to have all adapters, after it was last seen to enter some, or for discovery to answer."""
 MOST_SECONDS = 60.0
 """For all others together, whatever they do."""
-EXPIRY_SECONDS = 1.0
+EXPIRY_SECONDS = 6.0
 """After the moment at which discovery is to forget a worker, until it has."""
+SETTLE_SECONDS = 3.0
+"""After all others are gone, until frontends have heard of it."""
 RENEWAL_SECONDS = 1.5
 """By which a worker that renews its cards has them stay longer, at least; etcd counts in whole seconds."""
 
@@ -32,6 +34,7 @@ class AdapterOrder:
         self._began = now
         self._end = now + LONGEST_WAIT_SECONDS
         self._first: dict[int, float] = {}
+        self._seen = -math.inf
         self._most = 0
 
     def to_enter(self, others: CardsByWorker | None, now: float) -> list[str] | None:
@@ -42,6 +45,10 @@ class AdapterOrder:
         """
         if others is None:
             return [] if self.late(now) else None
+        if others:
+            self._seen = now
+        elif now < self._seen + SETTLE_SECONDS:
+            return None
         for worker, cards in others.items():
             self._first.setdefault(worker, cards.expires)
         self._wait_for(others, now)

@@ -18,8 +18,8 @@ BASE = ""
 """The card of a worker's base model; those of adapters have their short names."""
 FILE_SECONDS = 10.0
 """For which Dynamo keeps what its owner in the store of files does not renew."""
-UNCLEARED_SECONDS = 2.0
-"""After that: what is still there then, no process of Dynamo knows of, as one would have removed it."""
+UNCLEARED_SECONDS = 5.0
+"""After that: what is still there then, no process of Dynamo knows of, as each removes such things every 3.3 s."""
 
 
 @dataclass(frozen=True)
