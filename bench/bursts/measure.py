@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import typer
 from wavepp_worker import EngineConfig, PrefillEngine
 from wavepp_worker.runtime.admission.queue import AdmissionQueue
 from wavepp_worker.runtime.admission.round_planner import RoundPlanner, make_round_planner
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.protocol.requests import PrefillRequest, PrefillResult
 
-from bench.bursts.bounds import bound_seconds, least_computed
+from bench.bursts.bounds import TOKEN_BYTES, bound_seconds, least_computed
 from bench.bursts.forced import forced_seconds
 from bench.bursts.rows import BurstRow
 from bench.bursts.traffic import BurstCell, Sessions, sessions_of
@@ -50,6 +51,12 @@ def measure_virtual(
     """
     model = HYBRID if interval else MODEL
     sessions = sessions_of(cell, VOCABULARY)
+    longest = max(*WARM_UP, *(len(prompt) // TOKEN_BYTES for each in sessions for prompt in each))
+    if kv_tokens < longest:
+        raise typer.BadParameter(
+            f"{kv_tokens} tokens hold no prompt of {longest}, which is measured; give at least as many",
+            param_hint="--kv-tokens",
+        )
     with tempfile.TemporaryDirectory() as directory:
         config = EngineConfig(
             model=write_model_dir(model, 1.0, Path(directory)),
@@ -164,7 +171,7 @@ def _row(
     interval: int = 0,
 ) -> BurstRow:
     prompts = [prompt for asked in sessions for prompt in asked]
-    tokens = sum(map(len, prompts)) // 4
+    tokens = sum(map(len, prompts)) // TOKEN_BYTES
     return BurstRow(
         name=cell.name,
         stages=stages,

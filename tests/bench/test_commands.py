@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from bench.__main__ import COMMANDS
+from bench.bursts.measure import measure_virtual
+from bench.bursts.traffic import VIRTUAL_CELLS
 from tests.support.warm_processes import WarmProgram
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules.*:RuntimeWarning")
@@ -168,6 +171,11 @@ def test_bursts_and_their_report(tmp_path: Path, run_here) -> None:
     assert [(row["clock"], row["making"]) for row in rows] == [("virtual", True), ("virtual", False)]
     assert all(row["computed"] == row["least"] for row in rows if row["making"])
     assert "1 cells: computed at most 1.000" in run_here("bench.bursts.report", str(kept))
+
+
+def test_bursts_that_fit_in_no_pool_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="17152 tokens hold no prompt of 32768"):
+        measure_virtual(VIRTUAL_CELLS[0], 1, True, 17_152)
 
 
 @pytest.mark.soak
