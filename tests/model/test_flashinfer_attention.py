@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from wavepp_worker.errors import StepTimeout
-from wavepp_worker.model import flashinfer_attention, native_library, torch_loader
+from wavepp_worker.model import flashinfer_attention, flashinfer_plans, native_library, torch_loader
 from wavepp_worker.model.flashinfer_attention import FlashInfer, find_flashinfer
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.packed_attention import kernel_on_gpu
@@ -86,7 +86,9 @@ def test_it_needs_no_number_of_the_device(tiny_model: Callable, monkeypatch: pyt
     device = Behind(monkeypatch)
     made = device.flashinfer()
     nowhere = Nowhere(load(tiny_model("mistral"), made), monkeypatch)
-    monkeypatch.setattr(made, "_make_wrapper", lambda: SimpleNamespace(plan=planned, run=lambda q, pools: q))
+    monkeypatch.setattr(
+        made._wrappers, "_make_wrapper", lambda: SimpleNamespace(plan=planned, run=lambda q, pools: q)
+    )
     kv = nowhere.stage.make_kv(12, 8)
 
     def planned(*given: Any, **_: Any) -> None:
@@ -113,11 +115,11 @@ def test_a_plan_that_is_on_its_way_is_not_written_over(
     device.finish()
     for trial, answer in zip(trials, answers, strict=True):
         assert (answer - trial.expected(window)).abs().max() < 1e-5
-    assert device.wrappers == flashinfer_attention._AHEAD
+    assert device.wrappers == flashinfer_plans.AHEAD
 
 
 def test_a_device_that_takes_no_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flashinfer_attention, "_PLAN_SECONDS", 0.01)
+    monkeypatch.setattr(flashinfer_plans, "PLAN_SECONDS", 0.01)
     device = Behind(monkeypatch, lag=1000)
     flashinfer = device.flashinfer()
     monkeypatch.setattr(device, "work", lambda: False)
@@ -148,7 +150,7 @@ def test_what_computes_something_else_or_fails_is_not_taken_and_the_log_says_so(
     ]
     caplog.clear()
     broken = device.flashinfer()
-    monkeypatch.setattr(broken, "_make_wrapper", lambda: 1 / 0)
+    monkeypatch.setattr(broken._wrappers, "_make_wrapper", lambda: 1 / 0)
     assert not broken.takes(HEADS, None)
     assert "dim 16: division by zero" in caplog.text
     assert not broken.taken
@@ -174,6 +176,14 @@ def test_it_is_looked_for_where_it_may_have_kernels(
     monkeypatch.setattr(torch, "zeros", lambda *size, **_: size)
     found = find_flashinfer(GPU, torch.bfloat16)
     assert found is not None
-    found._make_wrapper()
-    assert made == [((flashinfer_attention._WORKSPACE_BYTES,), "NHD")]
+    found._wrappers._make_wrapper()
+    workspace = (flashinfer_attention._WORKSPACE_BYTES,)
+    assert made == [(workspace, "NHD")]
+    assert found.latent is None
+    wrapper.mla = SimpleNamespace(BatchMLAPagedAttentionWrapper=lambda *given: made.append(given))
+    found = find_flashinfer(GPU, torch.bfloat16)
+    assert found is not None
+    assert found.latent is not None
+    found.latent._wrappers._make_wrapper()
+    assert made[1:] == [(workspace,)]
     assert "FlashInfer" in kernel_on_gpu(GPU, torch.bfloat16, flashinfer=True)

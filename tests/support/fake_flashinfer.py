@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from wavepp_worker.model import flashinfer_attention
+from wavepp_worker.model import flashinfer_attention, flashinfer_plans
 from wavepp_worker.model.flashinfer_attention import FlashInfer
+from wavepp_worker.model.flashinfer_latent import FlashInferLatent
 
 
 class Behind:
@@ -28,11 +29,16 @@ class Behind:
         self.ignores_windows = False
         self._queue: deque[Callable[[], None]] = deque()
         patch.setattr(torch.cuda, "current_stream", lambda device: self)
-        patch.setattr(flashinfer_attention, "moment", lambda stream: _Moment(self))
+        patch.setattr(flashinfer_plans, "moment", lambda stream: _Moment(self))
         patch.setattr(flashinfer_attention, "_DIMS", (8, 16, 64))
 
-    def flashinfer(self, dtype: torch.dtype = torch.float32) -> FlashInfer:
-        return FlashInfer(torch.device("cpu"), dtype, lambda: _Wrapper(self))
+    def flashinfer(self, dtype: torch.dtype = torch.float32, *, latent: bool = False) -> FlashInfer:
+        return FlashInfer(
+            torch.device("cpu"), dtype, lambda: _Wrapper(self), self.latent(dtype) if latent else None
+        )
+
+    def latent(self, dtype: torch.dtype = torch.float32) -> FlashInferLatent:
+        return FlashInferLatent(torch.device("cpu"), dtype, lambda: _LatentWrapper(self))
 
     def ask(self, work: Callable[[], None]) -> None:
         self._queue.append(work)
@@ -137,3 +143,73 @@ class _Wrapper:
             seen = (j <= i) & ((j >= i - left) if left >= 0 else torch.tensor(True))
             scores = (asked @ k.transpose(1, 2) * scale).masked_fill(~seen, float("-inf"))
             out[rows] = (scores.softmax(-1) @ v).transpose(0, 1).to(out.dtype)
+
+
+class _LatentWrapper:
+    """``BatchMLAPagedAttentionWrapper``: all heads read a latent and a rotated key of each token."""
+
+    def __init__(self, device: Behind) -> None:
+        device.wrappers += 1
+        self._device = device
+        self._page_locked: tuple[Any, ...] = ()
+        self._there: tuple[Any, ...] = ()
+
+    def plan(
+        self,
+        *,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        kv_len_arr: torch.Tensor,
+        num_heads: int,
+        head_dim_ckv: int,
+        head_dim_kpe: int,
+        page_size: int,
+        causal: bool,
+        sm_scale: float,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None:
+        given = (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
+        assert {each.dtype for each in given} == {torch.int32}
+        assert len(qo_indptr) == len(kv_indptr) == len(kv_len_arr) + 1
+        assert len(kv_indices) == int(kv_indptr[-1])
+        assert torch.equal(kv_indptr.diff(), -(-kv_len_arr // page_size))
+        assert causal
+        assert q_data_type == kv_data_type
+        self._expects = (num_heads, head_dim_ckv, head_dim_kpe, page_size, q_data_type)
+        self._device.plans += 1
+        self._page_locked = (*given, sm_scale)
+        self._device.ask(self._copy)
+
+    def _copy(self) -> None:
+        self._there = self._page_locked
+
+    def run(
+        self, q_nope: torch.Tensor, q_pe: torch.Tensor, ckv_cache: torch.Tensor, kpe_cache: torch.Tensor
+    ) -> torch.Tensor:
+        heads, rank, rotary, size, dtype = self._expects
+        assert (q_nope.shape[1:], q_pe.shape[1:], q_nope.dtype) == ((heads, rank), (heads, rotary), dtype)
+        assert ckv_cache.shape == (len(ckv_cache), size, rank)
+        assert kpe_cache.shape == (len(ckv_cache), size, rotary)
+        assert all(each.is_contiguous() for each in (q_nope, q_pe, ckv_cache, kpe_cache))
+        out = torch.full_like(q_nope, float("nan"))
+        asked = torch.cat([q_nope, q_pe], -1)
+        self._device.ask(lambda: self._compute(asked, ckv_cache, kpe_cache, out))
+        return out
+
+    def _compute(
+        self, asked: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        queries, blocks, indices, lengths, scale = self._there
+        if self._device.ignores_windows:
+            scale *= 1.5
+        for n, total in enumerate(lengths.tolist()):
+            own = indices[blocks[n] : blocks[n + 1]].long()
+            values, turned = (pool[own].flatten(0, 1)[:total].float() for pool in (latents, rotary))
+            rows = slice(int(queries[n]), int(queries[n + 1]))
+            query = asked[rows].transpose(0, 1).float()
+            i = torch.arange(query.shape[1])[:, None] + total - query.shape[1]
+            scores = query @ torch.cat([values, turned], -1).T * scale
+            scores = scores.masked_fill(torch.arange(total)[None] > i, float("-inf"))
+            out[rows] = (scores.softmax(-1) @ values).transpose(0, 1).to(out.dtype)

@@ -86,8 +86,10 @@ def paged_attention(
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     wave.windows[layer] = sliding_window
     untouched = wave.answered is not None and key is wave.answered[0] and value is wave.answered[1]
-    if untouched and softcap is None and s_aux is None:
-        wave.as_answered[layer] = query.shape[1]
+    if softcap is None and s_aux is None:
+        wave.only_masked.add(layer)
+        if untouched:
+            wave.as_answered[layer] = query.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if indices is not None:
         if wave.pools is None:
@@ -95,6 +97,11 @@ def paged_attention(
             return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1]), None
         return attend_to_picked(module, query, indices, wave.pools, scale), None
     if wave.pools is not None and wave.flashinfer is not None:
+        if layer in wave.absorbing:
+            assert wave.flashinfer.latent is not None, "it took the layer when the stage started"
+            return wave.flashinfer.latent.attend(
+                module, query, *wave.pools, at_hand, wave.block_size, scale
+            ), None
         return wave.flashinfer.attend(
             query, *wave.pools, at_hand, wave.block_size, scale, sliding_window
         ), None

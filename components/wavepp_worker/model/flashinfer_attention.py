@@ -10,14 +10,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from wavepp_worker.model.cuda_device import await_event, moment, page_locked
+from wavepp_worker.model.cuda_device import page_locked
+from wavepp_worker.model.flashinfer_latent import FlashInferLatent
+from wavepp_worker.model.flashinfer_plans import PlannedWrappers
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.paged_kernel_check import agrees_with_torch
 from wavepp_worker.model.window_layout import WindowLayout
@@ -28,10 +29,6 @@ _DTYPES = (torch.float16, torch.bfloat16)
 _DIMS = (64, 128, 256)
 _WORKSPACE_BYTES = 128 << 20
 """As much as its documentation recommends."""
-_AHEAD = 4
-"""Plans that may be on their way to the device at once: of more waves than are launched ahead."""
-_PLAN_SECONDS = 600.0
-"""How long the oldest of them may take to arrive there: more than a wave may take."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +52,22 @@ class Kind:
 class FlashInfer:
     """Its kernels on one device.
 
-    Before a wave they want a *plan*, which holds for all layers of a kind. It goes to the device from page-locked
-    memory of its wrapper, into which the wrapper's next plan is written: so wrappers take turns, and none plans before
-    its last plan is known to have arrived.
+    Attributes:
+        latent: those for latent attention; None where there are none.
     """
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, make_wrapper: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        make_wrapper: Callable[[], Any],
+        latent: FlashInferLatent | None = None,
+    ) -> None:
         """``make_wrapper``: a new ``BatchPrefillWithPagedKVCacheWrapper``, of layout ``NHD``."""
         self._device = device
         self._dtype = dtype
-        self._make_wrapper = make_wrapper
-        self._planned: dict[Kind, deque[tuple[Any, torch.cuda.Event]]] = {}
+        self._wrappers = PlannedWrappers(device, make_wrapper)
+        self.latent = latent
         self._takes: dict[tuple[Heads, int | None], bool] = {}
 
     def attend(
@@ -95,7 +97,7 @@ class FlashInfer:
         heads = Heads(query.shape[1], keys.shape[1], query.shape[3])
         kind = Kind(heads, window, layout.span, block_size, scale)
         if kind not in layout.plans:
-            layout.plans[kind] = self._plan(kind, layout)
+            layout.plans[kind] = self._wrappers.plan(kind, lambda wrapper: self._plan(wrapper, kind, layout))
         pools = tuple(pool.view(-1, block_size, *pool.shape[1:]) for pool in (keys, values))
         out: torch.Tensor = layout.plans[kind].run(query[0].transpose(0, 1).contiguous(), pools)
         return out[None]
@@ -114,7 +116,7 @@ class FlashInfer:
     @property
     def taken(self) -> bool:
         """Whether any layers go through it."""
-        return any(self._takes.values())
+        return any(self._takes.values()) or (self.latent is not None and self.latent.taken)
 
     def _works(self, heads: Heads, window: int | None) -> bool:
         try:
@@ -124,8 +126,7 @@ class FlashInfer:
             # Kernels are compiled at their first call, which fails in as many ways as there are machines.
             works, fault = False, (str(error).strip().splitlines() or [type(error).__name__])[-1]
         finally:
-            # What was tried is over, and its wrappers hold memory.
-            self._planned.clear()
+            self._wrappers.clear()
         if not works:
             logger.warning(
                 "FlashInfer is installed but not used for %d heads of queries, %d of keys and dim %d: %s",
@@ -133,13 +134,7 @@ class FlashInfer:
             )
         return works
 
-    def _plan(self, kind: Kind, layout: WindowLayout) -> Any:
-        planned = self._planned.setdefault(kind, deque())
-        if len(planned) < _AHEAD:
-            wrapper = self._make_wrapper()
-        else:
-            wrapper, arrived = planned.popleft()
-            await_event(arrived, _PLAN_SECONDS, "the GPU has not taken the plan of a wave")
+    def _plan(self, wrapper: Any, kind: Kind, layout: WindowLayout) -> None:
         queries, blocks, last = (page_locked(each, self._device) for each in layout.host_block_bounds())
         wrapper.plan(
             queries,
@@ -156,8 +151,6 @@ class FlashInfer:
             window_left=-1 if kind.window is None else kind.window - 1,
             q_data_type=self._dtype,
         )
-        planned.append((wrapper, moment(torch.cuda.current_stream(self._device))))
-        return wrapper
 
 
 def find_flashinfer(device: torch.device, dtype: torch.dtype) -> FlashInfer | None:
@@ -165,10 +158,16 @@ def find_flashinfer(device: torch.device, dtype: torch.dtype) -> FlashInfer | No
     if device.type != "cuda" or dtype not in _DTYPES or importlib.util.find_spec("flashinfer") is None:
         return None
     try:
-        wrapper = importlib.import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper
+        library = importlib.import_module("flashinfer")
+        wrapper, latent = library.BatchPrefillWithPagedKVCacheWrapper, _latent_wrapper(library)
         # What waves leave in it is over when the next one begins: they follow each other on one stream.
         workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
     except Exception as error:
         logger.warning("FlashInfer is installed but cannot be used: %s", error)
         return None
-    return FlashInfer(device, dtype, lambda: wrapper(workspace, "NHD"))
+    of_latents = None if latent is None else FlashInferLatent(device, dtype, lambda: latent(workspace))
+    return FlashInfer(device, dtype, lambda: wrapper(workspace, "NHD"), of_latents)
+
+
+def _latent_wrapper(library: Any) -> Any:
+    return getattr(getattr(library, "mla", None), "BatchMLAPagedAttentionWrapper", None)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from wavepp_worker.model.latent_absorption import absorbed_queries, values_of
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave
 
 NOT_PICKED = -1
@@ -92,12 +93,8 @@ def attend_to_picked(
         ``[1, tokens, heads, value dim]``.
     """
     wave, (latents, rotary) = current_wave(), (pool[:, 0] for pool in pools)
-    to_keys, to_values = _expansion(module, query)
-    plain = query[0, ..., : to_keys.shape[1]].transpose(0, 1)
-    absorbed = torch.einsum("thn,hnr->thr", plain, to_keys)
-    turned = query[0, ..., to_keys.shape[1] :].transpose(0, 1)
-    queries = torch.cat([absorbed, turned], -1)
-    out = query.new_empty(1, query.shape[2], query.shape[1], to_values.shape[1])
+    queries = torch.cat(absorbed_queries(module, query), -1)
+    read = queries.new_empty(*queries.shape[:2], latents.shape[1])
     width = (latents.shape[1] + rotary.shape[1]) * query.element_size()
     for rows, request, start, end in _tiles(wave, width, picked.shape[-1]):
         positions = picked[0, rows, : min(picked.shape[-1], end)].long()
@@ -106,22 +103,9 @@ def attend_to_picked(
         keys = torch.cat([values, rotary[slots]], -1)
         scores = torch.bmm(queries[rows], keys.transpose(1, 2)).float() * scale
         scores = scores.masked_fill((positions == NOT_PICKED)[:, None], float("-inf"))
-        read = torch.bmm(torch.softmax(scores, -1).to(values.dtype), values)
-        out[0, rows] = torch.einsum("thr,hvr->thv", read, to_values)
+        read[rows] = torch.bmm(torch.softmax(scores, -1).to(values.dtype), values)
         del start
-    return out
-
-
-def _expansion(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What makes keys ``[heads, dim, rank]`` and values ``[heads, value dim, rank]`` of a latent."""
-    projection, rank = module.kv_b_proj, module.kv_lora_rank
-    weight = projection.weight
-    if weight.dtype != query.dtype:
-        # Quantised: only the layer knows what its weights are.
-        weight = projection(torch.eye(rank, dtype=query.dtype, device=query.device)).T
-    heads, plain = query.shape[1], module.qk_nope_head_dim
-    parts = weight.view(heads, -1, rank).split([plain, module.v_head_dim], 1)
-    return parts[0], parts[1]
+    return values_of(module, query, read)
 
 
 def _tiles(wave: WaveLayout, row_bytes: int, columns: int = 0) -> Iterator[tuple[slice, int, int, int]]:

@@ -27,6 +27,7 @@ Policy = Literal["full", "sliding", "recurrent"]
 SCALE_BYTES = 4
 """Of the float32 that stands behind every row of numbers in FP8."""
 
+LATENT = "latent_attention"
 INDEXED = "indexed_latent_attention"
 """Latent attention that reads only the tokens that its indexer picks."""
 SHARED_INDEX = "shared_index_latent_attention"
@@ -161,7 +162,7 @@ def layer_kinds(config: Lookup) -> tuple[str, ...]:
     for layer, name in enumerate(given):
         kind = name
         if latent and name in ("full_attention", "indexed_attention"):
-            kind = "latent_attention"
+            kind = LATENT
             if indexed:
                 kind = SHARED_INDEX if indexers[layer] == "shared" else INDEXED
         elif name == "linear_attention" and config("linear_num_value_heads") is not None:
@@ -261,7 +262,7 @@ def _state(kind: str, matrices: tuple[int, ...], channels: int, kernel: int) -> 
 _KINDS: dict[str, Callable[[Lookup, int, str], LayerCache]] = {
     "full_attention": _attention,
     "sliding_attention": _attention,
-    "latent_attention": _latent,
+    LATENT: _latent,
     INDEXED: _latent,
     SHARED_INDEX: _latent,
     DELTA_NET: _delta_net,

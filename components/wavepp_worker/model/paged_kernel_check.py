@@ -9,6 +9,7 @@ import torch
 
 from wavepp_worker.model.attention import attend_tiled
 from wavepp_worker.model.heads import Heads
+from wavepp_worker.model.latent_absorption import LatentSizes
 from wavepp_worker.model.window_layout import WindowLayout, token_slots
 
 _BLOCK_SIZES = (16, 32, 16, 32, 16, 32, 16, 32, 16, 32)
@@ -20,6 +21,10 @@ Attend = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, WindowLayout, int, float, int | None], torch.Tensor
 ]
 """As ``FlashInfer.attend``."""
+Read = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, WindowLayout, int, float], torch.Tensor
+]
+"""As ``FlashInferLatent.read``."""
 
 
 class Trial:
@@ -69,6 +74,42 @@ class Trial:
         return self.query.shape[-1] ** -0.5
 
 
+class LatentTrial(Trial):
+    """The same where all heads read one latent and one rotated key of a token."""
+
+    def __init__(self, number: int, block_size: int, sizes: LatentSizes, dtype: torch.dtype) -> None:
+        super().__init__(number, block_size, Heads(sizes.heads, 1, sizes.rank + sizes.rotary), dtype)
+        self._rank = sizes.rank
+        self.values = self.keys[..., : sizes.rank]
+
+    def read(self, read: Read) -> torch.Tensor:
+        query, keys, values = self._there
+        rank = self._rank
+        return read(
+            query[..., :rank],
+            query[..., rank:],
+            values.contiguous(),
+            keys[..., rank:].contiguous(),
+            self._layout,
+            self.block_size,
+            self._scale,
+        )
+
+
+def latents_agree_with_torch(
+    read: Read, sizes: LatentSizes, dtype: torch.dtype, device: torch.device
+) -> bool:
+    """As ``agrees_with_torch``, of kernels that read latents."""
+    trials = [LatentTrial(number, size, sizes, dtype) for number, size in enumerate(_BLOCK_SIZES)]
+    with torch.inference_mode():
+        for trial in trials:
+            trial.bring(device)
+        answers = [trial.read(read)[None] for trial in trials]
+        return all(
+            _agree(answer, trial.expected(None)) for trial, answer in zip(trials, answers, strict=True)
+        )
+
+
 def agrees_with_torch(
     attend: Attend, heads: Heads, window: int | None, dtype: torch.dtype, device: torch.device
 ) -> bool:
@@ -79,7 +120,11 @@ def agrees_with_torch(
             trial.bring(device)
         answers = [trial.ask(attend, window) for trial in trials]
         return all(
-            answer.shape == (expected := trial.expected(window)).shape
-            and bool(((answer.cpu().float() - expected).abs() < _TOLERANCE).all())
-            for trial, answer in zip(trials, answers, strict=True)
+            _agree(answer, trial.expected(window)) for trial, answer in zip(trials, answers, strict=True)
         )
+
+
+def _agree(answer: torch.Tensor, expected: torch.Tensor) -> bool:
+    return answer.shape == expected.shape and bool(
+        ((answer.cpu().float() - expected).abs() < _TOLERANCE).all()
+    )

@@ -23,7 +23,8 @@ from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.indexed_attention import PagedIndexer
 from wavepp_worker.model.last_layer import can_be_trimmed, trim
-from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache, in_fp8
+from wavepp_worker.model.latent_absorption import LatentSizes, latent_sizes
+from wavepp_worker.model.layer_cache import INDEXED, LATENT, SHARED_INDEX, LayerCache, in_fp8
 from wavepp_worker.model.layer_calls import layers_noted
 from wavepp_worker.model.lora import LoraAdapter
 from wavepp_worker.model.lora_branches import all_called, attach_adapters
@@ -113,7 +114,7 @@ def load_torch_stage(
     last = decoder.layers[-1]
     with all_called(model, branches), layers_noted(decoder.layers, getattr(decoder, parts.norm)) as calls:
         flashinfer = None if kv_dtype == "fp8" else find_flashinfer(model.device, model.dtype)
-        in_place = _check_layers(model, layers, parts, caches, flashinfer)
+        in_place, absorbing = _check_layers(model, layers, parts, caches, flashinfer)
     trimmed = can_be_trimmed(decoder.layers, calls)
     if flashinfer is not None and not flashinfer.taken:
         flashinfer = None
@@ -131,7 +132,7 @@ def load_torch_stage(
             if attention is not None and fuse_attention(attention, window, trimmed=trims):
                 fused[i] = window
         fuse_decoder_layers(decoder.layers, fused, calls, trims=trimmed)
-    return TorchStage(model, layers, caches, in_place, flashinfer, trims=trimmed)
+    return TorchStage(model, layers, caches, in_place, flashinfer, absorbing, trims=trimmed)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:
@@ -179,14 +180,14 @@ def _check_layers(
     parts: Outline,
     caches: tuple[LayerCache, ...],
     flashinfer: FlashInfer | None,
-) -> frozenset[int]:
+) -> tuple[frozenset[int], dict[int, LatentSizes]]:
     """Run two tokens: shows that each layer keeps what its kind does, and that attention goes through ours alone.
 
     Args:
         flashinfer: what may read pools on a GPU.
 
     Returns:
-        Which layers read the KV pools themselves.
+        Which layers read the KV pools themselves, and which can read latents there.
     """
     device = model.device
     wave = WaveLayout(
@@ -246,7 +247,13 @@ def _check_layers(
             reads = keys == values and flashinfer.takes(Heads(queries, *keys), parts.windows[i])
         if reads:
             in_place.add(i)
-    return frozenset(in_place)
+    absorbing: dict[int, LatentSizes] = {}
+    if flashinfer is not None and flashinfer.latent is not None:
+        for i in sorted(wave.only_masked):
+            sizes = latent_sizes(getattr(model.base_model.layers[i], "self_attn", None))
+            if caches[i].kind == LATENT and sizes is not None and flashinfer.latent.takes(sizes):
+                absorbing[i] = sizes
+    return frozenset(in_place), absorbing
 
 
 @contextlib.contextmanager

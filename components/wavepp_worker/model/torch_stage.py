@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from wavepp_worker.errors import WaveppError
 from wavepp_worker.model.cuda_device import CudaDevice
 from wavepp_worker.model.flashinfer_attention import FlashInfer
 from wavepp_worker.model.fp8_rows import NUMBERS
+from wavepp_worker.model.latent_absorption import LatentSizes, absorbing_pays
 from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
@@ -72,6 +74,7 @@ class TorchStage:
         caches: tuple[LayerCache, ...],
         in_place: frozenset[int] = frozenset(),
         flashinfer: FlashInfer | None = None,
+        absorbing: Mapping[int, LatentSizes] = MappingProxyType({}),
         *,
         trims: bool = False,
     ) -> None:
@@ -81,6 +84,7 @@ class TorchStage:
             caches: of all layers of the whole model.
             in_place: layers whose attention reads the KV pools itself.
             flashinfer: what reads them on a GPU; None where nothing does.
+            absorbing: layers of which it can read latents, where that pays.
             trims: its last layer is the model's, and computes for wanted tokens only.
         """
         self.layers = layers
@@ -99,8 +103,9 @@ class TorchStage:
         self._caches = [caches[i] for i in layers]
         self._in_place = in_place
         self.flashinfer = flashinfer
+        self._absorbing = dict(absorbing)
         attending = {i for i, cache in zip(layers, self._caches, strict=True) if cache.per_token}
-        self._all_in_place = flashinfer is not None and in_place >= attending
+        self._attending = frozenset(attending)
         self._trims = trims
         self.attends = any(cache.per_token for cache in self._caches)
         self.recurrent = not all(cache.per_token for cache in self._caches)
@@ -139,8 +144,11 @@ class TorchStage:
         """
         if not isinstance(kv, TorchPagedKV) or kv.layers != self.layers:
             raise WaveppError(f"the stage of layers {self.layers} was given the KV memory of {kv.layers}")
-        wave = lay_out_wave(chunks, kv.block_size, self.device, kv.spans, in_place=self._all_in_place)
-        wave.flashinfer = self.flashinfer
+        absorbing = self._absorbing_in(chunks)
+        in_place = self._in_place | absorbing
+        all_in_place = self.flashinfer is not None and in_place >= self._attending
+        wave = lay_out_wave(chunks, kv.block_size, self.device, kv.spans, in_place=all_in_place)
+        wave.flashinfer, wave.absorbing = self.flashinfer, absorbing
         data = self._checked(inputs, wave)
         if self._takes_picked:
             wave.entering_picked = self._brought(_picked(inputs, wave))
@@ -156,8 +164,16 @@ class TorchStage:
         logits = computed.pop(_LOGITS, None)
         return StageOutput(computed, logits, done)
 
+    def _absorbing_in(self, chunks: list[Chunk]) -> frozenset[int]:
+        """The layers that read latents of a wave."""
+        starts, lengths = [chunk.start for chunk in chunks], [chunk.length for chunk in chunks]
+        pays = {sizes: absorbing_pays(starts, lengths, sizes) for sizes in set(self._absorbing.values())}
+        return frozenset(layer for layer, sizes in self._absorbing.items() if pays[sizes])
+
     def _activations(self, data: torch.Tensor, wave: WaveLayout, kv: TorchPagedKV) -> Activations:
-        run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
+        run_layers(
+            self._model.base_model, data, wave, PagedCache(kv, self._in_place | frozenset(wave.absorbing))
+        )
         passed_on = {HIDDEN: wave.leaving}
         if self._hands_picked:
             passed_on[PICKED] = wave.leaving_picked
@@ -168,9 +184,11 @@ class TorchStage:
 
     def _logits(self, data: torch.Tensor, wave: WaveLayout, kv: TorchPagedKV) -> torch.Tensor:
         if not len(wave.wanted):
-            run_layers(self._model.base_model, data, wave, PagedCache(kv, self._in_place))
+            run_layers(
+                self._model.base_model, data, wave, PagedCache(kv, self._in_place | frozenset(wave.absorbing))
+            )
             return torch.empty(0, self.vocab_size, dtype=torch.float32, device=self.device)
-        cache = PagedCache(kv, self._in_place)
+        cache = PagedCache(kv, self._in_place | frozenset(wave.absorbing))
         # 0 keeps all.
         keep = 0 if self._trims and wave.trimmed else wave.wanted
         output = run_layers(self._model, data, wave, cache, logits_to_keep=keep)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -47,8 +47,10 @@ class WaveLayout:
         at_hand: where the tokens of the layer at hand lie.
         pools: its keys and values ``[rows, heads, dim]``, if its attention reads them itself.
         flashinfer: what reads them on a GPU.
+        absorbing: layers of which it reads latents.
         windows: the sliding window that each layer's attention was called with.
         answered: keys and values that the cache last answered with.
+        only_masked: layers whose attention does nothing to the scores but mask them.
         as_answered: layers whose attention takes just these, and does nothing to the scores but mask them; with how
             many heads their queries have.
     """
@@ -70,8 +72,10 @@ class WaveLayout:
     leaving_picked: torch.Tensor | None = None
     pools: tuple[torch.Tensor, torch.Tensor] | None = None
     flashinfer: FlashInfer | None = None
+    absorbing: Collection[int] = ()
     windows: dict[int, int | None] = field(default_factory=dict)
     answered: tuple[torch.Tensor, torch.Tensor] | None = None
+    only_masked: set[int] = field(default_factory=set)
     as_answered: dict[int, int] = field(default_factory=dict)
     _windows: dict[tuple[int, int], WindowLayout] = field(default_factory=dict)
 

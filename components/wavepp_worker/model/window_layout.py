@@ -174,6 +174,10 @@ class WindowLayout:
         last = np.asarray([(end - 1) % size + 1 for end in ends], dtype=np.int32)
         return torch.from_numpy(queries), torch.from_numpy(blocks), torch.from_numpy(last)
 
+    def host_read_lengths(self) -> torch.Tensor:
+        """Int32 ``[chunks]`` on the CPU: how many tokens are read of each request."""
+        return torch.tensor(self._read, dtype=torch.int32)
+
     @cached_property
     def spans(self) -> RequestSpans:
         """Where the kernel finds each request."""
