@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +45,9 @@ class FakeStream:
     def wait_stream(self, other: FakeStream) -> None:
         self._calls.append(f"{self._name} waits for {other._name}")
 
+    def synchronize(self) -> None:
+        self._calls.append(f"{self._name} is waited for")
+
     def note_moment(self) -> None:
         self._calls.append(f"{self._name} notes a moment")
 
@@ -51,17 +55,35 @@ class FakeStream:
         self._calls.append(f"{self._name} keeps a tensor")
 
 
+class _Current(threading.local):
+    stream: FakeStream | None = None
+
+
+_current = _Current()
+
+
+@contextlib.contextmanager
+def _on(stream: FakeStream) -> Iterator[None]:
+    _current.stream = stream
+    try:
+        yield
+    finally:
+        _current.stream = None
+
+
 def fake_sharing(patch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Patch what ranks call of CUDA.
 
     Returns:
-        ``calls``: what was asked of streams, in order; ``moments``: that were opened; ``limit``: bytes that may be
-        allocated, and ``reach``: whether another process may open them, both to be set.
+        ``calls``: what was asked of streams, in order; ``moments``: that were opened; ``allocated_on``: the streams
+        whose memory was taken, None for that of kernels; ``limit``: bytes that may be allocated, and ``reach``:
+        whether another process may open them, both to be set.
     """
-    fake = SimpleNamespace(calls=[], moments=[], limit=1 << 40, reach=True)
+    fake = SimpleNamespace(calls=[], moments=[], allocated_on=[], limit=1 << 40, reach=True)
     files: dict[int, str] = {}
 
     def allocate(size: int, device: torch.device) -> torch.Tensor:
+        fake.allocated_on.append(_current.stream)
         if size > fake.limit:
             raise RuntimeError("CUDA out of memory\nTried to allocate more")
         with tempfile.NamedTemporaryFile(delete=False) as file:
@@ -101,6 +123,6 @@ def fake_sharing(patch: pytest.MonkeyPatch) -> SimpleNamespace:
     patch.setattr(gpu_sharing, "make_moments", lambda count: tuple(FakeMoment() for _ in range(count)))
     patch.setattr(torch.cuda, "Stream", lambda device: FakeStream(fake.calls, "copying"))
     patch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(fake.calls, "computing"))
-    patch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    patch.setattr(torch.cuda, "stream", _on)
     patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: stream.keeps())
     return fake

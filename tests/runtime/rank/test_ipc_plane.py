@@ -16,6 +16,7 @@ from wavepp_worker.runtime.protocol.slots import SharedMemory
 from wavepp_worker.runtime.protocol.waves import TensorMeta
 from wavepp_worker.runtime.rank import gpu_sharing
 from wavepp_worker.runtime.rank.ipc_plane import open_ipc_plane
+from wavepp_worker.runtime.rank.shared_slots import SLOTS
 
 from tests.support.fake_sharing import fake_sharing
 
@@ -54,9 +55,8 @@ def replica(ranks: int, meeting: Path, work: Callable[[int, Any], object], **val
     return came
 
 
-@pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_waves_pass_all_ranks(ranks: int, scratch: Path) -> None:
+def test_waves_pass_all_ranks(ranks: int, fake: SimpleNamespace, scratch: Path) -> None:
     def work(rank: int, plane: Any) -> list[float]:
         got = []
         for wave in range(20):
@@ -68,6 +68,7 @@ def test_waves_pass_all_ranks(ranks: int, scratch: Path) -> None:
 
     came = replica(ranks, scratch / "edge", work, or_none=False)
     assert came == [[wave + rank for wave in range(20)] for rank in range(ranks)]
+    assert fake.calls.count("computing is waited for") == 2 * SLOTS * (ranks - 1)
 
 
 def of_one_edge(monkeypatch: pytest.MonkeyPatch, act: Callable[[torch.Tensor], torch.Tensor]) -> None:

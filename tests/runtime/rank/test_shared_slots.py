@@ -139,6 +139,7 @@ def test_streams_wait_for_the_other_rank_and_the_host_for_messages_alone(
         "copying keeps a tensor",
         "copying notes a moment",
     ]
+    assert None not in fake.allocated_on
     offer = links[1].receive(SlotsOffered, "offer")
     assert links[1].receive(SlotWritten, "write") == SlotWritten(wave=0)
     del fake.calls[:]

@@ -104,7 +104,9 @@ def _tried(before: SlotReader | None, after: SlotWriter | None, device: torch.de
     try:
         if after is not None:
             for number in numbers:
-                after.write([torch.full(meta.shape, number, dtype=torch.uint8, device=device)])
+                wave = torch.full(meta.shape, number, dtype=torch.uint8, device=device)
+                torch.cuda.current_stream(device).synchronize()
+                after.write([wave])
             after.await_all_taken()
     except (WaveppError, RuntimeError) as error:
         problem = problem or first_line(error)

@@ -53,7 +53,7 @@ class SlotWriter:
         self._taken = 0
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Queue a copy of a wave; waits for the next rank to have come within two waves.
+        """Queue a copy of a wave that the device has computed; waits for the next rank to be within two waves.
 
         Raises:
             CannotShare: a wave is larger than any before, and more memory cannot be shared.
@@ -94,7 +94,9 @@ class SlotWriter:
         self._await_read(self._timeout)
         self._slots, self._bytes = (), 0
         try:
-            memory = gpu_sharing.allocate(SLOTS * size, self._device)
+            # Of this stream's memory, as kernels may be about to use what other streams let go of.
+            with torch.cuda.stream(self._leaving):
+                memory = gpu_sharing.allocate(SLOTS * size, self._device)
             offer = SlotsOffered(
                 memory=gpu_sharing.share(memory), written=tuple(each.ipc_handle() for each in self._written)
             )
