@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -81,12 +83,15 @@ def fake_sharing(patch: pytest.MonkeyPatch) -> SimpleNamespace:
     """
     fake = SimpleNamespace(calls=[], moments=[], allocated_on=[], limit=1 << 40, reach=True)
     files: dict[int, str] = {}
+    folder = tempfile.mkdtemp()
+    # Another process may open them until then.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     def allocate(size: int, device: torch.device) -> torch.Tensor:
         fake.allocated_on.append(_current.stream)
         if size > fake.limit:
             raise RuntimeError("CUDA out of memory\nTried to allocate more")
-        with tempfile.NamedTemporaryFile(delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.truncate(size)
         memory = torch.from_file(file.name, shared=True, size=size, dtype=torch.uint8)
         files[memory.data_ptr()] = file.name

@@ -1,6 +1,7 @@
 """Activations from a rank to the next on the same GPU, or on another of the same host, by memory that both open.
 
-CUDA's interprocess handles; where the GPUs reach each other, the copy between them is one from peer to peer.
+CUDA's interprocess handles; where the GPUs reach each other, the copy between them is one from peer to peer. Nobody has
+run it on a GPU: tests have files in place of its memory, and a fake of its streams.
 """
 
 from __future__ import annotations
