@@ -21,11 +21,11 @@ from tests.chaos.explain import troubled
 from tests.chaos.faults import Fault, Injected, Kind
 from tests.chaos.injectors.disk import small_disk
 from tests.chaos.injectors.injector import Injector
-from tests.chaos.jobs_left import jobs_left
 from tests.chaos.leaks import Left
 from tests.chaos.load import MOST_AT_ONCE, Load
 from tests.chaos.monitor import files_of, monitored, ready_again, shared_memory
 from tests.chaos.processes import holdings
+from tests.chaos.queue_jobs import queue_jobs
 from tests.chaos.record import Record
 from tests.chaos.settings import DISK_MEBIBYTES, Setting
 from tests.chaos.workload import Case, draw_asks
@@ -144,7 +144,8 @@ class Campaign:
         if len(files_of(graph)) > len(files):
             record.broken.append(f"the run's directory has {len(more)} new files: {', '.join(sorted(more))}")
         await asyncio.to_thread(self._audit, graph)
-        record.queued = await asyncio.to_thread(jobs_left, graph)
+        if (jobs := await asyncio.to_thread(queue_jobs, graph)) is not None:
+            record.jobs, record.queued = jobs
 
     async def _fault(self, injector: Injector, fault: Fault) -> Injected:
         await asyncio.sleep(max(0.0, fault.at - self._now()))

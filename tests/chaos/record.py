@@ -33,6 +33,7 @@ class Record(msgspec.Struct):
         first, last: what they held at rest, before and after.
         before, after: shared memory and processes around the run.
         audited: workers whose books balance, afterwards.
+        jobs: that came to the queue in all; None if there is no queue.
         queued: jobs that are left in the queue, afterwards; None if there is no queue.
         broken: sentences about what did not hold otherwise, such as books that do not balance.
     """
@@ -49,5 +50,6 @@ class Record(msgspec.Struct):
     before: Left = Left()
     after: Left = Left()
     audited: int = 0
+    jobs: int | None = None
     queued: int | None = None
     broken: list[str] = []

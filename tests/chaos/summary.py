@@ -43,6 +43,7 @@ class Summary(msgspec.Struct):
         longest_answer: seconds of the request that took longest to its answer or its error.
         longest_recovery: seconds; the longest of all faults.
         audited: workers whose books balance at the end.
+        jobs: that came to the queue in all; None if there is no queue.
         queued: jobs that are left in the queue at the end; None if there is no queue.
         leaks: sentences; none if all is well.
         rss_mib_per_hour: by role, the median and the largest slope of RSS in all long lives, and how many there were.
@@ -61,6 +62,7 @@ class Summary(msgspec.Struct):
     longest_answer: float
     longest_recovery: float | None
     audited: int
+    jobs: int | None
     queued: int | None
     leaks: list[str]
     rss_mib_per_hour: dict[str, Growth]
@@ -100,6 +102,7 @@ def summarise(record: Record, commit: str, date: str) -> Summary:
         longest_answer=round(max((reply.ended - reply.began for reply, _ in judged), default=0.0), 1),
         longest_recovery=None if None in recoveries else max(recoveries, default=0.0),
         audited=record.audited,
+        jobs=record.jobs,
         queued=record.queued,
         leaks=leaks,
         rss_mib_per_hour=_growth(record, 3600.0),

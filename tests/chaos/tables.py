@@ -32,6 +32,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     rest.add_row("longest time from a fault to an answer", "never" if longest is None else f"{longest:.1f} s")
     rest.add_row("errors without a fault", str(len(summary.unexplained)))
     rest.add_row("workers whose books balance", str(summary.audited))
+    if summary.jobs is not None:
+        rest.add_row("jobs that came to the queue", str(summary.jobs))
     if summary.queued is not None:
         rest.add_row("jobs left in the queue", str(summary.queued))
     rest.add_row("leaks", str(len(summary.leaks)))

@@ -74,7 +74,7 @@ def test_growth_is_told_by_the_hour_and_by_the_request() -> None:
 def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
     run = record((12.0, 14.5, Verdict.WRONG), (30.0, 33.0, Verdict.RIGHT))
     run.samples = [Held(10.0 * step, 1, "rank", 1, 1, step << 20) for step in range(100)]
-    run.audited, run.queued = 3, 0
+    run.audited, run.jobs, run.queued = 3, 512, 0
     console = Console(file=io.StringIO(), width=120)
     print_summary(console, summarise(run, "abc1234", "2026-11-22"))
     text = console.file.getvalue()
@@ -84,6 +84,7 @@ def test_it_is_shown_as_tables_and_as_a_picture(tmp_path: Path) -> None:
     assert "MiB per 10,000 requests" in text
     assert "failed: WRONG ANSWER" in text
     assert re.search(r"workers whose books balance\W+3\b", text)
+    assert re.search(r"jobs that came to the queue\W+512\b", text)
     assert re.search(r"jobs left in the queue\W+0\b", text)
     draw(run, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""What is left in a graph's queue when nobody waits for anything any more."""
+"""How many jobs went through a graph's queue, and are left when nobody waits for anything any more."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EMPTY_SECONDS = 20.0
 """After a fault, jobs of workers that are gone are begun again and dropped only once their silence is noticed."""
 
 
-def jobs_left(graph: RunningGraph) -> int | None:
-    """Jobs that are in the queue and stay there; None for a graph without one."""
+def queue_jobs(graph: RunningGraph) -> tuple[int, int] | None:
+    """Jobs that came to the queue in all, and that are there and stay there; None for a graph without one."""
     access = graph.state().get("queue")
     if not access:
         return None
@@ -24,4 +24,4 @@ def jobs_left(graph: RunningGraph) -> int | None:
         streams = queue._client._streams
         while (left := queue._call(streams.jobs())) > 0 and time.monotonic() < end:
             time.sleep(0.2)
-        return left
+        return queue._call(streams.last_number()), left
