@@ -169,6 +169,7 @@ def test_s64_routers_believe_what_replicas_have_once_the_event_plane_is_back(
     with observer(environment, namespace, BLOCK) as router:
 
         def lost() -> None:
+            # S61: two replicas of two ranks each are two publishers.
             graph.running.wait_for(lambda: len(router.blocks()) == 2, 30)
             broker.stop()
             before = settled(graph, router.blocks)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +19,7 @@ from wavepp_worker.runtime.protocol.events import CacheChanges, MovedBlocks, Sto
 from wavepp_worker.runtime.protocol.index_delta import IndexDelta
 
 from tests.support.cache_bench import key
+from tests.support.graph_process import REPOSITORY
 
 
 def packed(numbers: Sequence[int]) -> bytes:
@@ -63,6 +67,31 @@ def test_a_router_is_told_the_same_hashes_by_every_replica_whatever_its_keys() -
     apart.append(told([1, 2], [5, 6, 7, 8], salt="tenant"))
     assert [delta.stored[0] for delta in apart[:2]] == [one.stored[0]] * 2, "only the second block differs"
     assert len({delta.stored[1] for delta in apart}) == len(apart), "a hash stands for the whole prefix"
+
+
+def test_hashes_and_keys_do_not_depend_on_the_process_that_makes_them() -> None:
+    """S67: whatever Python makes its own hashes of."""
+    program = (
+        "from tests.runtime.client.test_index_feed import told\n"
+        "from wavepp_worker import token_ids\n"
+        "from wavepp_worker.block_keys import BlockKeyMaker\n"
+        "keys = BlockKeyMaker(bytes(32), 'm', 2).keys(token_ids.pack([5, 6, 7, 8]), 'salt', 'poet')\n"
+        "print(told([1, 2], [5, 6, 7, 8], salt='tenant').stored, keys.hex(), hash('a'))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.rsplit(" ", 1)
+        for seed in ("1", "2")
+    ]
+    assert said[0][0] == said[1][0] != ""
+    assert said[0][1] != said[1][1], "Python's own are others"
 
 
 def test_blocks_whose_hashes_are_equal_by_chance_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
