@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
-from wavepp_worker.decode.guide import Guide
+from wavepp_worker.decode.guide import COMPLETE_SECONDS, Guide
 from wavepp_worker.decode.guide_turns import GuideTurns
 from wavepp_worker.decode.sequence import Sequence
 from wavepp_worker.handoff.offer import BootstrapAddress
@@ -107,3 +108,25 @@ def test_an_answer_that_nothing_can_follow_stops_however_short() -> None:
         seq = sequence(max_tokens=2)
         seq.guide = Guide(Complete(), GuideTurns(threads, 1))
         assert accepted(seq, [8, 9]) == [None, "stop"], "rather than length"
+
+
+class Thoughtful(Complete):
+    """Takes longer than anybody waits for it between two tokens."""
+
+    def accept(self, token: int, aside: bool = False) -> bool:
+        time.sleep(10 * COMPLETE_SECONDS)
+        return super().accept(token, aside)
+
+
+def test_why_an_answer_ended_is_waited_for_where_nobody_asks_what_may_come_next() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        seq = sequence(max_tokens=2)
+        seq.guide = Guide(Thoughtful(), GuideTurns(threads, 1))
+        seq.accept(8)
+        assert seq.ended(0.0) is None
+        seq.accept(9)
+        assert seq.ended(0.0) == "stop"
+        seq = sequence(max_tokens=1)
+        seq.guide = Guide(Thoughtful(), GuideTurns(threads, 1))
+        seq.accept(8)
+        assert seq.ended(0.0) == "length"

@@ -25,6 +25,8 @@ MASK_SECONDS = 5.0
 """That it may take to know what may come next, once it is an answer's turn, while the process runs."""
 COMPLETE_SECONDS = 0.002
 """To wait for whether an answer is complete with its newest token; as a rule that takes a tenth of it."""
+LAST_SECONDS = 0.1
+"""The same where its tokens are used up: nobody asks what may come next then, and why it ended hangs on it."""
 DIRECT_SECONDS = 0.002
 """A token is taken at once, while all threads wait, if finding it took a thread less: to take it takes no longer."""
 SLOW_SECONDS = 0.05

@@ -8,7 +8,7 @@ import torch
 
 from wavepp_worker import token_ids
 from wavepp_worker.decode.engine_io import DecodeRequest
-from wavepp_worker.decode.guide import Guide
+from wavepp_worker.decode.guide import LAST_SECONDS, Guide
 from wavepp_worker.model.stage import Chunk, ChunkState
 
 
@@ -43,14 +43,17 @@ class Sequence:
 
         Args:
             patience: seconds to wait for the guide to know whether anything can follow. If that takes longer, the
-                guide says so when it is asked what.
+                guide says so when it is asked what; it is waited for ``LAST_SECONDS`` where it will not be.
 
         Raises:
             WaveppError: the token does not go on to what the answer must match.
         """
+        used_up = len(self.generated) >= self.request.max_tokens
+        if used_up:
+            patience = max(patience, LAST_SECONDS)
         if self._stopped or (self.guide is not None and self.guide.complete(patience)):
             return "stop"
-        return "length" if len(self.generated) >= self.request.max_tokens else None
+        return "length" if used_up else None
 
     @property
     def stops_banned(self) -> bool:
