@@ -18,7 +18,7 @@ import torch
 
 from wavepp_worker.model.cuda_device import page_locked
 from wavepp_worker.model.flashinfer_latent import FlashInferLatent
-from wavepp_worker.model.flashinfer_plans import PlannedWrappers
+from wavepp_worker.model.flashinfer_plans import PlannedWrappers, fault_of
 from wavepp_worker.model.heads import Heads
 from wavepp_worker.model.paged_kernel_check import agrees_with_torch
 from wavepp_worker.model.window_layout import WindowLayout
@@ -119,20 +119,14 @@ class FlashInfer:
         return any(self._takes.values()) or (self.latent is not None and self.latent.taken)
 
     def _works(self, heads: Heads, window: int | None) -> bool:
-        try:
-            works = agrees_with_torch(self.attend, heads, window, self._dtype, self._device)
-            fault = "it computes something else than torch"
-        except Exception as error:
-            # Kernels are compiled at their first call, which fails in as many ways as there are machines.
-            works, fault = False, (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        finally:
-            self._wrappers.clear()
-        if not works:
+        fault = fault_of(lambda: agrees_with_torch(self.attend, heads, window, self._dtype, self._device))
+        self._wrappers.clear()
+        if fault:
             logger.warning(
                 "FlashInfer is installed but not used for %d heads of queries, %d of keys and dim %d: %s",
                 *(heads.queries, heads.keys, heads.dim, fault),
             )
-        return works
+        return not fault
 
     def _plan(self, wrapper: Any, kind: Kind, layout: WindowLayout) -> None:
         queries, blocks, last = (page_locked(each, self._device) for each in layout.host_block_bounds())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from wavepp_worker.model.cuda_device import page_locked
-from wavepp_worker.model.flashinfer_plans import PlannedWrappers
+from wavepp_worker.model.flashinfer_plans import PlannedWrappers, fault_of
 from wavepp_worker.model.latent_absorption import LatentSizes, absorbed_queries, values_of
 from wavepp_worker.model.paged_kernel_check import latents_agree_with_torch
 from wavepp_worker.model.window_layout import WindowLayout
@@ -111,17 +111,11 @@ class FlashInferLatent:
         return any(self._takes.values())
 
     def _works(self, sizes: LatentSizes) -> bool:
-        try:
-            works = latents_agree_with_torch(self.read, sizes, self._dtype, self._device)
-            fault = "it computes something else than torch"
-        except Exception as error:
-            # Kernels are compiled at their first call, which fails in as many ways as there are machines.
-            works, fault = False, (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        finally:
-            self._wrappers.clear()
-        if not works:
+        fault = fault_of(lambda: latents_agree_with_torch(self.read, sizes, self._dtype, self._device))
+        self._wrappers.clear()
+        if fault:
             logger.warning("FlashInfer is installed but not used for latents of %d: %s", sizes.rank, fault)
-        return works
+        return not fault
 
     def _plan(self, wrapper: Any, kind: LatentKind, layout: WindowLayout) -> None:
         queries, blocks, _ = (page_locked(each, self._device) for each in layout.host_block_bounds())
