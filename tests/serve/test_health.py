@@ -132,13 +132,13 @@ def test_a_worker_is_known_by_the_endpoint_that_it_serves(serve: Serve) -> None:
     ("status", "body", "described"),
     [
         (200, b'{"instance":"2a","engines":[]}', WorkerDescription(instance="2a", engines=())),
-        (404, b'{"error":"Route not found"}', WorkerDescription(instance=None, engines=())),
+        (404, b'{"error":"Route not found"}', None),
         (500, b'{"error":"it has no time"}', None),
         (200, b'{"status":"error"}', None),
     ],
-    ids=["ours", "of another kind", "busy", "not yet"],
+    ids=["it does", "it cannot yet, or never", "busy", "it is dead"],
 )
-def test_a_worker_says_what_it_is_unless_it_is_of_another_kind(
+def test_a_worker_says_what_it_is_or_does_not(
     serve: Serve, status: int, body: bytes, described: WorkerDescription | None
 ) -> None:
     url = serve(_once(_HEAD % (status, len(body)) + body))

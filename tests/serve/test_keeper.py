@@ -74,6 +74,7 @@ async def keep(
     until: Callable[[Keeper, Lines], Any],
     forget: Callable[[str], object] | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
+    describes: bool = True,
     **limits: Any,
 ) -> Lines:
     """What was said of a dummy worker by the time ``until`` holds."""
@@ -87,6 +88,7 @@ async def keep(
         env={"DYN_SYSTEM_PORT": str(port), **env},
         port=port,
         url=f"http://127.0.0.1:{port}",
+        describes=describes,
     )
     log: Any = lines
     keeper = Keeper(
@@ -282,6 +284,11 @@ def test_who_does_not_come_up_again_is_killed_and_started_again(tmp_path: Path) 
     asyncio.run(check())
 
 
+def test_a_worker_of_another_kind_is_ready_though_it_never_says_what_it_is(tmp_path: Path) -> None:
+    lines = asyncio.run(keep(tmp_path, "--mute=1000", until=lambda keeper, _: keeper.ready, describes=False))
+    assert lines.of("is up")
+
+
 def test_a_worker_whose_adapters_are_still_to_come_is_not_ready(tmp_path: Path) -> None:
     waited: list[bool] = []
 
@@ -303,7 +310,7 @@ def test_a_death_is_told_of_at_once_and_its_entries_leave_discovery(tmp_path: Pa
     killed: list[int] = []
 
     def until(keeper: Keeper, lines: Lines) -> bool:
-        assert keeper.about is not None or not keeper.ready
+        assert killed or keeper.about is not None or not keeper.ready
         if keeper.ready and keeper.about is not None and keeper.pid is not None and not killed:
             assert keeper.about.instance == "2a"
             killed.append(keeper.pid)

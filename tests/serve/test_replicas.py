@@ -50,3 +50,13 @@ def test_a_further_replica_has_gpus_that_others_gave_back(monkeypatch: pytest.Mo
     made.replicas["prefill"].release(1)
     assert made.further("decode", 1).env["CUDA_VISIBLE_DEVICES"] == "6"
     made.held.close()
+
+
+def test_workers_of_ours_are_known_to_say_what_they_are() -> None:
+    made = plan({})
+    assert {process.service: process.describes for process in made.processes} == {
+        "Frontend": False,
+        "PrefillWorker": True,
+        "DecodeWorker": True,
+    }
+    made.held.close()

@@ -6,7 +6,6 @@ import asyncio
 import json
 import secrets
 from collections.abc import Collection
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -62,20 +61,13 @@ async def get(url: str, timeout: float = 2.0, data: bytes | None = None) -> tupl
 
 async def control(url: str, name: str, body: dict[str, Any], timeout: float = 10.0) -> Any:
     """What the worker at ``url`` answers to an engine control; None if it has not within ``timeout`` seconds."""
-    return (await _control(url, name, body, timeout))[1]
-
-
-async def _control(url: str, name: str, body: dict[str, Any], timeout: float) -> tuple[int, Any]:
-    return await get(f"{url}/engine/control/{quote(name, safe='')}", timeout, json.dumps(body).encode())
+    return (await get(f"{url}/engine/control/{quote(name, safe='')}", timeout, json.dumps(body).encode()))[1]
 
 
 async def describe(url: str) -> WorkerDescription | None:
-    """What the worker at ``url`` says of itself: nothing if it is of another kind, None if it has not said it yet."""
-    status, said = await _control(url, "describe", {}, 2.0)
-    if status == HTTPStatus.NOT_FOUND:
-        return WorkerDescription(instance=None, engines=())
+    """What the worker at ``url`` says of itself; None if it does not say."""
     try:
-        return msgspec.convert(said, WorkerDescription)
+        return msgspec.convert(await control(url, "describe", {}, 2.0), WorkerDescription)
     except msgspec.ValidationError:
         return None
 

@@ -229,7 +229,7 @@ class Keeper:
                 self.about = await describe(self.process.url)
             # With requests, a worker is well by its own account before all of its models are served; and one that has
             # not said its id, as on a busy machine, could not be forgotten.
-            awaited = kind == "worker" and (self.about is None or self.about.entering)
+            awaited = self.process.describes and (self.about is None or self.about.entering)
             # Looked at after the question: it may have been told to stop, or paused, meanwhile.
             if watch.ready and not (self.ready or self._leaving or self.paused or awaited):
                 again = "again " if self._ever_ready else ""

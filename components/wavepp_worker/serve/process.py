@@ -20,6 +20,7 @@ class Process:
         env: environment on top of the launcher's.
         port: of its HTTP server: the frontend's API, or a worker's ``/health``, ``/metrics`` and so on.
         url: of that server, as seen from this machine.
+        describes: whether it is a worker of ours, which says what it is.
     """
 
     service: str
@@ -29,6 +30,7 @@ class Process:
     env: Mapping[str, str]
     port: int
     url: str
+    describes: bool = False
 
     @property
     def label(self) -> str:

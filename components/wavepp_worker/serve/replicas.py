@@ -20,6 +20,9 @@ from wavepp_worker.serve.replica_values import replica_values
 from wavepp_worker.serve.settings import ServiceSettings, to_flags
 from wavepp_worker.serve.worker_ports import VARIABLE, check_flag_ports, worker_port
 
+OURS = "wavepp_worker."
+"""What the modules begin with whose workers say what they are."""
+
 
 @dataclass(frozen=True)
 class Means:
@@ -110,6 +113,7 @@ class Replicas:
             env=env,
             port=port,
             url=url or self._worker_url(port),
+            describes=service.kind == "worker" and service.module.startswith(OURS),
         )
 
     def release(self, replica: int) -> None:
