@@ -61,7 +61,7 @@ def test_what_discovery_keeps_longer_of_the_dead_is_waited_for_as_long_and_no_lo
     )
 
 
-@pytest.mark.parametrize("models", [{BASE}, {BASE, "poet"}, {"poet"}])
+@pytest.mark.parametrize("models", [{BASE}, {BASE, "poet"}, {"poet"}, {"poet", "new_one"}])
 def test_who_lacks_some_is_waited_for_as_long_as_more_may_come(models: set[str]) -> None:
     order, wait = AdapterOrder(NAMES, 0.0), LONGEST_WAIT_SECONDS
     assert first({5: has(*models)}, 0.0, wait - 0.1, order=order) is None
@@ -78,6 +78,16 @@ def test_who_enters_many_one_by_one_is_waited_for_until_it_has_all() -> None:
     assert order.to_enter({5: has(BASE, *names)}, 40.0) == names
 
 
+def test_what_a_dead_one_had_hides_nothing_of_who_enters_many_one_by_one() -> None:
+    names = [f"a{number}" for number in range(100)]
+    order = AdapterOrder(names, 0.0)
+    dead = WorkerCards(frozenset({BASE, *names}), 8.0)
+    for now in range(50):
+        others = {5: has(BASE, *names[: 2 * now]), **({6: dead} if now < 8 else {})}
+        assert order.to_enter(others, float(now)) is None
+    assert order.to_enter({5: has(BASE, *names)}, 50.0) == names
+
+
 def test_whoever_comes_meanwhile_is_waited_for_within_a_bound() -> None:
     order = AdapterOrder(NAMES, 0.0)
     for now in range(int(MOST_SECONDS)):
@@ -91,6 +101,13 @@ def test_discovery_that_says_nothing_is_asked_again_for_a_while() -> None:
     assert not order.late(LONGEST_WAIT_SECONDS - 0.1)
     assert order.to_enter(None, LONGEST_WAIT_SECONDS) == []
     assert order.late(LONGEST_WAIT_SECONDS)
+
+
+def test_discovery_that_falls_silent_has_been_heard() -> None:
+    order = AdapterOrder(NAMES, 0.0)
+    assert order.to_enter({5: WorkerCards(ALL, 8.0)}, 0.0) is None
+    assert order.to_enter(None, 13.9) is None
+    assert order.to_enter(None, 14.1) == [*NAMES]
 
 
 def test_what_one_of_several_has_is_what_they_have() -> None:

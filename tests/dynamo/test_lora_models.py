@@ -135,17 +135,15 @@ def test_each_adapter_is_a_model_while_the_worker_is_there(
     run(check())
 
 
-@pytest.mark.parametrize("has", [{BASE, "poet", "new_one"}, {"poet", "new_one"}], ids=["stays", "leaves"])
 def test_adapters_that_others_have_come_before_the_worker_itself(
     kind: str,
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
     cards: Models,
-    has: set[str],
 ) -> None:
     """Else the others may leave with them while this one has its base model alone."""
-    cards[5] = has
+    cards[5] = {BASE, "poet", "new_one"}
 
     async def check() -> None:
         async with poet_starting(kind, text_model, adapter, "New.One", entered=False) as (worker, endpoint):
@@ -274,6 +272,32 @@ def test_adapters_whose_others_leave_as_they_come_are_taken_back(
             endpoint.entered = True
             await worker._adapters._entering
             assert [what for what, _, _ in told] == ["registered", "withdrawn", "registered"]
+
+    run(check())
+
+
+def test_adapters_are_not_taken_back_while_another_has_the_base_model(
+    kind: str,
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Models,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has lost its own meanwhile: these may be the last."""
+    cards[5] = {BASE, "poet"}
+
+    async def check() -> None:
+        async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
+            register = lora_models.register_model
+
+            async def last(**fields: Any) -> None:
+                cards[5] = {BASE}
+                await register(**fields)
+
+            monkeypatch.setattr(lora_models, "register_model", last)
+            await worker.on_endpoint_ready(endpoint)
+            assert [what for what, _, _ in told] == ["registered"]
 
     run(check())
 

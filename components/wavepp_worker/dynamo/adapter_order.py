@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from wavepp_worker.dynamo.adapter_names import short_name
-from wavepp_worker.dynamo.model_cards import CardsByWorker, WorkerCards
+from wavepp_worker.dynamo.model_cards import BASE, CardsByWorker, WorkerCards
 
 LONGEST_WAIT_SECONDS = 13.0
 """For another worker to have all adapters, after it was last seen to enter some, or for discovery to answer."""
@@ -23,9 +23,9 @@ RENEWAL_SECONDS = 1.5
 class AdapterOrder:
     """Says from what is in discovery, look by look, what to enter. Pure: times are given.
 
-    Replicas of a role have the same adapters, so who lacks some is about to enter them, or has left. And who has not
-    been seen to renew its cards may be dead: a frontend that came after its death knows no base model of it, and could
-    not add its adapters.
+    Replicas of a role have the same adapters, so who lacks some, or its base model, is about to enter them, or has
+    left. And who has not been seen to renew its cards may be dead: a frontend that came after its death knows no
+    base model of it, and could not add its adapters.
     """
 
     def __init__(self, names: Iterable[str], now: float) -> None:
@@ -34,8 +34,9 @@ class AdapterOrder:
         self._began = now
         self._end = now + LONGEST_WAIT_SECONDS
         self._first: dict[int, float] = {}
+        self._most: dict[int, int] = {}
         self._seen = -math.inf
-        self._most = 0
+        self._known = CardsByWorker()
 
     def to_enter(self, others: CardsByWorker | None, now: float) -> list[str] | None:
         """The adapters to enter before the worker itself; None if that is still to be seen.
@@ -44,7 +45,8 @@ class AdapterOrder:
             others: what other workers have; None if discovery does not say.
         """
         if others is None:
-            return [] if self.late(now) else None
+            return self.those_of(self._known, self._names) if self.late(now) else None
+        self._known = others
         if others:
             self._seen = now
         elif now < self._seen + SETTLE_SECONDS:
@@ -67,17 +69,16 @@ class AdapterOrder:
 
     def _wait_for(self, others: CardsByWorker, now: float) -> None:
         """Longer, if more has come, or if some are to be forgotten later."""
-        total = sum(len(cards.models) for cards in others.values())
-        if total > self._most:
-            self._most, self._end = total, max(self._end, now + LONGEST_WAIT_SECONDS)
         for worker, cards in others.items():
+            if len(cards.models) > self._most.get(worker, 0):
+                self._most[worker] = len(cards.models)
+                self._end = max(self._end, now + LONGEST_WAIT_SECONDS)
             if not self._renewed(worker, cards):
                 self._end = max(self._end, cards.expires + EXPIRY_SECONDS)
 
     def _changes(self, worker: int, cards: WorkerCards) -> bool:
-        return not self._renewed(worker, cards) or any(
-            short_name(name) not in cards.models for name in self._names
-        )
+        wanted = {BASE, *map(short_name, self._names)}
+        return not self._renewed(worker, cards) or not wanted <= cards.models
 
     def _renewed(self, worker: int, cards: WorkerCards) -> bool:
         return math.isinf(cards.expires) or cards.expires - self._first[worker] > RENEWAL_SECONDS

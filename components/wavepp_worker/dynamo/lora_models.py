@@ -27,7 +27,7 @@ from dynamo.llm import (
 
 from wavepp_worker.dynamo.adapter_order import AdapterOrder
 from wavepp_worker.dynamo.endpoint_types import with_endpoint_types
-from wavepp_worker.dynamo.model_cards import CardsByWorker
+from wavepp_worker.dynamo.model_cards import BASE, CardsByWorker
 
 CardReader = Callable[[], CardsByWorker | None]
 
@@ -154,10 +154,12 @@ class AdapterModels:
             await asyncio.sleep(CARDS_SECONDS)
 
     async def _kept(self, entered: list[str], cards: CardReader) -> list[str]:
-        """Those that others still have; the rest is taken back, as frontends may have missed what it needed."""
+        """Those that others still have; the rest is taken back, as frontends may have missed what it needed.
+
+        Not while another has the base model: frontends need no more to add them, and might lose the last of one.
+        """
         others = await self._others(cards) if entered else None
-        if others is None:
-            # Nothing says that they are gone.
+        if others is None or any(BASE in each.models for each in others.values()):
             return entered
         kept = AdapterOrder.those_of(others, entered)
         await self._unregister(name for name in entered if name not in kept)

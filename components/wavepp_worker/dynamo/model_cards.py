@@ -63,14 +63,15 @@ def card_reader(
 
 
 def _in_etcd(environment: Mapping[str, str], endpoint: tuple[str, str, str]) -> CardsByWorker | None:
+    now = time.monotonic()
     keys = keys_with_prefix(environment, "/".join((_BUCKET, *endpoint, "")))
     if keys is None:
         return None
-    return _cards(((key.removeprefix(f"{_BUCKET}/"), stays) for key, stays in keys.items()), endpoint)
+    return _cards(((key.removeprefix(f"{_BUCKET}/"), stays) for key, stays in keys.items()), endpoint, now)
 
 
 def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> CardsByWorker | None:
-    found = []
+    found, now = [], time.monotonic()
     try:
         for entry in bucket.iterdir():
             stays = FILE_SECONDS - (time.time() - entry.stat().st_mtime)
@@ -84,15 +85,15 @@ def _in_files(bucket: Path, endpoint: tuple[str, str, str]) -> CardsByWorker | N
         return {}
     except OSError:
         return None
-    return _cards(found, endpoint)
+    return _cards(found, endpoint, now)
 
 
-def _cards(keys: Iterable[tuple[str, float]], endpoint: tuple[str, str, str]) -> CardsByWorker:
-    """``keys``: each with the seconds for which it stays.
+def _cards(keys: Iterable[tuple[str, float]], endpoint: tuple[str, str, str], now: float) -> CardsByWorker:
+    """``keys``: each with the seconds for which it stays; ``now``: of before they were asked for.
 
     It is namespace, component, endpoint, id of the worker in hexadecimal, and, of an adapter, its short name.
     """
-    now, found = time.monotonic(), CardsByWorker()
+    found = CardsByWorker()
     for key, stays in keys:
         parts = key.split("/")
         if tuple(parts[:3]) == endpoint and len(parts) in (4, 5) and _WORKER_ID.fullmatch(parts[3]):
