@@ -110,6 +110,11 @@ def test_discovery_that_falls_silent_has_been_heard() -> None:
     assert order.to_enter(None, 14.1) == [*NAMES]
 
 
+def test_who_has_its_base_model_without_some_is_alone() -> None:
+    assert AdapterOrder.any_alone({5: has(*ALL), 6: has(BASE, "poet")}, NAMES)
+    assert not AdapterOrder.any_alone({5: has(*ALL), 6: has("poet")}, NAMES)
+
+
 def test_what_one_of_several_has_is_what_they_have() -> None:
     assert AdapterOrder.those_of({5: has(BASE, "poet"), 6: has("new_one")}, NAMES) == [*NAMES]
     assert AdapterOrder.those_of({5: has(BASE, "other")}, NAMES) == []

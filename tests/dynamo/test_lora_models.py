@@ -238,7 +238,7 @@ def test_discovery_that_does_not_answer_is_asked_again(
 ) -> None:
     has = frozenset({BASE, "poet"})
     answers = [None, {5: WorkerCards(has, 1.0)}, {5: WorkerCards(has, 5.0)}, None]
-    monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: answers.pop(0))
+    monkeypatch.setattr(worker_module, "card_reader", lambda *_: lambda: answers.pop(0) if answers else None)
 
     async def check() -> None:
         async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
@@ -496,3 +496,31 @@ def test_an_adapter_is_not_called_as_the_base_model_is(
         starting.send(None)
     said = capsys.readouterr().err
     assert "error: --lora-modules: tiny is what the base model is served as" in said
+
+
+@pytest.mark.parametrize("enters", [True, False])
+def test_adapters_of_a_prefill_worker_that_leaves_stay_while_another_is_still_to_enter_its_own(
+    text_model: Path,
+    adapter: Path,
+    told: list[tuple[str, Any, dict[str, Any]]],
+    cards: Models,
+    monkeypatch: pytest.MonkeyPatch,
+    enters: bool,
+) -> None:
+    """Else these are the last, and frontends end all prefill of the base model."""
+    monkeypatch.setattr(worker_module, "STAY_SECONDS", 0.5 if not enters else 10.0)
+
+    async def check() -> None:
+        async with poet_starting("prefill", text_model, adapter) as (worker, endpoint):
+            await worker.on_endpoint_ready(endpoint)
+            await worker._adapters._entering
+            cards[5] = {BASE}
+            leaving = asyncio.create_task(worker.cleanup())
+            await asyncio.sleep(0.2)
+            assert names(told, "withdrawn") == [None]
+            if enters:
+                cards[5].add("poet")
+            await leaving
+            assert names(told, "withdrawn") == [None, "poet"]
+
+    run(check())

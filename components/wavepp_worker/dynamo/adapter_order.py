@@ -67,6 +67,12 @@ class AdapterOrder:
         """The ones that some other worker has."""
         return [name for name in names if any(short_name(name) in each.models for each in others.values())]
 
+    @staticmethod
+    def any_alone(others: CardsByWorker, names: Collection[str]) -> bool:
+        """Whether another worker has its base model without some of these."""
+        wanted = {short_name(name) for name in names}
+        return any(BASE in each.models and not wanted <= each.models for each in others.values())
+
     def _wait_for(self, others: CardsByWorker, now: float) -> None:
         """Longer, if more has come, or if some are to be forgotten later."""
         for worker, cards in others.items():

@@ -49,6 +49,8 @@ THINKING = "default_thinking_mode"
 """The key under which frontends look for what ``--dyn-default-thinking-mode`` says."""
 BASE_MODEL_SECONDS = 3.0
 """That a frontend may take to add a base model of which it has heard."""
+STAY_SECONDS = 8.0
+"""For which the adapters of a worker that leaves stay, while another has its base model and is still to enter some."""
 UNREGISTER_SECONDS = 1.0
 """For discovery to forget one model."""
 LOST_ADAPTER_ENDS_PREFILL = tuple(map(int, version("ai-dynamo").split(".")[:2])) < (1, 6)
@@ -73,6 +75,7 @@ class AdapterModels:
         self._mode: DisaggregationMode | None = None
         self._entering: asyncio.Task[None] | None = None
         self._may_come = asyncio.Event()
+        self._cards: CardReader | None = None
 
     @property
     def entering(self) -> bool:
@@ -129,7 +132,7 @@ class AdapterModels:
             finally:
                 self._may_come.set()
 
-        self._endpoint, self._mode = endpoint, mode
+        self._endpoint, self._mode, self._cards = endpoint, mode, cards
         self._entering = asyncio.create_task(enter_all())
         await self._may_come.wait()
 
@@ -176,20 +179,35 @@ class AdapterModels:
         if self._entering is not None:
             self._entering.cancel()
 
-    async def withdraw(self) -> None:
+    async def withdraw(self, stay: float = 0.0) -> None:
         """Have frontends forget them, and before them, where that matters, the worker's base model.
 
         What discovery forgot already is no error.
+
+        Args:
+            stay: seconds for which they may stay while another worker needs that.
         """
         if self._entering is None:
             return
         self.enter_no_more()
         await asyncio.gather(self._entering, return_exceptions=True)
-        base_too = LOST_ADAPTER_ENDS_PREFILL and self._mode is DisaggregationMode.PREFILL
-        await self._unregister([None, *self._names] if base_too else self._names)
+        if LOST_ADAPTER_ENDS_PREFILL and self._mode is DisaggregationMode.PREFILL:
+            if not await self._unregister([None]):
+                return
+            await self._stay(stay)
+        await self._unregister(self._names)
 
-    async def _unregister(self, names: Iterable[str | None]) -> None:
-        """``None`` is the base model."""
+    async def _stay(self, seconds: float) -> None:
+        """While another has its base model and is still to enter adapters: these may be the last."""
+        end = time.monotonic() + seconds
+        while self._cards is not None and time.monotonic() < end:
+            others = await self._others(self._cards)
+            if others is None or not AdapterOrder.any_alone(others, self._names):
+                return
+            await asyncio.sleep(CARDS_SECONDS)
+
+    async def _unregister(self, names: Iterable[str | None]) -> bool:
+        """Whether discovery takes that in time; ``None`` is the base model."""
         for name in names:
             model = name or "the base model"
             try:
@@ -197,9 +215,10 @@ class AdapterModels:
             except asyncio.TimeoutError:
                 # Nor would it forget the rest in time.
                 logger.warning("discovery did not forget %s within %g s", model, UNREGISTER_SECONDS)
-                return
+                return False
             except Exception as error:
                 logger.debug("%s could not be taken out of discovery, or was not there: %s", model, error)
+        return True
 
 
 async def _register(

@@ -29,7 +29,7 @@ from wavepp_worker.dynamo.exceptions import to_dynamo_exception
 from wavepp_worker.dynamo.forward_passes import ForwardPasses
 from wavepp_worker.dynamo.live_requests import LiveRequests
 from wavepp_worker.dynamo.load_snapshots import SnapshotThread
-from wavepp_worker.dynamo.lora_models import AdapterModels
+from wavepp_worker.dynamo.lora_models import STAY_SECONDS, AdapterModels
 from wavepp_worker.dynamo.metrics import METRIC_PREFIX
 from wavepp_worker.dynamo.model_cards import card_reader
 from wavepp_worker.dynamo.pause import Pause
@@ -152,7 +152,8 @@ class WaveppWorker(LLMEngine):
         self._closed = True
         if self._presence is not None:
             self._presence.cancel()
-        await self._adapters.withdraw()
+        # Whose engine died has no time.
+        await self._adapters.withdraw(0.0 if self._dying.is_set() else STAY_SECONDS)
         # Dynamo itself waits for prefill workers alone, and cleans others up whatever they still answer.
         await self._stop_order.wait(self.is_quiescent)
         self._snapshot_thread.close()
