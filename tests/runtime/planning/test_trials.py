@@ -82,3 +82,17 @@ def test_what_a_burst_left_before_a_pause_does_not_tell_of_who_comes_behind_it()
             assert pipeline._waited >= 0
     assert trials.share is not None
     assert trials.share >= 0.5, "short waves have answered nobody before he came"
+
+
+def test_what_a_burst_leaves_to_do_is_done_while_its_waves_are_planned() -> None:
+    """Where requests come in bursts alone, nobody else comes to have it done."""
+    trials = WaveLengthTrials(4, 8192)
+    trials.observe(1.0, 1.0)
+    cost, now = WaveCost(0.018, 1.75e-5, 0.0), 0.0
+    for burst in range(4):
+        trials.see([Lane(f"b{burst}.{number}", 0, 30_000) for number in range(64)], cost, now)
+        for _ in range(40):
+            now += 1.0
+            trials.go_on(cost, now)
+    assert not any(pipeline.behind for pipeline in trials._pipelines)
+    assert trials.share is not None

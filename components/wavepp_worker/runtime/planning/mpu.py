@@ -126,6 +126,8 @@ class Mpu(PackingPlanner):
             idle = view.slack <= 0 and len(came) == present
             asked = [lane for lane in came if not lane.probe]
             self._open_loop.see(asked, self._cost, idle=idle, now=None if demand.steady else view.now)
+        elif view.now is not None and not demand.steady:
+            self._open_loop.go_on(self._cost, view.now)
         burst = demand.steady and demand.burst
         if view.admitting and (self._holds(view, burst) or (burst and view.slack > LAUNCH_MARGIN_SECONDS)):
             # How long waves should take follows from all there is, which is known in a moment.

@@ -61,6 +61,10 @@ class OpenLoop:
         if now is not None and self._stages > 1:
             self._trials.see(came, cost, now)
 
+    def go_on(self, cost: WaveCost, now: float) -> None:
+        """Do some of what a burst left to do; ``now`` as of ``see``."""
+        self._trials.go_on(cost, now)
+
     def forget(self, request_ids: Collection[str]) -> None:
         """These left without an answer: what is left of their work nobody asks for any more."""
         self._arrivals.forget(request_ids)

@@ -66,17 +66,25 @@ class WaveLengthTrials:
             self._pipelines = [SimulatedPipeline(share, [now] * self._stages) for share in SHARES]
         unit = math.exp(self._log_unit)
         a = unit * cost.a
-        for pipeline in self._pipelines:
-            pipeline.run(now, a)
-        # One that is behind has not served yet what others have.
-        if self._requests >= MIN_REQUESTS and not any(pipeline.behind for pipeline in self._pipelines):
-            self.share = min(self._pipelines, key=lambda each: each.score(now, a)).share
+        self._run(a, now)
         self._requests += len(came)
         for lane in came:
             work = unit * cost.work(lane.next, lane.left)
             full = work / lane.left * self._max_tokens
             for pipeline in self._pipelines:
                 pipeline.come(SimulatedRequest(work, full, now, lane.request_id), a)
+
+    def go_on(self, cost: WaveCost, now: float) -> None:
+        """Let pipelines that are behind catch up, some waves with each call; arguments as of ``see``."""
+        if any(pipeline.behind for pipeline in self._pipelines):
+            self._run(math.exp(self._log_unit) * cost.a, now)
+
+    def _run(self, a: float, now: float) -> None:
+        for pipeline in self._pipelines:
+            pipeline.run(now, a)
+        # One that is behind has not served yet what others have.
+        if self._requests >= MIN_REQUESTS and not any(pipeline.behind for pipeline in self._pipelines):
+            self.share = min(self._pipelines, key=lambda each: each.score(now, a)).share
 
     def forget(self, request_ids: Collection[str]) -> None:
         """These left without an answer: nobody serves what is left of them."""
