@@ -12,6 +12,7 @@ from wavepp_worker.model.latent_absorption import (
     LatentSizes,
     absorbed_queries,
     absorbing_pays,
+    expansion,
     latent_sizes,
     values_of,
 )
@@ -64,13 +65,14 @@ def test_scores_and_values_are_those_of_the_keys_and_values_that_are_made_of_lat
     with torch.inference_mode():
         expanded = made.kv_b_proj(latents).view(9, 4, 14)
         keys = torch.cat([expanded[..., :8], turned[:, None].expand(9, 4, 4)], -1)
-        absorbed, rotated = absorbed_queries(made, query)
+        to_keys, to_values = expansion(made, query)
+        absorbed, rotated = absorbed_queries(query, to_keys)
         scores = torch.einsum("thr,kr->htk", absorbed, latents) + torch.einsum("thr,kr->htk", rotated, turned)
         assert torch.allclose(scores, torch.einsum("htd,khd->htk", query[0], keys), atol=1e-5)
         weights = scores.softmax(-1)
         read = torch.einsum("htk,kr->thr", weights, latents)
         want = torch.einsum("htk,khv->thv", weights, expanded[..., 8:])
-        assert torch.allclose(values_of(made, query, read)[0], want, atol=1e-5)
+        assert torch.allclose(values_of(read, to_values)[0], want, atol=1e-5)
 
 
 def test_sizes_are_those_of_a_module_that_has_all_of_them() -> None:

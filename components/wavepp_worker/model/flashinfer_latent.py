@@ -14,7 +14,7 @@ import torch
 
 from wavepp_worker.model.cuda_device import page_locked
 from wavepp_worker.model.flashinfer_plans import PlannedWrappers, fault_of
-from wavepp_worker.model.latent_absorption import LatentSizes, absorbed_queries, values_of
+from wavepp_worker.model.latent_absorption import LatentSizes, absorbed_queries, expansion, values_of
 from wavepp_worker.model.paged_kernel_check import latents_agree_with_torch
 from wavepp_worker.model.window_layout import WindowLayout
 
@@ -69,9 +69,10 @@ class FlashInferLatent:
         Raises:
             StepTimeout: plans do not arrive on the device.
         """
-        absorbed, turned = absorbed_queries(module, query)
+        to_keys, to_values = expansion(module, query)
+        absorbed, turned = absorbed_queries(query, to_keys)
         read = self.read(absorbed, turned, latents, rotary, layout, block_size, scale)
-        return values_of(module, query, read)
+        return values_of(read, to_values)
 
     def read(
         self,

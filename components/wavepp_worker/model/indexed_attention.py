@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wavepp_worker.model.latent_absorption import absorbed_queries, values_of
+from wavepp_worker.model.latent_absorption import absorbed_queries, expansion, values_of
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave
 
 NOT_PICKED = -1
@@ -93,7 +93,8 @@ def attend_to_picked(
         ``[1, tokens, heads, value dim]``.
     """
     wave, (latents, rotary) = current_wave(), (pool[:, 0] for pool in pools)
-    queries = torch.cat(absorbed_queries(module, query), -1)
+    to_keys, to_values = expansion(module, query)
+    queries = torch.cat(absorbed_queries(query, to_keys), -1)
     read = queries.new_empty(*queries.shape[:2], latents.shape[1])
     width = (latents.shape[1] + rotary.shape[1]) * query.element_size()
     for rows, request, start, end in _tiles(wave, width, picked.shape[-1]):
@@ -105,7 +106,7 @@ def attend_to_picked(
         scores = scores.masked_fill((positions == NOT_PICKED)[:, None], float("-inf"))
         read[rows] = torch.bmm(torch.softmax(scores, -1).to(values.dtype), values)
         del start
-    return values_of(module, query, read)
+    return values_of(read, to_values)
 
 
 def _tiles(wave: WaveLayout, row_bytes: int, columns: int = 0) -> Iterator[tuple[slice, int, int, int]]:

@@ -57,29 +57,13 @@ def latent_sizes(module: Any) -> LatentSizes | None:
     return sizes if getattr(module.kv_b_proj, "out_features", made) == made else None
 
 
-def absorbed_queries(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries in the latents' space ``[tokens, heads, rank]``, and their rotated part ``[tokens, heads, rotary]``.
+def expansion(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What makes keys ``[heads, dim, rank]`` and values ``[heads, value dim, rank]`` of a latent.
 
     Args:
         module: transformers' attention module; its ``kv_b_proj`` makes keys and values of latents.
-        query: ``[1, heads, tokens, dim]``, the rotated part last.
+        query: ``[1, heads, tokens, dim]``, of the dtype to make it in.
     """
-    to_keys, _ = _expansion(module, query)
-    plain, turned = query[0].transpose(0, 1).split([to_keys.shape[1], query.shape[-1] - to_keys.shape[1]], -1)
-    return torch.einsum("thn,hnr->thr", plain, to_keys), turned
-
-
-def values_of(module: Any, query: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-    """Values ``[1, tokens, heads, value dim]`` of what was read of latents, ``[tokens, heads, rank]``.
-
-    ``module`` and ``query`` as of ``absorbed_queries``.
-    """
-    _, to_values = _expansion(module, query)
-    return torch.einsum("thr,hvr->thv", read, to_values)[None]
-
-
-def _expansion(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What makes keys ``[heads, dim, rank]`` and values ``[heads, value dim, rank]`` of a latent."""
     projection, rank = module.kv_b_proj, module.kv_lora_rank
     weight = projection.weight
     if weight.dtype != query.dtype:
@@ -88,3 +72,19 @@ def _expansion(module: Any, query: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     heads, plain = query.shape[1], module.qk_nope_head_dim
     parts = weight.view(heads, -1, rank).split([plain, module.v_head_dim], 1)
     return parts[0], parts[1]
+
+
+def absorbed_queries(query: torch.Tensor, to_keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries in the latents' space ``[tokens, heads, rank]``, and their rotated part ``[tokens, heads, rotary]``.
+
+    Args:
+        query: ``[1, heads, tokens, dim]``, the rotated part last.
+        to_keys: as of ``expansion``.
+    """
+    plain, turned = query[0].transpose(0, 1).split([to_keys.shape[1], query.shape[-1] - to_keys.shape[1]], -1)
+    return torch.einsum("thn,hnr->thr", plain, to_keys), turned
+
+
+def values_of(read: torch.Tensor, to_values: torch.Tensor) -> torch.Tensor:
+    """Values ``[1, tokens, heads, value dim]`` of what was read of latents, ``[tokens, heads, rank]``."""
+    return torch.einsum("thr,hvr->thv", read, to_values)[None]
