@@ -120,7 +120,7 @@ class AdapterModels:
             try:
                 entered: Collection[str] = ()
                 if LOST_ADAPTER_ENDS_PREFILL and cards is not None:
-                    entered = await self._enter_what_others_have(cards, register)
+                    entered = await self._enter_what_others_have(register)
                 self._may_come.set()
                 if left := [name for name in self._names if name not in entered]:
                     while endpoint.connection_id() not in client.instance_ids():
@@ -137,12 +137,12 @@ class AdapterModels:
         await self._may_come.wait()
 
     async def _enter_what_others_have(
-        self, cards: CardReader, register: Callable[[Iterable[str]], Awaitable[None]]
+        self, register: Callable[[Iterable[str]], Awaitable[None]]
     ) -> Collection[str]:
         """Enter those that other workers have; which these are."""
         order, entered = AdapterOrder(self._names, time.monotonic()), list[str]()
         while True:
-            others, now = await self._others(cards), time.monotonic()
+            others, now = await self._others(), time.monotonic()
             if others is None and order.late(now):
                 logger.warning(
                     "discovery has not said what other workers have, so the adapters come after this worker"
@@ -151,25 +151,26 @@ class AdapterModels:
             if there is not None:
                 await self._unregister(name for name in entered if name not in there)
                 await register(there)
-                entered = await self._kept(there, cards)
+                entered = await self._kept(there)
                 if len(entered) == len(there) or order.late(time.monotonic()):
                     return entered
             await asyncio.sleep(CARDS_SECONDS)
 
-    async def _kept(self, entered: list[str], cards: CardReader) -> list[str]:
+    async def _kept(self, entered: list[str]) -> list[str]:
         """Those that others still have; the rest is taken back, as frontends may have missed what it needed.
 
         Not while another has the base model: frontends need no more to add them, and might lose the last of one.
         """
-        others = await self._others(cards) if entered else None
+        others = await self._others() if entered else None
         if others is None or any(BASE in each.models for each in others.values()):
             return entered
         kept = AdapterOrder.those_of(others, entered)
         await self._unregister(name for name in entered if name not in kept)
         return kept
 
-    async def _others(self, cards: CardReader) -> CardsByWorker | None:
-        found = await asyncio.to_thread(cards)
+    async def _others(self) -> CardsByWorker | None:
+        """What other workers have in discovery; None if that is not said, or cannot be read."""
+        found = None if self._cards is None else await asyncio.to_thread(self._cards)
         if found is not None:
             found.pop(self._endpoint.connection_id(), None)
         return found
@@ -200,8 +201,8 @@ class AdapterModels:
     async def _stay(self, seconds: float) -> None:
         """While another has its base model and is still to enter adapters: these may be the last."""
         end = time.monotonic() + seconds
-        while self._cards is not None and time.monotonic() < end:
-            others = await self._others(self._cards)
+        while time.monotonic() < end:
+            others = await self._others()
             if others is None or not AdapterOrder.any_alone(others, self._names):
                 return
             await asyncio.sleep(CARDS_SECONDS)
