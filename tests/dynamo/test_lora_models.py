@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -248,25 +248,38 @@ def test_discovery_that_does_not_answer_is_asked_again(
     run(check())
 
 
+@pytest.fixture
+def change_meanwhile(
+    cards: Models, told: list[tuple[str, Any, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Models], None]:
+    """Call it with what others are to have once an adapter is registered."""
+
+    def change(to: Models) -> None:
+        register = lora_models.register_model
+
+        async def last(**fields: Any) -> None:
+            cards.clear()
+            cards.update(to)
+            await register(**fields)
+
+        monkeypatch.setattr(lora_models, "register_model", last)
+
+    return change
+
+
 def test_adapters_whose_others_leave_as_they_come_are_taken_back(
     kind: str,
     text_model: Path,
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
     cards: Models,
-    monkeypatch: pytest.MonkeyPatch,
+    change_meanwhile: Callable[[Models], None],
 ) -> None:
     cards[5] = {BASE, "poet"}
 
     async def check() -> None:
         async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
-            register = lora_models.register_model
-
-            async def last(**fields: Any) -> None:
-                cards.clear()
-                await register(**fields)
-
-            monkeypatch.setattr(lora_models, "register_model", last)
+            change_meanwhile({})
             await worker.on_endpoint_ready(endpoint)
             assert [what for what, _, _ in told] == ["registered", "withdrawn"]
             endpoint.entered = True
@@ -282,20 +295,14 @@ def test_adapters_are_not_taken_back_while_another_has_the_base_model(
     adapter: Path,
     told: list[tuple[str, Any, dict[str, Any]]],
     cards: Models,
-    monkeypatch: pytest.MonkeyPatch,
+    change_meanwhile: Callable[[Models], None],
 ) -> None:
     """Who has lost its own meanwhile: these may be the last."""
     cards[5] = {BASE, "poet"}
 
     async def check() -> None:
         async with poet_starting(kind, text_model, adapter, entered=False) as (worker, endpoint):
-            register = lora_models.register_model
-
-            async def last(**fields: Any) -> None:
-                cards[5] = {BASE}
-                await register(**fields)
-
-            monkeypatch.setattr(lora_models, "register_model", last)
+            change_meanwhile({5: {BASE}})
             await worker.on_endpoint_ready(endpoint)
             assert [what for what, _, _ in told] == ["registered"]
 
