@@ -19,7 +19,7 @@ def poisson(load: float, seed: int, requests: int = 2000) -> Arrivals:
     for _ in range(requests):
         now += rng.expovariate(load)
         arrivals.see({"r": 1.0}, idle=now >= free)
-        arrivals.launched(1.0)
+        arrivals.launched(1.0, {"r": 1.0})
         free = max(free, now) + 1.0
     return arrivals
 
@@ -50,7 +50,7 @@ def test_who_begins_a_busy_period_says_nothing_of_the_load() -> None:
     for _ in range(200):
         arrivals.see({"first": 1.0}, idle=True)
         arrivals.see({f"r{number}": 1.0 for number in range(7)}, idle=False)
-        arrivals.launched(8.0)
+        arrivals.launched(8.0, {"first": 1.0})
     assert load_of(arrivals) < 0.01, "a burst is followed by none while it is worked off"
 
 
@@ -70,7 +70,7 @@ def test_who_left_without_an_answer_counts_as_if_he_had_not_come() -> None:
     for arrivals in (with_flood, without):
         for number in range(50):
             arrivals.see({f"r{number}": 1.0}, idle=True)
-            arrivals.launched(2.0)
+            arrivals.launched(2.0, {f"r{number}": 1.0})
     flood = {f"f{number}": 300.0 for number in range(40)}
     for request_id, work in flood.items():
         with_flood.see({request_id: work}, idle=False)
@@ -80,6 +80,18 @@ def test_who_left_without_an_answer_counts_as_if_he_had_not_come() -> None:
     assert with_flood.to_come(1.0, 0.1) > without.to_come(1.0, 0.1)
     with_flood.forget([*flood, "unknown"])
     assert with_flood.to_come(1.0, 0.1) == pytest.approx(without.to_come(1.0, 0.1))
+
+
+def test_what_was_done_of_who_left_counts_as_he_kept_the_stage_busy() -> None:
+    """A quarter of each is done before he leaves: half as many as there is time for then come."""
+    arrivals = Arrivals(full=4.0)
+    for number in range(1000):
+        arrivals.see({f"r{number}": 4.0}, idle=number == 0)
+        arrivals.launched(2.0, {f"r{number}": 1.0})
+        arrivals.forget([f"r{number}"])
+    requests, work = arrivals.to_come(1.0, overhead=0.0)
+    assert work / (1 + work) == pytest.approx(0.5, abs=0.01), "1 s of work comes in 2 s"
+    assert requests == pytest.approx(work / 4.0), "four of them are as much as one that stays"
 
 
 def test_where_all_left_nothing_is_left() -> None:

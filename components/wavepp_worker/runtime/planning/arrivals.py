@@ -19,12 +19,13 @@ MAX_LOAD = 0.98
 """From here on a busy period is as good as endless: what is learned does not tell 0.98 from 1."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Arrival:
-    """The work of a request, what of it counted as load, and how many had come before it."""
+    """The work of a request, what of it counted as load, what of it is left, and how many had come before it."""
 
     work: float
     counted: float
+    left: float
     number: int
 
 
@@ -61,25 +62,32 @@ class Arrivals:
             self._requests = self._requests * DECAY_PER_ARRIVAL + 1
             self._number += 1
             self._recent.pop(request_id, None)
-            self._recent[request_id] = _Arrival(work, counted, self._number)
+            self._recent[request_id] = _Arrival(work, counted, work, self._number)
             if len(self._recent) > RECENT_ARRIVALS:
                 del self._recent[next(iter(self._recent))]
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """These left without an answer, so nothing of them counts any more."""
+        """These left without an answer: they count for the share of their work that was done.
+
+        That kept the first stage busy as any other work does.
+        """
         for request_id in request_ids:
             arrival = self._recent.pop(request_id, None)
             if arrival is None:
                 continue
-            weight = DECAY_PER_ARRIVAL ** (self._number - arrival.number)
+            undone = arrival.left / arrival.work if arrival.work else 1.0
+            weight = undone * DECAY_PER_ARRIVAL ** (self._number - arrival.number)
             self._came = max(0.0, self._came - weight * arrival.counted)
             self._work -= weight * arrival.work
             self._requests -= weight
         if self._requests < LEAST_REQUESTS or self._work <= 0:
             self._work = self._requests = 0.0
 
-    def launched(self, seconds: float) -> None:
-        """The first stage is busy for that much longer."""
+    def launched(self, seconds: float, works: Mapping[str, float]) -> None:
+        """The first stage is busy for that much longer, with so much work of these requests."""
+        for request_id, work in works.items():
+            if arrival := self._recent.get(request_id):
+                arrival.left = max(0.0, arrival.left - work)
         self._period += seconds
         if self._requests:
             self._busy += max(0.0, min(seconds, self._period - self._work / self._requests))

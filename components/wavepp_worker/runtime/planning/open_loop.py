@@ -113,5 +113,5 @@ class OpenLoop:
         self._lengths.append(wave)
         probes = {lane.request_id for lane in lanes if lane.probe}
         if not probes or not probes >= carried.keys():
-            self._arrivals.launched(cost.a / cost.b + wave)
+            self._arrivals.launched(cost.a / cost.b + wave, carried)
         self._passing.launched(lanes, carried, cost.a / cost.b + wave)
