@@ -8,7 +8,12 @@ from wavepp_worker.cache.moves import Copy
 
 
 class NoDisk:
-    """The part of ``Tiers`` that is about a disk; a subclass adds ``run``."""
+    """The part of ``Tiers`` that is about a disk, or a GPU; a subclass adds ``run``."""
+
+    runs = 0
+
+    def follow(self, runs: int) -> None:
+        return None
 
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         return ()

@@ -26,23 +26,39 @@ FAILS = 0.01
 class Contents:
     """What every block of every tier of every window holds; a block that nobody wrote to holds None.
 
-    The disk damages blocks at any time, and may fail. What was read of it for a request stays in memory.
+    The disk damages blocks at any time, and may fail. What was read of it for a request stays in memory. What was
+    copied is there, and what was copied from may be overwritten, for waves that follow.
+
+    Attributes:
+        runs: so often moves were copied.
+        followed: so many of these waves from now on wait for.
     """
 
     def __init__(self, windows: int, draw: random.Random) -> None:
+        self.runs = self.followed = 0
+        self.touched: list[dict[int, int]] = [{} for _ in range(windows)]
+        """By window, the last run that read or wrote a block on the device."""
         self._draw = draw
-        self._windows: list[tuple[dict[int, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
+        self._windows: list[tuple[dict[int | None, Any], ...]] = [({}, {}, {}) for _ in range(windows)]
         self._prefetched: dict[str, set[Copy]] = {}
         self._off: list[int] = []
 
-    def device(self, window: int) -> dict[int, Any]:
-        """By block."""
-        return self._windows[window][0]
+    def device(self, window: int) -> DeviceBlocks:
+        """As waves find it."""
+        return DeviceBlocks(self, window, self._windows[window][0])
+
+    def spoil(self, window: int, block: int | None) -> None:
+        """Write noise to a block on the device, as no wave does."""
+        self._windows[window][0][block] = "noise"
 
     def run(self, moves: Sequence[Move]) -> list[Copy]:
         lost = []
+        self.runs += bool(moves)
         for move in moves:
             tiers = self._windows[move.window]
+            for tier, slot in (move.source, move.target):
+                if tier == Tier.DEVICE:
+                    self.touched[move.window][slot] = self.runs
             found = tiers[move.source[0]].get(move.source[1])
             if move.source[0] == Tier.DISK:
                 copy = Copy(move.window, move.key, *move.source)
@@ -55,6 +71,9 @@ class Contents:
                     lost.append(Copy(move.window, move.key, *move.target))
             tiers[move.target[0]][move.target[1]] = found
         return lost
+
+    def follow(self, runs: int) -> None:
+        self.followed = max(self.followed, runs)
 
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> list[Copy]:
         lost = []
@@ -104,6 +123,28 @@ class Contents:
 def _lost(key: bytes) -> tuple[str, bytes]:
     """What the disk holds in place of the block of ``key`` that it has lost; nobody knows before it is read."""
     return "lost", key
+
+
+class DeviceBlocks:
+    """The contents of one window's blocks on the device, by block, for waves."""
+
+    def __init__(self, contents: Contents, window: int, blocks: dict[int | None, Any]) -> None:
+        self._contents, self._window, self._blocks = contents, window, blocks
+
+    def get(self, block: int) -> Any:
+        self._assert_followed(block)
+        return self._blocks.get(block)
+
+    def __setitem__(self, block: int, content: Any) -> None:
+        self._assert_followed(block)
+        self._blocks[block] = content
+
+    def _assert_followed(self, block: int) -> None:
+        run, followed = self._contents.touched[self._window].get(block, 0), self._contents.followed
+        assert run <= followed, (
+            f"a wave that follows {followed} runs of moves touches block {block} of window {self._window}, as run "
+            f"{run} does"
+        )
 
 
 class Layers(Protocol):

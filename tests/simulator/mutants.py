@@ -29,6 +29,27 @@ MUTANTS = (
         "pass",
     ),
     Mutant(
+        "LOOP: a wave does not wait for what other tiers had of its blocks",
+        "runtime.state.lifecycle",
+        "RequestLifecycle.wave_begins",
+        "self._tiers.follow(",
+        "(",
+    ),
+    Mutant(
+        "LOOP: a request waits for moves only if some were its own",
+        "runtime.state.lifecycle",
+        "RequestLifecycle.take_blocks",
+        "local.runs = self._tiers.runs",
+        "local.runs = self._tiers.runs if claimed.moves else 0",
+    ),
+    Mutant(
+        "LOOP: a chunk waits for no moves that made room for it",
+        "runtime.state.lifecycle",
+        "RequestLifecycle.chunk_begins",
+        "local.runs = self._tiers.runs",
+        "pass",
+    ),
+    Mutant(
         "lanes: who reads what another computes does not wait for it",
         f"{PLANNING}.lanes",
         "Lanes._readable",

@@ -173,9 +173,8 @@ class SimulatedRank:
         self.contents.run((*claimed.moves, *begun.moves))
         for number, table in enumerate(claimed.tables):
             states = [claimed.states[number], *begun.snapshots[number].values()]
-            device = self.contents.device(number)
             for block in (*table, *states):
-                device[block] = "noise"
+                self.contents.spoil(number, block)
         return True
 
     def evict(self, window: int, kept: Collection[int]) -> None:

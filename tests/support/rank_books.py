@@ -61,15 +61,25 @@ class Events:
 
 @dataclass
 class NotedTiers:
-    """Implements ``Tiers``: bytes are nowhere, the disk has lost those of ``lost``, and failed in windows ``off``."""
+    """Implements ``Tiers``: bytes are nowhere, the disk has lost those of ``lost``, and failed in windows ``off``.
+
+    Attributes:
+        followed: the runs that waves waited for.
+    """
 
     moves: list[Move] = field(default_factory=list)
     lost: list[Copy] = field(default_factory=list)
     prefetched: dict[str, list[Copy]] = field(default_factory=dict)
     off: list[int] = field(default_factory=list)
     kept: list[Copy] | None = None
+    runs: int = 0
+    followed: list[int] = field(default_factory=list)
+
+    def follow(self, runs: int) -> None:
+        self.followed.append(runs)
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
+        self.runs += 1
         self.moves.extend(moves)
         targets = [Copy(move.window, move.key, *move.target) for move in moves]
         return [copy for copy in targets if copy.tier == Tier.DISK and copy.window in self.off]

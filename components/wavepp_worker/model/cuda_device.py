@@ -74,7 +74,7 @@ class CudaWave:
 class CudaDevice:
     """Brings what a wave needs to a GPU, and what it computed back, beside the kernels of other waves.
 
-    Kernels are queued on the current stream, which the tiers' copies use as well; each direction has one of its own.
+    Kernels are queued on the current stream; each direction has one of its own.
     """
 
     def __init__(self, device: torch.device) -> None:

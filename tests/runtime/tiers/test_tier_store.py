@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.model.state_memory import StateMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers import tier_store
+from wavepp_worker.runtime.tiers.copy_stream import CopyStream
 from wavepp_worker.runtime.tiers.disk_tier import DiskTier
 from wavepp_worker.runtime.tiers.tier_store import BlocksLost, TierStore, WindowTiers, open_tiers
 
@@ -190,6 +192,57 @@ def test_one_copy_never_writes_a_block_twice(monkeypatch: pytest.MonkeyPatch) ->
         made.store.run([move(0, x, (Tier.HOST, slot), (Tier.DEVICE, 5)) for slot, x in enumerate((a, b))])
         assert scattered == [[5], [5]]
         assert made.device_bytes(0, 5) == b
+
+
+class NotedStream(CopyStream):
+    """What is asked of the stream of copies."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__(torch.device("cpu"))
+        self._calls = calls
+
+    def touch_blocks(self) -> None:
+        self._calls.append("after the waves")
+
+    def wait(self) -> None:
+        self._calls.append("wait")
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ((Tier.DEVICE, Tier.HOST), ["after the waves", "export"]),
+        ((Tier.DEVICE, Tier.DISK), ["after the waves", "export"]),
+        ((Tier.HOST, Tier.DEVICE), ["after the waves", "import"]),
+        ((Tier.DISK, Tier.DEVICE), ["after the waves", "import"]),
+        ((Tier.HOST, Tier.DISK), ["wait"]),
+        ((Tier.DISK, Tier.HOST), ["wait"]),
+    ],
+)
+def test_blocks_are_touched_after_the_waves_before_and_host_memory_after_the_copies(
+    monkeypatch: pytest.MonkeyPatch, chain: tuple[Tier, Tier], expected: list[str]
+) -> None:
+    source, target = chain
+    with bench() as made:
+        content, calls = made.contents[0, Tier.DEVICE, 1], []
+        if source != Tier.DEVICE:
+            made.store.run([move(0, content, (Tier.DEVICE, 1), (source, 0))])
+        if source == Tier.DISK:
+            assert not made.store.prefetch("r", [Copy(0, content[:KEY_BYTES], Tier.DISK, 0)])
+        for name in ("export", "import"):
+            called = getattr(made.memories[0], f"{name}_blocks")
+
+            def noted(*given: torch.Tensor, name: str = name, called: Any = called) -> Any:
+                calls.append(name)
+                return called(*given)
+
+            monkeypatch.setattr(made.memories[0], f"{name}_blocks", noted)
+        made.store._stream = NotedStream(calls)
+        made.store.run([move(0, content, (source, 0 if source != Tier.DEVICE else 1), (target, 2))])
+        assert calls == expected
+        assert made.store.runs == 1
+        made.store.run([])
+        assert made.store.runs == 1, "nothing was to be copied"
 
 
 def corrupt(made: Bench, content: bytes) -> None:

@@ -70,6 +70,7 @@ class ExecutionOrder:
             check_span(local, span)
             self._lifecycle.chunk_begins(local, span.start + span.length)
             locals_.append(local)
+        self._lifecycle.wave_begins(locals_)
         return locals_
 
     def end(self, locals_: Sequence[LocalRequest], spans: Sequence[Span], compute: tuple[float, ...]) -> None:

@@ -28,6 +28,13 @@ class Tiers(Protocol):
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         """Copy blocks between tiers, in order; returns those that the disk did not take."""
 
+    @property
+    def runs(self) -> int:
+        """How often moves were copied, of which the latest may be under way on a GPU."""
+
+    def follow(self, runs: int) -> None:
+        """Have waves from now on find what was copied by so many runs."""
+
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         """Read copies on disk into memory, where ``run`` finds them whatever happens; returns the damaged ones."""
 
@@ -114,6 +121,7 @@ class RequestLifecycle:
             lost = self._tiers.run(claimed.moves)
             if lost:
                 self._lose(lost)
+            local.runs = self._tiers.runs
         self._tiers.drop_prefetched(request_id)
         local.materialised = claimed
 
@@ -194,6 +202,7 @@ class RequestLifecycle:
             lost = self._tiers.run(begun.moves)
             if lost:
                 self._lose(lost)
+            local.runs = self._tiers.runs
         local.snapshots = begun.snapshots
         assert local.table is not None
         assert local.materialised is not None
@@ -203,6 +212,13 @@ class RequestLifecycle:
         ]
         for row, (first, blocks) in zip(torch.atleast_2d(local.table), attention, strict=False):
             row[first : first + len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
+
+    def wave_begins(self, locals_: Sequence[LocalRequest]) -> None:
+        """The LOOP thread queues a wave of these next, whose blocks may still be on their way from other tiers.
+
+        Or what was in them to other tiers, no matter for whom: all that was asked for until they were taken.
+        """
+        self._tiers.follow(max((local.runs for local in locals_), default=0))
 
     def chunk_executed(
         self, local: LocalRequest, span: Span, compute: tuple[float, ...], *, more: bool = False

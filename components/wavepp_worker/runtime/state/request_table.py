@@ -21,8 +21,8 @@ from wavepp_worker.runtime.state.idle_seconds import Cause
 class LocalRequest:
     """One request on one rank.
 
-    The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``materialised`` and
-    ``table``; the LOOP thread ``position`` and ``compute``; the one that
+    The WAVE thread writes ``endpoint``; who materialises (LOOP; WAVE with ``ownership=none``) ``materialised``,
+    ``table`` and ``runs``; the LOOP thread ``position`` and ``compute``; the one that
     answers ``measured``; ``executed`` and ``settled`` are under a lock of
     ``RequestLifecycle``, as the hand-off's thread settles.
 
@@ -33,6 +33,7 @@ class LocalRequest:
         materialised: the blocks of every window once they are its own.
         table: int64 block table once it is executable here, with a row for each window of attention if there are
             several; else None.
+        runs: runs of block moves that have to be copied before a wave touches its blocks.
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).
@@ -48,6 +49,7 @@ class LocalRequest:
     endpoint: int | None = None
     materialised: Materialised | None = None
     table: torch.Tensor | None = None
+    runs: int = 0
     position: int = 0
     snapshots: tuple[dict[int, int], ...] = ()
     compute: list[float] = field(default_factory=list)

@@ -15,6 +15,7 @@ from wavepp_worker.model.cuda_device import to_device
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigins, origin_bytes
+from wavepp_worker.runtime.tiers.copy_stream import CopyStream
 from wavepp_worker.runtime.tiers.disk_store import StoredSlot
 from wavepp_worker.runtime.tiers.disk_tier import DiskTier
 from wavepp_worker.runtime.tiers.host_memory import HostMemory
@@ -91,9 +92,9 @@ class TierStore:
     """The bytes of one rank's blocks on all tiers; owns the disk tiers given.
 
     For the thread that materialises (LOOP; WAVE with ``ownership=none``); others may call only ``prefetch``,
-    ``drop_prefetched`` and, while that thread does nothing here, ``keep_on_disk``.
-    On CUDA, copies between device and host are queued on the current stream, in order with the waves queued
-    there; the host waits for them only where it touches the same memory itself.
+    ``drop_prefetched``, ``follow`` and, while that thread does nothing here, ``keep_on_disk``.
+    On a GPU, copies between device and host are queued beside the waves (``CopyStream``); the host waits for them only
+    where it touches the same memory itself.
 
     Args:
         windows: by window index. All memories are on one device.
@@ -107,7 +108,7 @@ class TierStore:
         self.origins = next((window.origins for window in windows if window.origins is not None), None)
         self._disks = [window.disk for window in windows if window.disk is not None]
         self._device = next((window.memory.device for window in self._windows), torch.device("cpu"))
-        self._queued: torch.cuda.Event | None = None
+        self._stream = CopyStream(self._device)
         self._hosts = [
             HostMemory(window.host_blocks, window.memory.block_bytes, self._device)
             for window in self._windows
@@ -124,22 +125,32 @@ class TierStore:
         """
         for move in moves:
             self._validate(move)
-        if self._queued is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._queued)
+        if not moves:
+            return []
         lost: dict[tuple[int, Tier, int], Move] = {}
-        for batch in batches(moves, self._most_at_once):
-            good = [move for move in batch if (move.window, *move.source) not in lost]
-            failed = [move for move in batch if (move.window, *move.source) in lost]
-            failed += self._copy(good) if good else []
-            for move in batch:
-                lost.pop((move.window, *move.target), None)
-            lost.update({(move.window, *move.target): move for move in failed})
+        with self._stream.run():
+            for batch in batches(moves, self._most_at_once):
+                good = [move for move in batch if (move.window, *move.source) not in lost]
+                failed = [move for move in batch if (move.window, *move.source) in lost]
+                failed += self._copy(good) if good else []
+                for move in batch:
+                    lost.pop((move.window, *move.target), None)
+                lost.update({(move.window, *move.target): move for move in failed})
         above = tuple(move for move in lost.values() if move.target[0] != Tier.DISK)
         if above:
             raise BlocksLost(
                 f"{len(above)} blocks could not be copied: {above[0]} and others are not on disk", above
             )
         return [Copy(move.window, move.key, *move.target) for move in lost.values()]
+
+    @property
+    def runs(self) -> int:
+        """Runs of moves so far, of which the latest may be under way on a GPU."""
+        return self._stream.runs
+
+    def follow(self, runs: int) -> None:
+        """Have waves that are queued from now on find what so many runs have copied."""
+        self._stream.follow(runs)
 
     def prefetch(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
         """Read what a request leases on disk into memory, see ``DiskTier``; returns what is not there intact."""
@@ -190,7 +201,7 @@ class TierStore:
 
     def close(self) -> None:
         """Wait for queued copies, then give up host memory and disk files. Idempotent."""
-        self._wait_for_copies()
+        self._stream.wait()
         for host in self._hosts:
             host.close()
         for disk in self._disks:
@@ -225,28 +236,29 @@ class TierStore:
         targets = [move.target[1] for move in batch]
         source, target = batch[0].source[0], batch[0].target[0]
         if (source, target) == (Tier.DEVICE, Tier.HOST):
+            self._stream.touch_blocks()
             rows = memory.export_blocks(torch.tensor(sources))
             for at, slot, count in runs(targets):
                 host[slot : slot + count].copy_(rows[at : at + count], non_blocking=True)
-            self._note_queued()
         elif (source, target) == (Tier.HOST, Tier.DEVICE):
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8, device=self._device)
             for at, slot, count in runs(sources):
                 rows[at : at + count].copy_(host[slot : slot + count], non_blocking=True)
+            self._stream.touch_blocks()
             memory.import_blocks(torch.tensor(targets), rows)
-            self._note_queued()
         elif target == Tier.DISK:
             disk = self._disk(batch[0].window)
             if disk.off:
                 return batch
             if source == Tier.DEVICE:
+                self._stream.touch_blocks()
                 return self._write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
-            self._wait_for_copies()
+            self._stream.wait()
             return self._write(disk, batch, [host[slot] for slot in sources])
         else:
             disk = self._disk(batch[0].window)
             if target == Tier.HOST:
-                self._wait_for_copies()
+                self._stream.wait()
                 return _read(disk, batch, [host[slot] for slot in targets])
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8)
             failed = _read(disk, batch, rows)
@@ -254,6 +266,7 @@ class TierStore:
                 kept = [at for at, move in enumerate(batch) if move not in failed]
                 targets, rows = [targets[at] for at in kept], rows[kept]
             if targets:
+                self._stream.touch_blocks()
                 memory.import_blocks(torch.tensor(targets), to_device(rows, self._device))
             return failed
         return []
@@ -265,16 +278,6 @@ class TierStore:
             if not disk.write(move.target[1], move.key, move.parent, row.numpy(), origin):
                 failed.append(move)
         return failed
-
-    def _note_queued(self) -> None:
-        if self._device.type == "cuda":
-            self._queued = torch.cuda.current_stream(self._device).record_event()
-
-    def _wait_for_copies(self) -> None:
-        """Before this thread touches host memory itself: wait until no queued copy does."""
-        if self._queued is not None:
-            self._queued.synchronize()
-            self._queued = None
 
 
 def _read(disk: DiskTier, batch: list[Move], rows: Iterable[torch.Tensor]) -> list[Move]:

@@ -1,0 +1,99 @@
+"""Copies beside the waves of a GPU: which streams wait for which, by a fake of ``torch.cuda``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from wavepp_worker.errors import StepTimeout
+from wavepp_worker.runtime.tiers import copy_stream
+from wavepp_worker.runtime.tiers.copy_stream import CopyStream
+
+from tests.support.fake_cuda import GPU, FakeCuda
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda(monkeypatch)
+    fake._names = iter(["copies"])
+    return fake
+
+
+def test_copies_are_queued_beside_the_waves_and_touch_blocks_after_those_before_them(cuda: FakeCuda) -> None:
+    stream = CopyStream(GPU)
+    with stream.run():
+        cuda.note("from host memory")
+        stream.touch_blocks()
+        cuda.note("to blocks")
+        stream.touch_blocks()
+        cuda.note("to more blocks")
+    assert stream.runs == 1
+    assert cuda.calls == [
+        ("moment", "compute"),
+        ("from host memory", "copies"),
+        ("wait for a moment of compute", "copies"),
+        ("to blocks", "copies"),
+        ("to more blocks", "copies"),
+        ("moment", "copies"),
+    ]
+
+
+def test_only_waves_that_follow_wait_and_only_once(cuda: FakeCuda) -> None:
+    stream = CopyStream(GPU)
+    for _ in range(3):
+        with stream.run():
+            stream.touch_blocks()
+    cuda.calls.clear()
+    stream.follow(0)
+    assert cuda.calls == []
+    for runs in (2, 1, 2):
+        stream.follow(runs)
+    assert cuda.calls == [("wait for a moment of copies", "compute")], "the second is after the first"
+    stream.follow(3)
+    assert len(cuda.calls) == 2
+
+
+def test_who_follows_what_is_done_waits_for_nothing_and_nothing_is_kept_of_it(cuda: FakeCuda) -> None:
+    stream = CopyStream(GPU)
+    for _ in range(100):
+        with stream.run():
+            stream.touch_blocks()
+        cuda.ended = True
+    assert len(stream._queued) == 1
+    cuda.calls.clear()
+    stream.follow(stream.runs)
+    assert cuda.calls == []
+
+
+def test_a_run_that_failed_is_one(cuda: FakeCuda) -> None:
+    stream = CopyStream(GPU)
+    with pytest.raises(KeyError), stream.run():
+        raise KeyError
+    cuda.calls.clear()
+    stream.follow(1)
+    assert cuda.calls == [("wait for a moment of copies", "compute")]
+
+
+def test_the_host_waits_for_what_this_run_has_queued_as_well_but_not_for_ever(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_stream, "MAX_SECONDS", 0.01)
+    stream = CopyStream(GPU)
+    stream.wait()
+    assert cuda.calls == [], "there is nothing to wait for"
+    with stream.run():
+        cuda.note("to host memory")
+        cuda.calls.clear()
+        with pytest.raises(StepTimeout, match="has not copied blocks"):
+            stream.wait()
+        assert cuda.calls == [("moment", "copies")]
+        cuda.ended = True
+        stream.wait()
+
+
+def test_on_the_cpu_there_is_nothing_to_follow() -> None:
+    stream = CopyStream(torch.device("cpu"))
+    with stream.run():
+        stream.touch_blocks()
+    stream.follow(stream.runs)
+    stream.wait()
+    assert stream.runs == 1
