@@ -15,6 +15,9 @@ class NoDisk:
     def follow(self, runs: int) -> None:
         return None
 
+    def under_way(self, runs: int) -> bool:
+        return False
+
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         return ()
 

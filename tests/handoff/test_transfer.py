@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -68,6 +70,53 @@ def test_tokens_arrive_while_later_ones_are_computed(
         assert not receiving.done()
         worker.server.finish(1, FIRST)
         assert (await receiving).bytes_received == 30 * target.kv.bytes_per_token
+
+    asyncio.run(run())
+
+
+class LateGpu:
+    """In place of a ``SideStream``: what is queued is computed when the test says so."""
+
+    def __init__(self) -> None:
+        self.queued: list[threading.Event] = []
+
+    def now(self) -> threading.Event:
+        self.queued.append(threading.Event())
+        return self.queued[-1]
+
+    def wait(self, until: threading.Event | None) -> None:
+        assert until is not None
+        assert until.wait(5)
+
+    @contextmanager
+    def copies(self, after: threading.Event | None) -> Iterator[None]:
+        self.wait(after)
+        yield
+
+
+def test_nothing_is_read_before_a_gpu_has_computed_it_and_nothing_waits_for_later_waves(
+    transport: str, prefill: Any, decode: Any, until: Any
+) -> None:
+    """Tokens are ready when their wave is queued; another, of another request, is queued behind it."""
+    worker, target = prefill(transport), decode()
+    gpu, source, kv = LateGpu(), worker.sources[0], worker.kvs[0]
+    source._side = gpu
+
+    async def run() -> None:
+        worker.server.register(1, worker.offer("a", 9, ready=4))
+        receiving = asyncio.ensure_future(target.receive(worker, 1))
+        for at, end in enumerate((4, 8, 9)):
+            if at:
+                source.advance("a", end)
+            gpu.now()
+            await asyncio.sleep(0.05)
+            start = (0, 4, 8)[at]
+            assert not target.holds("a", end), "it is not there yet"
+            kv.write(worker.tables["a"][0], start, end, 1)
+            gpu.queued[-2].set()
+            await until(lambda end=end: target.holds("a", end))
+        worker.server.finish(1, FIRST)
+        await receiving
 
     asyncio.run(run())
 

@@ -75,6 +75,9 @@ class Contents:
     def follow(self, runs: int) -> None:
         self.followed = max(self.followed, runs)
 
+    def under_way(self, runs: int) -> bool:
+        return runs > self.followed
+
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> list[Copy]:
         lost = []
         for copy in copies:

@@ -65,6 +65,7 @@ class NotedTiers:
 
     Attributes:
         followed: the runs that waves waited for.
+        copying: whether those that no wave has waited for are under way.
     """
 
     moves: list[Move] = field(default_factory=list)
@@ -74,9 +75,13 @@ class NotedTiers:
     kept: list[Copy] | None = None
     runs: int = 0
     followed: list[int] = field(default_factory=list)
+    copying: bool = False
 
     def follow(self, runs: int) -> None:
         self.followed.append(runs)
+
+    def under_way(self, runs: int) -> bool:
+        return self.copying and runs > max(self.followed, default=0)
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         self.runs += 1

@@ -31,6 +31,11 @@ def page_locked(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
+def page_locked_bytes(size: int, device: torch.device) -> torch.Tensor:
+    """Host memory, uint8 ``[size]``, that a GPU copies to and from while the host goes on."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
 def await_event(event: torch.cuda.Event, timeout: float, fault: str) -> None:
     """Return when the device is there.
 

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from wavepp_worker.errors import HandoffMismatch
 from wavepp_worker.model.block_regions import BlockRegions
+from wavepp_worker.model.cuda_device import page_locked_bytes, to_device
 from wavepp_worker.model.fp8_rows import from_rows, to_rows
 from wavepp_worker.model.layer_cache import LayerCache
 from wavepp_worker.model.recurrent_mixer import learn_state, mix_wave
@@ -101,11 +102,12 @@ class TorchPagedKV:
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         if not self.bytes_per_token:
             return torch.empty(0, dtype=torch.uint8)
-        slots = [rows[rows >= 0] for rows in self._slots(block_table, start, end)]
-        counts = [len(rows) for rows in slots]
-        payload = torch.empty(self._bytes(self.layers, counts), dtype=torch.uint8)
+        rows = [slots[slots >= 0] for slots in self._slots(block_table, start, end)]
+        counts = [len(slots) for slots in rows]
+        payload = page_locked_bytes(self._bytes(self.layers, counts), self.device)
+        where = [to_device(slots, self.device) for slots in rows]
         for layer, pool, part in self._split(self.layers, payload, counts):
-            part.copy_(pool.index_select(0, slots[self.window(layer)]))
+            part.copy_(pool.index_select(0, where[self.window(layer)]), non_blocking=True)
         return payload
 
     def import_tokens(
@@ -136,10 +138,12 @@ class TorchPagedKV:
                 f"{end - start} tokens of layers {layers.start} to {layers.stop - 1} take {wanted} bytes but "
                 f"the payload has {given}; both sides must have the same model and dtype"
             )
-        slots = self._slots(block_table, start, end)
+        slots = [
+            to_device(rows[first:], self.device)
+            for rows, first in zip(self._slots(block_table, start, end), passed, strict=True)
+        ]
         for layer, pool, part in self._split(layers, payload, counts):
-            window = self.window(layer)
-            pool.index_copy_(0, slots[window][passed[window] :], part.to(self.device))
+            pool.index_copy_(0, slots[self.window(layer)], part.to(self.device, non_blocking=True))
 
     @property
     def block_bytes(self) -> int:
@@ -173,9 +177,9 @@ class TorchPagedKV:
         return WindowMemory(list(self._flat(self.layers)), self.num_blocks, self.device)
 
     def _slots(self, block_table: torch.Tensor, start: int, end: int) -> list[torch.Tensor]:
-        """By window, the pool rows of tokens ``[start, end)``; less than 0 where it keeps them no more."""
+        """By window, on the CPU: the pool rows of tokens ``[start, end)``; less than 0 where it keeps them no more."""
         rows = block_table if block_table.ndim == 2 else block_table.expand(len(self.spans), -1)
-        return [token_slots(row, start, end, self.block_size).to(self.device) for row in rows]
+        return [token_slots(row, start, end, self.block_size) for row in rows]
 
     def _bytes(self, layers: range, counts: Sequence[int]) -> int:
         """Of so many tokens in the windows of ``layers``."""

@@ -143,6 +143,8 @@ class PagedKV(BlockMemory, Protocol):
     def export_tokens(self, block_table: torch.Tensor, start: int, end: int) -> torch.Tensor:
         """Copy tokens ``[start, end)`` out: a uint8 CPU tensor ``[bytes_per_token * (end - start)]``.
 
+        On a GPU it is there once what is queued on the current stream is done.
+
         Order: layer by layer; within a layer all keys ``[tokens, heads, dim]``, then all values. Nothing of the first
         tokens of a window, as far as the table says -1.
         """
@@ -157,6 +159,8 @@ class PagedKV(BlockMemory, Protocol):
         firsts: Mapping[int, int] = NOTHING_PASSED,
     ) -> None:
         """Write what ``export_tokens`` of a rank that holds ``layers`` returned for the same tokens.
+
+        On a GPU they are there once what is queued on the current stream is done.
 
         ``firsts``: by the span of a window, before which token the payload has nothing.
         """

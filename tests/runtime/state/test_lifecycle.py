@@ -14,6 +14,7 @@ from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
 from wavepp_worker.runtime.protocol.events import CacheChanges, Failed, HandoffSettled
 from wavepp_worker.runtime.protocol.rounds import Admit, Claim
+from wavepp_worker.runtime.protocol.waves import Span, WaveHeader
 from wavepp_worker.runtime.state.request_table import LocalRequest
 
 from tests.support.rank_books import RankBooks
@@ -285,6 +286,20 @@ def test_a_request_let_go_of_just_before_its_claim_gets_no_blocks() -> None:
     assert not books.lifecycle.materialise("r")
     books.at_rest()
     assert books.source.calls == []
+
+
+def test_what_is_on_its_way_from_other_tiers_is_offered_with_the_wave_that_waits_for_it() -> None:
+    """A GPU copies it beside the waves that are queued, and no decode worker may read it before."""
+    books = RankBooks([WindowSpec("attention", "full", 3, host_blocks=8)])
+    books.run("away", PROMPT)
+    books.run("between", [7] * 12)
+    books.tiers.copying = True
+    books.admit("back", PROMPT, handoff=True)
+    books.lifecycle.materialise("back")
+    assert books.source.calls == [("offer", "back", 0)]
+    begun = books.parts.order.begin(WaveHeader(wave_id=0, spans=(span := Span("back", 8, 2, True),)))
+    books.parts.order.end(begun, [span], (0.5,))
+    assert books.source.calls == [("offer", "back", 0), ("advance", "back", 10)]
 
 
 def test_blocks_are_copied_before_anybody_may_read_them() -> None:

@@ -64,6 +64,20 @@ def test_who_follows_what_is_done_waits_for_nothing_and_nothing_is_kept_of_it(cu
     assert cuda.calls == []
 
 
+def test_a_run_is_under_way_until_it_is_done_or_waves_wait_for_it(cuda: FakeCuda) -> None:
+    stream = CopyStream(GPU)
+    for _ in range(3):
+        with stream.run():
+            stream.touch_blocks()
+    assert not stream.under_way(0)
+    assert stream.under_way(1)
+    stream.follow(2)
+    assert not stream.under_way(2), "waves that are queued now come after it"
+    assert stream.under_way(3)
+    cuda.ended = True
+    assert not stream.under_way(3)
+
+
 def test_a_run_that_failed_is_one(cuda: FakeCuda) -> None:
     stream = CopyStream(GPU)
     with pytest.raises(KeyError), stream.run():

@@ -38,6 +38,8 @@ from wavepp_worker.handoff.pull_messages import (
     asking_seconds,
     check_request,
 )
+from wavepp_worker.model.cuda_device import page_locked_bytes
+from wavepp_worker.model.side_stream import SideStream
 from wavepp_worker.model.stage import PagedKV
 
 CANCEL_SECONDS = 1.0
@@ -68,6 +70,7 @@ class Puller:
 
     def __init__(self, kv: PagedKV, host: str) -> None:
         self._kv = kv
+        self._side = SideStream(kv.device)
         self._host = host
         self._introductions = Introductions(host)
         self._threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="kv-receive")
@@ -235,12 +238,15 @@ class Puller:
         if not piece.size:
             # All layers of the rank are recurrent, or have windows that have passed these tokens.
             return
-        payload = torch.empty(piece.size, dtype=torch.uint8)
+        payload = page_locked_bytes(piece.size, self._kv.device)
         await channel.receive_into(payload.numpy().data)
         layers, firsts = range(*rank.layers), rank.firsts(prompt_tokens)
-        await self._in_thread(
-            lambda: self._kv.import_tokens(table, piece.start, piece.end, layers, payload, firsts), None
-        )
+
+        def write() -> None:
+            with self._side.copies(self._side.now()):
+                self._kv.import_tokens(table, piece.start, piece.end, layers, payload, firsts)
+
+        await self._in_thread(write, None)
 
     async def _take_state(
         self, channel: Channel, piece: StatePiece, rank: RankAddress, state: StateBlock | None
@@ -251,10 +257,15 @@ class Puller:
                 f"request {piece.request_id}: rank {rank.rank} sends a state in {piece.size} bytes, where "
                 f"{rank.state_bytes} were offered"
             )
-        payload = torch.empty(piece.size, dtype=torch.uint8)
+        payload = page_locked_bytes(piece.size, self._kv.device)
         await channel.receive_into(payload.numpy().data)
         block = state()
-        await self._in_thread(lambda: states.import_state(block, range(*rank.layers), payload), None)
+
+        def write() -> None:
+            with self._side.copies(self._side.now()):
+                states.import_state(block, range(*rank.layers), payload)
+
+        await self._in_thread(write, None)
 
     async def _take_regions(
         self,

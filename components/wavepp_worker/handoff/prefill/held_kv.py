@@ -11,6 +11,7 @@ import torch
 
 from wavepp_worker.errors import HandoffError
 from wavepp_worker.handoff.kv_source import Settled
+from wavepp_worker.model.side_stream import Moment
 
 
 @dataclass
@@ -29,6 +30,7 @@ class HeldKv:
         latest: when its first receiver will not wait any more; None before one came.
         ending: why the blocks will be let go of, once nobody reads them.
         state: block of the state of recurrent layers.
+        written: when those tokens are, where a GPU computes them behind the host.
     """
 
     request_id: str
@@ -42,6 +44,7 @@ class HeldKv:
     readers: int = 0
     ending: Settled | None = None
     state: int | None = None
+    written: Moment = None
 
     @property
     def free(self) -> bool:
@@ -54,8 +57,10 @@ class HeldKv:
         in_order = 0 <= self.sent <= self.ready <= self.prompt_tokens
         return in_order and self.readers >= 0 and not self.free
 
-    def computed(self, ready: int, now: float, table: torch.Tensor | None = None) -> None:
-        """Tokens ``[0, ready)`` are computed, in the blocks of ``table`` if that is given.
+    def computed(
+        self, ready: int, now: float, table: torch.Tensor | None = None, written: Moment = None
+    ) -> None:
+        """Tokens ``[0, ready)`` are computed, when they are ``written``, in the blocks of ``table`` if that is given.
 
         While a receiver is connected, only its own steps count: else one that is silent could hide behind a
         prefill that goes on.
@@ -65,7 +70,7 @@ class HeldKv:
         self.table = self.table if table is None else table
         if not self.pulling:
             self.heard = now
-        self.ready = min(ready, self.prompt_tokens)
+        self.ready, self.written = min(ready, self.prompt_tokens), written
 
     def start_pull(self, now: float, wait: float) -> None:
         """A receiver connected, which waits for ``wait`` seconds, and starts from token 0.

@@ -15,6 +15,7 @@ from wavepp_worker.handoff.kv_source import OnSettled, Settled
 from wavepp_worker.handoff.prefill.held_kv import HeldKv
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.log_form import of_request
+from wavepp_worker.model.side_stream import Moment
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +80,17 @@ class Holdings:
         return (known or self._nobodys).matches(secret)
 
     def hold(
-        self, request_id: str, table: torch.Tensor, prompt_tokens: int, ready: int, state: int | None = None
+        self,
+        request_id: str,
+        table: torch.Tensor,
+        prompt_tokens: int,
+        ready: int,
+        state: int | None = None,
+        written: Moment = None,
     ) -> None:
         """Hold an expected request's blocks (``table``: int64), of which tokens ``[0, ready)`` are computed.
+
+        ``written``: as of ``HeldKv``.
 
         Raises:
             HandoffError: the request is held already, or is not expected: nobody could know its secret.
@@ -91,18 +100,20 @@ class Holdings:
         if request_id in self._held:
             raise HandoffError(f"request {request_id} is already offered; a request id must be unique")
         self._held[request_id] = HeldKv(
-            request_id, table, prompt_tokens, ready, time.monotonic(), state=state
+            request_id, table, prompt_tokens, ready, time.monotonic(), state=state, written=written
         )
         self.changed.fire()
 
-    def computed(self, request_id: str, ready: int, table: torch.Tensor | None = None) -> None:
-        """Tokens ``[0, ready)`` are computed, in the blocks of ``table`` if that is given.
+    def computed(
+        self, request_id: str, ready: int, table: torch.Tensor | None = None, written: Moment = None
+    ) -> None:
+        """Tokens ``[0, ready)`` are computed, when they are ``written``, in the blocks of ``table`` if that is given.
 
         Requests that are not held any more are ignored.
         """
         held = self._held.get(request_id)
         if held is not None:
-            held.computed(ready, time.monotonic(), table)
+            held.computed(ready, time.monotonic(), table, written)
             self.changed.fire()
 
     async def more(self, held: HeldKv) -> bool:

@@ -75,10 +75,9 @@ class NixlSource(RankSource):
             start = held.sent
             first = start // block
             end = min(held.ready, (first + step) * block)
-            if self._kv.device.type == "cuda":
-                # The wave that computed these tokens may still be queued on the device.
+            if held.written is not None:
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._copier, torch.cuda.synchronize, self._kv.device)
+                await loop.run_in_executor(self._copier, self._side.wait, held.written)
                 if held.ending is not None:
                     return
             tables = held.table.view(len(self._kv.spans), -1)[:, first : -(-end // block)]

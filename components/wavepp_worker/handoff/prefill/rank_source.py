@@ -22,6 +22,7 @@ from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
 from wavepp_worker.handoff.pull_messages import StatePiece
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.log_form import of_request
+from wavepp_worker.model.side_stream import SideStream
 from wavepp_worker.model.stage import PagedKV
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class RankSource:
             state_bytes=kv.states.block_bytes if kv.states is not None else 0,
         )
         self._kv = kv
+        self._side = SideStream(kv.device)
         self._on_settled = on_settled
         self._holdings = Holdings(timeout, self._settled)
         self._server = PullServer(self.address, self._holdings, self._feed_all)
@@ -124,7 +126,8 @@ class RankSource:
             self._expected.remove(request_id)
             self._live[request_id] = prompt_tokens
             table = block_table.clone()
-            self._listener.call(self._holdings.hold, request_id, table, prompt_tokens, ready, state)
+            written = self._side.now()
+            self._listener.call(self._holdings.hold, request_id, table, prompt_tokens, ready, state, written)
 
     def advance(self, request_id: str, ready: int, block_table: torch.Tensor | None = None) -> None:
         """See ``KVSource``; ignored for a request that has settled.
@@ -136,7 +139,7 @@ class RankSource:
             prompt_tokens = self._live.get(request_id)
         if prompt_tokens is not None and ready > prompt_tokens:
             raise HandoffError(f"request {request_id} has {prompt_tokens} tokens but advances to {ready}")
-        self._listener.call(self._holdings.computed, request_id, ready, block_table)
+        self._listener.call(self._holdings.computed, request_id, ready, block_table, self._side.now())
 
     def withdraw(self, request_id: str) -> None:
         """See ``KVSource``; ignored for a request that has settled."""
@@ -185,7 +188,13 @@ class RankSource:
     async def _copied(self, held: HeldKv, export: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Export in the copy thread. The read ends when the copy does, whatever becomes of this task."""
         held.begin_read()
-        copying = asyncio.get_running_loop().run_in_executor(self._copier, export)
+        written = held.written
+
+        def copy() -> torch.Tensor:
+            with self._side.copies(written):
+                return export()
+
+        copying = asyncio.get_running_loop().run_in_executor(self._copier, copy)
         copying.add_done_callback(lambda _: self._holdings.end_read(held))
         return await asyncio.shield(copying)
 

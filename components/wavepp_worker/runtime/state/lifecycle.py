@@ -35,6 +35,9 @@ class Tiers(Protocol):
     def follow(self, runs: int) -> None:
         """Have waves from now on find what was copied by so many runs."""
 
+    def under_way(self, runs: int) -> bool:
+        """Whether some of so many runs are, and waves that are queued now would not wait for them."""
+
     def prefetch(self, request_id: str, copies: Sequence[Copy]) -> Sequence[Copy]:
         """Read copies on disk into memory, where ``run`` finds them whatever happens; returns the damaged ones."""
 
@@ -133,7 +136,7 @@ class RequestLifecycle:
     def install(self, local: LocalRequest, endpoint: int, *, written: bool = True) -> None:
         """Make a request whose blocks are taken executable from token ``endpoint`` on, and offer its KV.
 
-        ``written``: what it reuses is; else it is when its next chunk is.
+        ``written``: what it reuses is, or is on its way from other tiers; else it is when its next chunk is.
         """
         assert local.materialised is not None, "take_blocks comes first"
         request = local.request
@@ -145,7 +148,7 @@ class RequestLifecycle:
             try:
                 state = next((state for state in local.materialised.states if state is not None), None)
                 table = self._offered(local)
-                ready = endpoint if written else 0
+                ready = endpoint if written and not self._tiers.under_way(local.runs) else 0
                 self.source.offer(request.request_id, table, request.prompt_tokens, ready, state)
             except Exception as error:
                 self.source.withdraw(request.request_id)

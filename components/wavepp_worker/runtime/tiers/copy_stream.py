@@ -76,6 +76,11 @@ class CopyStream:
         if last is not None and not last.query():
             torch.cuda.current_stream(self._device).wait_event(last)
 
+    def under_way(self, runs: int) -> bool:
+        """Whether some of so many runs are not done, and no wave that was queued follows them."""
+        with self._lock:
+            return any(run <= runs and not done.query() for run, done in self._queued)
+
     def wait(self) -> None:
         """Return when all that was queued so far, in this run as well, is done.
 

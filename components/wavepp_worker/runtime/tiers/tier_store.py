@@ -92,7 +92,7 @@ class TierStore:
     """The bytes of one rank's blocks on all tiers; owns the disk tiers given.
 
     For the thread that materialises (LOOP; WAVE with ``ownership=none``); others may call only ``prefetch``,
-    ``drop_prefetched``, ``follow`` and, while that thread does nothing here, ``keep_on_disk``.
+    ``drop_prefetched``, ``follow``, ``under_way`` and, while that thread does nothing here, ``keep_on_disk``.
     On a GPU, copies between device and host are queued beside the waves (``CopyStream``); the host waits for them only
     where it touches the same memory itself.
 
@@ -151,6 +151,10 @@ class TierStore:
     def follow(self, runs: int) -> None:
         """Have waves that are queued from now on find what so many runs have copied."""
         self._stream.follow(runs)
+
+    def under_way(self, runs: int) -> bool:
+        """Whether some of so many runs are, and no wave has followed them."""
+        return self._stream.under_way(runs)
 
     def prefetch(self, request_id: str, copies: Iterable[Copy]) -> list[Copy]:
         """Read what a request leases on disk into memory, see ``DiskTier``; returns what is not there intact."""
