@@ -11,6 +11,7 @@ from wavepp_worker.model.stage import StageModel
 from wavepp_worker.model.stage_loader import load_stage
 
 from tests.support.reference import Reference
+from tests.support.tested_device import TESTED_DEVICE, in_step
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,9 @@ def stages() -> Callable[..., list[StageModel]]:
                 patch.setattr(native_library, "library", lambda: None)
             for layers in ranges:
                 if (directory, layers, dtype, by_torch) not in made:
-                    made[directory, layers, dtype, by_torch] = load_stage(directory, layers, dtype, "cpu")
+                    made[directory, layers, dtype, by_torch] = in_step(
+                        load_stage(directory, layers, dtype, TESTED_DEVICE)
+                    )
         return [made[directory, layers, dtype, by_torch] for layers in ranges]
 
     return load
