@@ -47,6 +47,7 @@ def test_nobody_waits_for_blocks_that_a_request_reads_itself() -> None:
     made.admitted("second", blocks("abcdef"), 4)
     made.ended("first")
     assert made.writer(blocks("abcdx"), 2, 4) is None
+    assert made.writer(blocks("abcxyz"), 2, 6) is None, "they part before what it computes"
     assert made.writer(blocks("abcdex"), 2, 5) == ("second", 5)
 
 

@@ -173,6 +173,15 @@ def test_a_popular_prefix_that_had_to_go_comes_back_when_hardly_anything_else_ca
     assert served.asked() == ["abcdefghm"], "one is left that runs, so a stage would idle"
 
 
+@pytest.mark.parametrize(("free", "asked"), [(26, 2), (27, 3)])
+def test_while_all_that_wait_fits_what_is_free_nobody_is_held_back(free: int, asked: int) -> None:
+    served = Served(Cache(held=["12345678"], free=free), room=200, stages=2)
+    popular(served, "abcdefgh")
+    waiting = ["12345678x", "12345678y", "abcdefghm"]
+    served.arrive(*waiting)
+    assert served.asked() == waiting[:asked]
+
+
 def test_a_popular_prefix_that_had_to_go_comes_back_when_many_wait_for_it() -> None:
     served = Served(Cache(held=["12345678"]), room=200)
     popular(served, "abcdefgh")
