@@ -1,4 +1,4 @@
-"""The device on which stages are compared with transformers: ``WAVEPP_TEST_DEVICE``, the CPU unless that says another."""
+"""The device on which stages are compared with transformers: ``WAVEPP_TEST_DEVICE``, by default the CPU."""
 
 from __future__ import annotations
 

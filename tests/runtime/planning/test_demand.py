@@ -45,6 +45,20 @@ def test_the_most_of_the_window_counts() -> None:
     assert (demand.requests, demand.tokens) == (2, 200)
 
 
+def test_who_is_crowded_out_has_not_left_and_does_not_come_again() -> None:
+    """A reader that waited for its writer is older than the last lane, whose place it takes."""
+    demand, lanes = Demand(), [Lane(f"r{i}", 0, 100) for i in range(3)]
+    known = {lane.request_id for lane in lanes}
+    assert len(demand.see(PipelineView((lanes[0], lanes[2]), behind=(lanes[1],), known=known))) == 3
+    assert demand.see(PipelineView((lanes[0], lanes[1]), known=known)) == []
+    assert demand.gone == ()
+    assert demand.missing == 0
+    assert demand.see(PipelineView((lanes[1], lanes[2]), known=known - {"r0"})) == []
+    assert demand.gone == ("r0",)
+    assert demand.see(PipelineView((lanes[1],), known={"r1"})) == []
+    assert demand.gone == ("r2",)
+
+
 def numbered(first: int, last: int) -> PipelineView:
     return PipelineView(tuple(Lane(f"w{i}", 0, 100) for i in range(first, last)))
 

@@ -121,9 +121,11 @@ class Demand:
         self.recent = self._waves_at_level < WINDOW_WAVES
 
     def _recount(self, view: PipelineView) -> None:
-        """Somebody left without having ended."""
+        """Somebody left without having ended, or is crowded out."""
         present = {span.request_id: span.length for wave in view.in_flight for span in wave}
         present.update((lane.request_id, lane.left) for lane in (*view.lanes, *view.behind))
-        self.gone = tuple(self._whole.keys() - present.keys())
+        missing = self._whole.keys() - present.keys()
+        present.update((each, 0) for each in missing if each in view.known)
+        self.gone = tuple(missing - present.keys())
         self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
         self._tokens = sum(self._whole.values())

@@ -222,6 +222,7 @@ class Lanes:
             behind=behind,
             riding=self._after if self._riders else {},
             now=now,
+            known=self._lanes.keys(),
         )
 
     def _board(self, spans: tuple[Span, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wavepp_worker.errors import PositionMismatch
@@ -57,6 +57,7 @@ class PipelineView:
         riding: whom each of ``behind`` reads from, if it may be in one wave with the chunk that it waits for; empty if
             nobody may.
         now: seconds, on a clock that never goes back; None if there is none.
+        known: of all that have a lane, also those that older ones have crowded out of ``lanes``.
     """
 
     lanes: Sequence[Lane]
@@ -68,6 +69,7 @@ class PipelineView:
     behind: Sequence[Lane] = ()
     riding: Mapping[str, str] = field(default_factory=dict)
     now: float | None = None
+    known: Container[str] = ()
 
 
 class Planner(ABC):
