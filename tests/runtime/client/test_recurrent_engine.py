@@ -190,10 +190,39 @@ def hand_over(engine: PrefillEngine, server: BootstrapServer, room: int, prompt:
 
 
 @pytest.mark.parametrize(
+    "values",
+    [{"max_num_seqs": 1, "kv_tokens": 1600}, {"state_blocks": 3, "kv_tokens": 6000, "host_kv_tokens": 1000}],
+    ids=["a small pool", "the fewest states"],
+)
+def test_the_fewest_states_are_enough_to_resume(
+    values: dict[str, int], tiny_model: Callable[[str], Path]
+) -> None:
+    prompt = PromptMaker(seed=4).tokens(403)
+    config = EngineConfig(
+        model=tiny_model("qwen3_next"),
+        dtype="float32",
+        pp=2,
+        block_size=8,
+        max_num_batched_tokens=64,
+        max_model_len=600,
+        **values,  # type: ignore[arg-type]
+    )
+    with PrefillEngine(config) as engine:
+        assert [engine.prefill(prompt).reused_tokens for _ in range(3)] == [0, 400, 400]
+        longer = prompt + PromptMaker(seed=5).tokens(80)
+        assert engine.prefill(longer).reused_tokens == 400
+        at_once = [engine.submit(longer[::-1]) for _ in range(6)]
+        assert sum(each.result(60).reused_tokens for each in at_once) > 0
+        engine.audit()
+
+
+@pytest.mark.parametrize(
     ("values", "says"),
     [
+        ({"order_max_passed_tokens": 10**400}, "order_max_passed_tokens: .*1152921504606846976"),
+        ({"max_num_seqs": 2**70}, "max_num_seqs: .*1048576"),
         ({"snapshot_interval": 50}, "snapshot_interval: 50 is no multiple of block_size=16.* make it 64"),
-        ({"state_blocks": 1}, "state_blocks: .*at least 2"),
+        ({"state_blocks": 2}, "state_blocks: .*at least 3"),
     ],
 )
 def test_what_cannot_work_is_refused_at_start(

@@ -101,6 +101,15 @@ def test_where_all_left_nothing_is_left() -> None:
     assert arrivals.to_come(1.0, 0.1) == (0.0, 0.0)
 
 
+def test_where_nobody_ever_waits_no_load_is_believed() -> None:
+    """What the guess counts for is used up: neither falls below what numbers can hold."""
+    arrivals = Arrivals(full=4.0)
+    for number in range(80_000):
+        arrivals.see({f"r{number}": 1.0}, idle=True)
+        arrivals.launched(1.0, {f"r{number}": 1.0})
+    assert load_of(arrivals) < 1e-3
+
+
 def test_few_arrivals_are_remembered() -> None:
     arrivals = Arrivals(full=4.0)
     for number in range(3 * RECENT_ARRIVALS):

@@ -59,6 +59,17 @@ def test_who_is_crowded_out_has_not_left_and_does_not_come_again() -> None:
     assert demand.gone == ("r2",)
 
 
+def test_who_comes_in_front_of_a_reader_that_was_known_has_come() -> None:
+    """A lane that had no place before, and gets one together with the reader."""
+    demand, lanes = Demand(), [Lane(f"r{i}", 0, 100) for i in range(3)]
+    known = {lane.request_id for lane in lanes}
+    assert demand.see(PipelineView((lanes[0],), behind=(lanes[2],), known=known)) == [lanes[0], lanes[2]]
+    newest = Lane("r3", 0, 100)
+    known |= {"r3"}
+    assert demand.see(PipelineView((lanes[0], lanes[1], lanes[2], newest), known=known)) == [lanes[1], newest]
+    assert demand.tokens == 400
+
+
 def numbered(first: int, last: int) -> PipelineView:
     return PipelineView(tuple(Lane(f"w{i}", 0, 100) for i in range(first, last)))
 

@@ -14,6 +14,8 @@ from wavepp_worker.runtime.protocol.engine_config import EngineConfig
 
 SNAPSHOT_TOKENS = 1024
 """Default of ``snapshot_interval``, up to the next multiple of the block size."""
+LEAST_SNAPSHOTS = 2
+"""Of a small pool: the one that a request resumes from, and the one that it leaves."""
 
 
 def pool_blocks(config: EngineConfig) -> list[int]:
@@ -121,7 +123,10 @@ def state_blocks(config: EngineConfig) -> list[tuple[int, int, int]]:
     """
     interval = snapshot_interval(config)
     if config.state_blocks is None:
-        device = [config.max_num_seqs + tokens // interval for tokens in per_rank(config, "kv_tokens")]
+        device = [
+            config.max_num_seqs + max(LEAST_SNAPSHOTS, tokens // interval)
+            for tokens in per_rank(config, "kv_tokens")
+        ]
     else:
         device = per_rank(config, "state_blocks")
     below = [

@@ -43,6 +43,7 @@ class Arrivals:
     def __init__(self, full: float) -> None:
         """``full`` is the time of a full wave."""
         self._busy = GUESS_WAVES * full
+        self._least = LEAST_REQUESTS * full
         self._came = LOAD_GUESS * self._busy
         self._work = self._requests = 0.0
         self._period = 0.0
@@ -56,7 +57,7 @@ class Arrivals:
         counts = self._requests > 0 and self._period > self._work / self._requests
         for request_id, work in works.items():
             counted = work if counts else 0.0
-            self._busy *= DECAY_PER_ARRIVAL
+            self._busy = max(self._least, self._busy * DECAY_PER_ARRIVAL)
             self._came = self._came * DECAY_PER_ARRIVAL + counted
             self._work = self._work * DECAY_PER_ARRIVAL + work
             self._requests = self._requests * DECAY_PER_ARRIVAL + 1

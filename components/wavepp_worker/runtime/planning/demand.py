@@ -70,8 +70,9 @@ class Demand:
                 whole[lane.request_id] = lane.left
                 self._tokens += lane.left
                 came.append(lane)
+        came.reverse()
         if len(whole) != len(view.lanes) + len(view.behind) + ending:
-            self._recount(view)
+            came = self._recount(view, came)
         self._answered += answered
         if self._whole:
             self.burst = self.burst and not (came and self._answered)
@@ -82,7 +83,6 @@ class Demand:
             self.burst, self._answered = True, 0
         self.requests = max(len(self._whole), max(self._requests_of_waves))
         self.tokens = max(self._tokens, max(self._tokens_of_waves))
-        came.reverse()
         return came
 
     def supply(self, now: float) -> float:
@@ -120,12 +120,14 @@ class Demand:
         self.steady = self._answers >= STEADY_ANSWERS
         self.recent = self._waves_at_level < WINDOW_WAVES
 
-    def _recount(self, view: PipelineView) -> None:
-        """Somebody left without having ended, or is crowded out."""
+    def _recount(self, view: PipelineView, came: list[Lane]) -> list[Lane]:
+        """Somebody left without having ended, is crowded out, or came in front of others; returns all who ``came``."""
         present = {span.request_id: span.length for wave in view.in_flight for span in wave}
         present.update((lane.request_id, lane.left) for lane in (*view.lanes, *view.behind))
+        new = {lane.request_id for lane in came} | (present.keys() - self._whole.keys())
         missing = self._whole.keys() - present.keys()
         present.update((each, 0) for each in missing if each in view.known)
         self.gone = tuple(missing - present.keys())
         self._whole = {each: self._whole.get(each, tokens) for each, tokens in present.items()}
         self._tokens = sum(self._whole.values())
+        return [lane for lane in (*view.lanes, *view.behind) if lane.request_id in new]

@@ -10,6 +10,11 @@ from pydantic import Field
 from wavepp_worker.former_names import LONGEST_SECONDS, SHORTEST_SECONDS, Settings
 from wavepp_worker.setting_bounds import AtLeast
 
+MOST_SEQUENCES = 1 << 20
+"""Requests of one replica: far more than any machine has room for, and few enough to count with."""
+MOST_TOKENS = 1 << 60
+"""Likewise."""
+
 
 class EngineConfig(Settings):
     """One WavePP prefill replica.
@@ -60,16 +65,17 @@ class EngineConfig(Settings):
     """Of models with recurrent layers: tokens between two snapshots of their state, at which prompts can be resumed; a
     multiple of ``block_size``. Default: 1024, or the next multiple. Snapshots are taken as well where a prompt ends,
     and where others leave it."""
-    state_blocks: Annotated[int | tuple[int, ...] | None, AtLeast(2)] = None
+    state_blocks: Annotated[int | tuple[int, ...] | None, AtLeast(3)] = None
     """Of models with recurrent layers: states each rank can hold on its device, one for each request that runs and one
-    for each snapshot. Default: ``max_num_seqs``, and one for each ``snapshot_interval`` of ``kv_tokens``. Host memory
-    and disk keep one for each ``snapshot_interval`` of their tokens."""
+    for each snapshot: a request's own, the one it resumes from, and the one it leaves are the least. Default:
+    ``max_num_seqs``, and one for each ``snapshot_interval`` of ``kv_tokens``, or two. Host memory and disk keep one for
+    each ``snapshot_interval`` of their tokens."""
     disk_path: Path | None = None
     """Directory of the disk tier; its contents survive a restart. Each replica needs its own, which ``dynamo serve``
     sees to."""
     max_model_len: int | None = Field(default=None, ge=1)
     """Longest prompt accepted, in tokens; default: the model's context length."""
-    max_num_seqs: int = Field(default=64, ge=1)
+    max_num_seqs: int = Field(default=64, ge=1, le=MOST_SEQUENCES)
     """Most requests that share waves, and most that hold a lease ahead of them."""
     admission: Literal["lockstep", "wave"] = "wave"
     """``wave`` prepares requests beside execution; ``lockstep`` pauses it meanwhile (for comparison)."""
@@ -80,7 +86,7 @@ class EngineConfig(Settings):
     """Who is admitted first while what waits does not fit the cache: ``fcfs`` is who came first; ``prefix`` is who
     reuses most of what is there, so that requests of one prefix run together, the default with ``ownership=lease``.
     Requests of a higher priority come before all others."""
-    order_max_passed_tokens: int | None = Field(default=None, ge=0)
+    order_max_passed_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
     """Most tokens that those compute in all which ``order=prefix`` admits before a request that came earlier;
     default: twice what the smallest rank's KV holds. Other orders have none."""
     round_delay: float = Field(default=0.0, ge=0, le=10)
