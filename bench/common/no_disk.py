@@ -10,7 +10,8 @@ from wavepp_worker.cache.moves import Copy
 class NoDisk:
     """The part of ``Tiers`` that is about a disk, or a GPU; a subclass adds ``run``."""
 
-    runs = 0
+    def last_run(self, window: int, blocks: Sequence[int]) -> int:
+        return 0
 
     def follow(self, runs: int) -> None:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import torch
 from wavepp_worker.errors import StepTimeout
@@ -45,6 +47,36 @@ def test_who_copies_waits_until_it_is_done_but_not_for_ever(
     side.wait(side.now())
     with side.copies(None):
         pass
+
+
+def test_copies_of_which_only_some_were_queued_are_waited_for_as_well(cuda: FakeCuda) -> None:
+    """Whoever is told of the failure gives their places to others."""
+    side = SideStream(GPU)
+    cuda.ended = True
+    with pytest.raises(MemoryError), side.copies(None):
+        raise MemoryError
+    assert cuda.calls == [("moment", "side")]
+
+
+def test_an_event_loop_goes_on_until_a_moment_is_reached_but_not_for_ever(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_stream, "MAX_SECONDS", 0.05)
+    side = SideStream(GPU)
+
+    async def both() -> None:
+        waiting = asyncio.create_task(side.reached(side.now()))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        cuda.ended = True
+        await waiting
+        await side.reached(None)
+        cuda.ended = False
+        with pytest.raises(StepTimeout, match="has not computed or copied KV"):
+            await side.reached(side.now())
+
+    asyncio.run(both())
+    assert set(cuda.used) == {GPU}, "each thread begins with the first GPU"
 
 
 def test_on_the_cpu_all_is_done_where_it_stands() -> None:

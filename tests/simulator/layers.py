@@ -72,6 +72,9 @@ class Contents:
             tiers[move.target[0]][move.target[1]] = found
         return lost
 
+    def last_run(self, window: int, blocks: Sequence[int]) -> int:
+        return max((self.touched[window].get(block, 0) for block in blocks), default=0)
+
     def follow(self, runs: int) -> None:
         self.followed = max(self.followed, runs)
 

@@ -20,18 +20,21 @@ class FakeCuda:
         calls: what was asked for, with the stream that it was queued on.
         now: milliseconds on the device.
         ended: whether what was queued is over.
+        used: the devices that threads were told to use.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, str]] = []
         self.now = 0.0
         self.ended = False
+        self.used: list[torch.device] = []
         self._names = iter(("arriving", "leaving"))
         self._compute = _Stream(self, "compute")
         self._current = self._compute
         patch.setattr(torch.cuda, "Stream", lambda device: _Stream(self, next(self._names)))
         patch.setattr(torch.cuda, "Event", lambda enable_timing: _Event(self))
         patch.setattr(torch.cuda, "current_stream", lambda device: self._current)
+        patch.setattr(torch.cuda, "set_device", self.used.append)
         patch.setattr(torch.cuda, "stream", self._on)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", stream))
         patch.setattr(cuda_device, "to_device", self._to_device)
@@ -73,6 +76,7 @@ class _Stream:
 
 class _Event:
     stream = "none"
+    device = GPU
 
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda

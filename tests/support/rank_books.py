@@ -64,6 +64,7 @@ class NotedTiers:
     """Implements ``Tiers``: bytes are nowhere, the disk has lost those of ``lost``, and failed in windows ``off``.
 
     Attributes:
+        last: the run that touched any block last.
         followed: the runs that waves waited for.
         copying: whether those that no wave has waited for are under way.
     """
@@ -73,9 +74,12 @@ class NotedTiers:
     prefetched: dict[str, list[Copy]] = field(default_factory=dict)
     off: list[int] = field(default_factory=list)
     kept: list[Copy] | None = None
-    runs: int = 0
+    last: int = 0
     followed: list[int] = field(default_factory=list)
     copying: bool = False
+
+    def last_run(self, window: int, blocks: Sequence[int]) -> int:
+        return self.last if len(blocks) else 0
 
     def follow(self, runs: int) -> None:
         self.followed.append(runs)
@@ -84,7 +88,6 @@ class NotedTiers:
         return self.copying and runs > max(self.followed, default=0)
 
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
-        self.runs += 1
         self.moves.extend(moves)
         targets = [Copy(move.window, move.key, *move.target) for move in moves]
         return [copy for copy in targets if copy.tier == Tier.DISK and copy.window in self.off]

@@ -36,6 +36,22 @@ def page_locked_bytes(size: int, device: torch.device) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in host memory; a GPU's is there once what is queued on the current stream is done."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    return _page_locked_like(tensor).copy_(tensor, non_blocking=True)
+
+
+def use_device(device: torch.device | None) -> None:
+    """Have this thread ask CUDA for ``device`` where it names none, as events and libraries do.
+
+    Each thread begins with the first GPU, of which that would take memory in the process of every rank.
+    """
+    if device is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def await_event(event: torch.cuda.Event, timeout: float, fault: str) -> None:
     """Return when the device is there.
 
@@ -73,6 +89,7 @@ class CudaWave:
         return self.begun.elapsed_time(self.ended) / 1000
 
     def wait(self, timeout: float) -> None:
+        use_device(self.ended.device)
         await_event(self.copied, timeout, "the GPU has not ended a wave")
 
 

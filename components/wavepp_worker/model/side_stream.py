@@ -5,16 +5,24 @@ Written after torch 2.13 and driven in tests by a fake of the calls to ``torch.c
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
 
-from wavepp_worker.model.cuda_device import await_event, moment
+from wavepp_worker.errors import StepTimeout
+from wavepp_worker.model.cuda_device import await_event, moment, use_device
 
 MAX_SECONDS = 300.0
 """The longest that a thread waits for copies, and for the waves before them."""
+
+LOOK_SECONDS = 0.0005
+"""Between two looks of an event loop at a moment: a wave takes some milliseconds."""
+
+_FAULT = "the GPU has not computed or copied KV"
 
 Moment: TypeAlias = "torch.cuda.Event | None"
 """When all that was queued until then is done; None on the CPU, where it is."""
@@ -29,7 +37,10 @@ class SideStream:
 
     def now(self) -> Moment:
         """The moment at which all waves that are queued now are done."""
-        return None if self._stream is None else moment(torch.cuda.current_stream(self._device))
+        if self._stream is None:
+            return None
+        use_device(self._device)
+        return moment(torch.cuda.current_stream(self._device))
 
     @contextmanager
     def copies(self, after: Moment) -> Iterator[None]:
@@ -41,11 +52,28 @@ class SideStream:
         if self._stream is None:
             yield
             return
+        use_device(self._device)
         if after is not None:
             self._stream.wait_event(after)
-        with torch.cuda.stream(self._stream):
-            yield
-        self.wait(moment(self._stream))
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            # Also of copies of which only some were queued: their places may be others' from then on.
+            self.wait(moment(self._stream))
+
+    async def reached(self, until: Moment) -> None:
+        """Return at that moment, and let the event loop go on meanwhile.
+
+        Raises:
+            StepTimeout: that is more than ``MAX_SECONDS`` from now.
+        """
+        use_device(self._device)
+        latest = time.monotonic() + MAX_SECONDS
+        while until is not None and not until.query():
+            if time.monotonic() > latest:
+                raise StepTimeout(f"{_FAULT} after {MAX_SECONDS:.0f} s")
+            await asyncio.sleep(LOOK_SECONDS)
 
     def wait(self, until: Moment) -> None:
         """Return at that moment.
@@ -54,4 +82,4 @@ class SideStream:
             StepTimeout: that is more than ``MAX_SECONDS`` from now.
         """
         if until is not None:
-            await_event(until, MAX_SECONDS, "the GPU has not computed or copied KV")
+            await_event(until, MAX_SECONDS, _FAULT)

@@ -81,7 +81,7 @@ class StateMemory:
                 f"a state of layers {layers.start} to {layers.stop - 1} takes {end - first} bytes but the payload has "
                 f"{payload.numel() * payload.element_size()}; both sides must have the same model and dtype"
             )
-        self._rows[block, first:end].copy_(payload)
+        self._rows[block, first:end].copy_(payload, non_blocking=True)
 
     def _span(self, layers: range) -> tuple[int, int]:
         """Bytes ``[first, end)`` of a block that belong to ``layers``."""

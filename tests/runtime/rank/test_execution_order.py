@@ -42,21 +42,21 @@ def test_a_waves_requests_get_their_blocks_and_come_in_the_order_of_its_spans() 
     assert b.table is not None
 
 
-def test_a_wave_waits_for_all_moves_until_its_requests_had_their_blocks() -> None:
+def test_a_wave_waits_for_moves_of_the_blocks_that_its_requests_have() -> None:
     """Also for moves of others: those may have made room for it, or copied what it reuses."""
     books = RankBooks()
     books.admit("a", [1] * 8)
     books.admit("b", [2] * 8)
     order, tiers = books.parts.order, books.tiers
-    tiers.runs = 3
+    tiers.last = 3
     order.materialise("a")
-    tiers.runs = 7
+    tiers.last = 7
     order.materialise("b")
-    tiers.runs = 9
+    tiers.last = 9
     first = wave(0, Span("a", 0, 4, False))
     order.end(order.begin(first), first.spans, (0.5,))
     order.begin(wave(1, Span("b", 0, 4, False), Span("a", 4, 4, True)))
-    assert tiers.followed == [4, 8], "with the run of its own"
+    assert tiers.followed == [3, 7]
 
 
 def test_a_chunk_has_to_begin_where_its_request_stands() -> None:

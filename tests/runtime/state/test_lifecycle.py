@@ -293,7 +293,7 @@ def test_what_is_on_its_way_from_other_tiers_is_offered_with_the_wave_that_waits
     books = RankBooks([WindowSpec("attention", "full", 3, host_blocks=8)])
     books.run("away", PROMPT)
     books.run("between", [7] * 12)
-    books.tiers.copying = True
+    books.tiers.copying, books.tiers.last = True, 1
     books.admit("back", PROMPT, handoff=True)
     books.lifecycle.materialise("back")
     assert books.source.calls == [("offer", "back", 0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from wavepp_worker.errors import StepTimeout
@@ -78,6 +80,44 @@ def test_a_run_is_under_way_until_it_is_done_or_waves_wait_for_it(cuda: FakeCuda
     assert not stream.under_way(3)
 
 
+def test_between_looking_and_waiting_nobody_is_told_that_it_is_ordered(cuda: FakeCuda) -> None:
+    """With ``ownership=none`` WAVE asks while LOOP has waves follow."""
+    stream, told = CopyStream(GPU), []
+    with stream.run():
+        stream.touch_blocks()
+    asks = threading.Thread(target=lambda: told.append(stream.under_way(1)))
+
+    def query() -> bool:
+        if not asks.ident:
+            asks.start()
+            asks.join(0.05)
+        return False
+
+    stream._queued[0][1].query = query  # type: ignore[method-assign]
+    wait_event = cuda._compute.wait_event
+    cuda._compute.wait_event = lambda event: (wait_event(event), told.append("waits"))  # type: ignore[method-assign]
+    stream.follow(1)
+    asks.join(5)
+    assert told == ["waits", False]
+
+
+def test_the_host_can_wait_for_one_run(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_stream, "MAX_SECONDS", 0.01)
+    stream = CopyStream(GPU)
+    for _ in range(2):
+        with stream.run():
+            stream.touch_blocks()
+    cuda.calls.clear()
+    stream._queued[0][1].query = lambda: True  # type: ignore[method-assign]
+    stream.wait(1)
+    stream.wait(0)
+    with pytest.raises(StepTimeout):
+        stream.wait(2)
+    assert cuda.calls == [], "nothing that was queued since is waited for"
+    with stream.run(), pytest.raises(StepTimeout):
+        stream.wait(3)
+
+
 def test_a_run_that_failed_is_one(cuda: FakeCuda) -> None:
     stream = CopyStream(GPU)
     with pytest.raises(KeyError), stream.run():
@@ -92,8 +132,6 @@ def test_the_host_waits_for_what_this_run_has_queued_as_well_but_not_for_ever(
 ) -> None:
     monkeypatch.setattr(copy_stream, "MAX_SECONDS", 0.01)
     stream = CopyStream(GPU)
-    stream.wait()
-    assert cuda.calls == [], "there is nothing to wait for"
     with stream.run():
         cuda.note("to host memory")
         cuda.calls.clear()

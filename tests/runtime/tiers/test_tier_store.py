@@ -204,19 +204,19 @@ class NotedStream(CopyStream):
     def touch_blocks(self) -> None:
         self._calls.append("after the waves")
 
-    def wait(self) -> None:
-        self._calls.append("wait")
+    def wait(self, runs: int | None = None) -> None:
+        self._calls.append("wait" if runs is None else f"wait for run {runs}")
 
 
 @pytest.mark.parametrize(
     ("chain", "expected"),
     [
         ((Tier.DEVICE, Tier.HOST), ["after the waves", "export"]),
-        ((Tier.DEVICE, Tier.DISK), ["after the waves", "export"]),
+        ((Tier.DEVICE, Tier.DISK), ["after the waves", "export", "wait"]),
         ((Tier.HOST, Tier.DEVICE), ["after the waves", "import"]),
         ((Tier.DISK, Tier.DEVICE), ["after the waves", "import"]),
-        ((Tier.HOST, Tier.DISK), ["wait"]),
-        ((Tier.DISK, Tier.HOST), ["wait"]),
+        ((Tier.HOST, Tier.DISK), ["wait for run 0"]),
+        ((Tier.DISK, Tier.HOST), ["wait for run 0"]),
     ],
 )
 def test_blocks_are_touched_after_the_waves_before_and_host_memory_after_the_copies(
@@ -240,9 +240,71 @@ def test_blocks_are_touched_after_the_waves_before_and_host_memory_after_the_cop
         made.store._stream = NotedStream(calls)
         made.store.run([move(0, content, (source, 0 if source != Tier.DEVICE else 1), (target, 2))])
         assert calls == expected
-        assert made.store.runs == 1
+        assert made.store._stream.runs == 1
         made.store.run([])
-        assert made.store.runs == 1, "nothing was to be copied"
+        assert made.store._stream.runs == 1, "nothing was to be copied"
+
+
+class Beside(CopyStream):
+    """As on a GPU, whose copies may still be under way."""
+
+    beside = True
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.waited: list[int | None] = []
+
+    def wait(self, runs: int | None = None) -> None:
+        self.waited.append(runs)
+
+
+def test_who_touches_blocks_learns_which_run_touched_them_last() -> None:
+    with bench() as made:
+        store, stream = made.store, Beside()
+        store._stream = stream
+        contents = [made.contents[0, Tier.DEVICE, slot] for slot in range(4)]
+        store.run([move(0, contents[1], (Tier.DEVICE, 1), (Tier.HOST, 2))])
+        store.run([move(0, contents[3], (Tier.DEVICE, 3), (Tier.HOST, 0))])
+        store.run([move(0, contents[1], (Tier.HOST, 2), (Tier.DEVICE, 0))])
+        assert [store.last_run(0, blocks) for blocks in ([1], [3], [1, 3], [0, -1], [2, 4], [-1], [])] == [
+            1,
+            2,
+            2,
+            3,
+            0,
+            0,
+            0,
+        ]
+        assert store.last_run(1, [0, 1, 3]) == 0, "the other window"
+        assert not stream.waited
+        store.run([move(0, contents[3], (Tier.HOST, 0), (Tier.DISK, 0))])
+        store.run(
+            [
+                move(0, contents[2], (Tier.DEVICE, 2), (Tier.HOST, 1)),
+                move(0, contents[2], (Tier.HOST, 1), (Tier.DISK, 1)),
+            ]
+        )
+        assert stream.waited == [4, 5], (
+            "the run that is under way itself, of which all that was queued counts"
+        )
+
+
+def test_from_disk_no_more_is_page_locked_at_once_than_some_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_store, "STAGING_BYTES", 1)
+    with bench() as made:
+        contents = [made.contents[0, Tier.DEVICE, slot] for slot in range(4)]
+        monkeypatch.setattr(tier_store, "PINNED_BYTES", made.memories[0].block_bytes)
+        made.store.run(
+            [move(0, each, (Tier.DEVICE, at), (Tier.DISK, at)) for at, each in enumerate(contents)]
+        )
+        assert not made.store.prefetch(
+            "r", [Copy(0, c[:KEY_BYTES], Tier.DISK, at) for at, c in enumerate(contents)]
+        )
+        made.store._stream = stream = Beside()
+        made.store.run(
+            [move(0, each, (Tier.DISK, at), (Tier.DEVICE, at)) for at, each in enumerate(contents)]
+        )
+        assert stream.waited == [None, None]
 
 
 def corrupt(made: Bench, content: bytes) -> None:

@@ -38,8 +38,8 @@ from wavepp_worker.handoff.pull_messages import (
     asking_seconds,
     check_request,
 )
-from wavepp_worker.model.cuda_device import page_locked_bytes
-from wavepp_worker.model.side_stream import SideStream
+from wavepp_worker.model.cuda_device import page_locked_bytes, use_device
+from wavepp_worker.model.side_stream import Moment, SideStream
 from wavepp_worker.model.stage import PagedKV
 
 CANCEL_SECONDS = 1.0
@@ -73,7 +73,9 @@ class Puller:
         self._side = SideStream(kv.device)
         self._host = host
         self._introductions = Introductions(host)
-        self._threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="kv-receive")
+        self._threads = ThreadPoolExecutor(
+            WRITER_THREADS, thread_name_prefix="kv-receive", initializer=use_device, initargs=(kv.device,)
+        )
         self._nixl: NixlReader | None = None
         self._nixl_lock = threading.Lock()
 
@@ -162,6 +164,8 @@ class Puller:
         """Take tokens in order, as they become ready, and the state, until the rank says that it has sent all."""
         request_id = offer.request_id
         agent: NixlAgent | None = None
+        # No later step of this worker's touches the blocks, so that none is waited for with each piece.
+        granted = self._side.now()
         position = states = came_bytes = 0
         try:
             while not isinstance(message := await self._next(channel, request_id), AllSent):
@@ -171,7 +175,7 @@ class Puller:
                     agent = message
                     continue
                 if isinstance(message, StatePiece) and position == offer.prompt_tokens and not states:
-                    await self._take_state(channel, message, rank, state)
+                    await self._take_state(channel, message, rank, state, granted)
                     states = message.size
                     continue
                 if (
@@ -183,7 +187,7 @@ class Puller:
                         f"at token {position} of {offer.prompt_tokens}"
                     )
                 if isinstance(message, KvPiece):
-                    await self._take_piece(channel, message, rank, table, offer.prompt_tokens)
+                    await self._take_piece(channel, message, rank, table, offer.prompt_tokens, granted)
                 else:
                     await self._take_regions(channel, message, agent, rank, table, offer.prompt_tokens)
                 came_bytes += rank.piece_size(position, message.end, offer.prompt_tokens)
@@ -227,7 +231,13 @@ class Puller:
         return message
 
     async def _take_piece(
-        self, channel: Channel, piece: KvPiece, rank: RankAddress, table: torch.Tensor, prompt_tokens: int
+        self,
+        channel: Channel,
+        piece: KvPiece,
+        rank: RankAddress,
+        table: torch.Tensor,
+        prompt_tokens: int,
+        granted: Moment,
     ) -> None:
         expected = rank.piece_size(piece.start, piece.end, prompt_tokens)
         if piece.size != expected or expected > max(PIECE_BYTES, rank.bytes_per_token):
@@ -243,13 +253,18 @@ class Puller:
         layers, firsts = range(*rank.layers), rank.firsts(prompt_tokens)
 
         def write() -> None:
-            with self._side.copies(self._side.now()):
+            with self._side.copies(granted):
                 self._kv.import_tokens(table, piece.start, piece.end, layers, payload, firsts)
 
         await self._in_thread(write, None)
 
     async def _take_state(
-        self, channel: Channel, piece: StatePiece, rank: RankAddress, state: StateBlock | None
+        self,
+        channel: Channel,
+        piece: StatePiece,
+        rank: RankAddress,
+        state: StateBlock | None,
+        granted: Moment,
     ) -> None:
         states = self._kv.states
         if piece.size != rank.state_bytes or states is None or state is None:
@@ -262,7 +277,7 @@ class Puller:
         block = state()
 
         def write() -> None:
-            with self._side.copies(self._side.now()):
+            with self._side.copies(granted):
                 states.import_state(block, range(*rank.layers), payload)
 
         await self._in_thread(write, None)

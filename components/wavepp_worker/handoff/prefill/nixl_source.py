@@ -13,6 +13,7 @@ from wavepp_worker.handoff.nixl.registered_memory import RegisteredMemory
 from wavepp_worker.handoff.prefill.pull_server import ServedPull
 from wavepp_worker.handoff.prefill.rank_source import RankSource
 from wavepp_worker.handoff.pull_messages import KvPiece, KvRegions, NixlAgent
+from wavepp_worker.model.cuda_device import use_device
 from wavepp_worker.model.stage import PagedKV
 
 REGION_BYTES = 32 << 20
@@ -39,6 +40,7 @@ class NixlSource(RankSource):
     ) -> None:
         self._memory = RegisteredMemory(kv, f"wavepp-rank-{rank}", host)
         super().__init__(rank, host, kv, dtype, timeout, on_settled)
+        self._listener.call(use_device, kv.device)
         self._listener.spawn(self._progress())
 
     def close(self) -> None:
@@ -75,11 +77,9 @@ class NixlSource(RankSource):
             start = held.sent
             first = start // block
             end = min(held.ready, (first + step) * block)
-            if held.written is not None:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._copier, self._side.wait, held.written)
-                if held.ending is not None:
-                    return
+            await self._side.reached(held.written)
+            if held.ending is not None:
+                return
             tables = held.table.view(len(self._kv.spans), -1)[:, first : -(-end // block)]
             addresses = regions.addresses(tables.numpy())
             held.begin_read()

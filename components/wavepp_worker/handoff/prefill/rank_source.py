@@ -22,6 +22,7 @@ from wavepp_worker.handoff.prefill.pull_server import PullServer, ServedPull
 from wavepp_worker.handoff.pull_messages import StatePiece
 from wavepp_worker.handoff.secret import Secret
 from wavepp_worker.log_form import of_request
+from wavepp_worker.model.cuda_device import to_host
 from wavepp_worker.model.side_stream import SideStream
 from wavepp_worker.model.stage import PagedKV
 
@@ -176,7 +177,10 @@ class RankSource:
         if states is None or held.state is None or held.ending is not None:
             return
         block = torch.tensor([held.state])
-        payload = (await self._copied(held, lambda: states.export_blocks(block)[0].cpu())).numpy().data
+        await self._side.reached(held.written)
+        if held.ending is not None:
+            return
+        payload = (await self._copied(held, lambda: to_host(states.export_blocks(block)[0]))).numpy().data
         if held.ending is None:
             await channel.send(StatePiece(request_id=held.request_id, size=len(payload)))
             await self._send_raw(channel, held, payload)
@@ -186,12 +190,11 @@ class RankSource:
         raise NotImplementedError
 
     async def _copied(self, held: HeldKv, export: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Export in the copy thread. The read ends when the copy does, whatever becomes of this task."""
+        """Export in the copy thread what is written. The read ends when the copy does, even if this task is gone."""
         held.begin_read()
-        written = held.written
 
         def copy() -> torch.Tensor:
-            with self._side.copies(written):
+            with self._side.copies(None):
                 return export()
 
         copying = asyncio.get_running_loop().run_in_executor(self._copier, copy)

@@ -23,6 +23,10 @@ class SocketSource(RankSource):
             start = held.sent
             end = min(held.ready, start + step)
             export = functools.partial(self._kv.export_tokens, held.table, start, end)
+            # Here, as whoever waits in the copy thread has all others wait.
+            await self._side.reached(held.written)
+            if held.ending is not None:
+                return
             payload = (await self._copied(held, export)).numpy().data
             if held.ending is not None:
                 return

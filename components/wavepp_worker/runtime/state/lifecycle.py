@@ -28,12 +28,14 @@ class Tiers(Protocol):
     def run(self, moves: Sequence[Move]) -> Sequence[Copy]:
         """Copy blocks between tiers, in order; returns those that the disk did not take."""
 
-    @property
-    def runs(self) -> int:
-        """How often moves were copied, of which the latest may be under way on a GPU."""
+    def last_run(self, window: int, blocks: Sequence[int]) -> int:
+        """The number of the last ``run`` that touched some of these blocks of the device, less than 0 for none.
+
+        0 if none did, or if what is run is over when ``run`` returns.
+        """
 
     def follow(self, runs: int) -> None:
-        """Have waves from now on find what was copied by so many runs."""
+        """Have waves from now on wait for so many runs."""
 
     def under_way(self, runs: int) -> bool:
         """Whether some of so many runs are, and waves that are queued now would not wait for them."""
@@ -124,7 +126,11 @@ class RequestLifecycle:
             lost = self._tiers.run(claimed.moves)
             if lost:
                 self._lose(lost)
-            local.runs = self._tiers.runs
+            for window, table in enumerate(claimed.tables):
+                self._wait_for_runs(local, window, table)
+            for states in (claimed.states, claimed.resume):
+                for window, state in enumerate(states):
+                    self._wait_for_runs(local, window, () if state is None else (state,))
         self._tiers.drop_prefetched(request_id)
         local.materialised = claimed
 
@@ -205,7 +211,10 @@ class RequestLifecycle:
             lost = self._tiers.run(begun.moves)
             if lost:
                 self._lose(lost)
-            local.runs = self._tiers.runs
+            for window, (_, blocks) in enumerate(begun.taken):
+                self._wait_for_runs(local, window, blocks)
+            for window, snapshots in enumerate(begun.snapshots):
+                self._wait_for_runs(local, window, tuple(snapshots.values()))
         local.snapshots = begun.snapshots
         assert local.table is not None
         assert local.materialised is not None
@@ -216,11 +225,12 @@ class RequestLifecycle:
         for row, (first, blocks) in zip(torch.atleast_2d(local.table), attention, strict=False):
             row[first : first + len(blocks)] = torch.tensor(blocks, dtype=torch.int64)
 
-    def wave_begins(self, locals_: Sequence[LocalRequest]) -> None:
-        """The LOOP thread queues a wave of these next, whose blocks may still be on their way from other tiers.
+    def _wait_for_runs(self, local: LocalRequest, window: int, blocks: Sequence[int]) -> None:
+        """Waves of a request touch these blocks: what others have there may be on its way to them, or from them."""
+        local.runs = max(local.runs, self._tiers.last_run(window, blocks))
 
-        Or what was in them to other tiers, no matter for whom: all that was asked for until they were taken.
-        """
+    def wave_begins(self, locals_: Sequence[LocalRequest]) -> None:
+        """The LOOP thread queues a wave of these next."""
         self._tiers.follow(max((local.runs for local in locals_), default=0))
 
     def chunk_executed(

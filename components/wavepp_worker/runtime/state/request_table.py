@@ -33,7 +33,7 @@ class LocalRequest:
         materialised: the blocks of every window once they are its own.
         table: int64 block table once it is executable here, with a row for each window of attention if there are
             several; else None.
-        runs: runs of block moves that have to be copied before a wave touches its blocks.
+        runs: number of the last run of block moves that touches its blocks; its waves come after that.
         position: next token this rank will compute; everything before it is in the pool.
         snapshots: by window, device block to copy the state to at each token position of the chunk under way.
         compute: per rank, seconds of the waves it was part of so far (complete on the last rank).

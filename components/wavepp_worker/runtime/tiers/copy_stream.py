@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from wavepp_worker.model.cuda_device import await_event, moment
+from wavepp_worker.model.cuda_device import await_event, moment, use_device
 
 MAX_SECONDS = 300.0
 """The longest that the host waits for copies, and for the waves before them."""
@@ -36,8 +36,13 @@ class CopyStream:
         self._waves: torch.cuda.Event | None = None
         self._lock = threading.Lock()
         self._queued: deque[tuple[int, torch.cuda.Event]] = deque()
-        """Runs that no wave has followed yet, and that were not known to be done when the latest began."""
-        self._used = False
+        """Runs that were not known to be done when the latest began."""
+        self._followed = 0
+
+    @property
+    def beside(self) -> bool:
+        """Whether copies may still be under way when they have been asked for."""
+        return self._stream is not None
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -46,10 +51,10 @@ class CopyStream:
             self.runs += 1
             yield
             return
+        use_device(self._device)
         with self._lock:
             while self._queued and self._queued[0][1].query():
                 self._queued.popleft()
-        self._used = True
         self._waves = moment(torch.cuda.current_stream(self._device))
         try:
             with torch.cuda.stream(self._stream):
@@ -67,27 +72,32 @@ class CopyStream:
 
     def follow(self, runs: int) -> None:
         """Have waves that are queued from now on, on the current stream, wait for so many runs."""
-        if self._stream is None:
-            return
-        last = None
         with self._lock:
-            while self._queued and self._queued[0][0] <= runs:
-                last = self._queued.popleft()[1]
-        if last is not None and not last.query():
-            torch.cuda.current_stream(self._device).wait_event(last)
+            if runs <= self._followed:
+                return
+            # Within the lock: whoever is told that it is not under way may rely on it.
+            last = next((done for run, done in reversed(self._queued) if run <= runs), None)
+            if last is not None and not last.query():
+                torch.cuda.current_stream(self._device).wait_event(last)
+            self._followed = runs
 
     def under_way(self, runs: int) -> bool:
         """Whether some of so many runs are not done, and no wave that was queued follows them."""
         with self._lock:
-            return any(run <= runs and not done.query() for run, done in self._queued)
+            return any(self._followed < run <= runs and not done.query() for run, done in self._queued)
 
-    def wait(self) -> None:
-        """Return when all that was queued so far, in this run as well, is done.
+    def wait(self, runs: int | None = None) -> None:
+        """Return when so many runs are done; by default all that was queued so far, in this run as well.
 
         Raises:
             StepTimeout: it takes longer than ``MAX_SECONDS``.
         """
-        if self._stream is not None and self._used:
-            await_event(
-                moment(self._stream), MAX_SECONDS, "the GPU has not copied blocks between it and host memory"
-            )
+        if self._stream is None:
+            return
+        if runs is None or runs > self.runs:
+            until: torch.cuda.Event | None = moment(self._stream)
+        else:
+            with self._lock:
+                until = next((done for run, done in self._queued if run == runs), None)
+        if until is not None:
+            await_event(until, MAX_SECONDS, "the GPU has not copied blocks between it and host memory")

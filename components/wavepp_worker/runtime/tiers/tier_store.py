@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from wavepp_worker.cache.moves import Copy, Move, Tier
 from wavepp_worker.cache.window_spec import WindowSpec
 from wavepp_worker.errors import CacheCorrupt
-from wavepp_worker.model.cuda_device import to_device
+from wavepp_worker.model.cuda_device import to_device, to_host
 from wavepp_worker.model.stage import BlockMemory
 from wavepp_worker.runtime.protocol.rank_config import RankConfig
 from wavepp_worker.runtime.tiers.block_origins import BlockOrigins, origin_bytes
@@ -25,6 +26,9 @@ STAGING_BYTES = 16 << 20
 """Most bytes gathered at once between two tiers (or one block): few copies, yet buffers the allocators reuse.
 
 On the CPU 32 MiB at once is a third of the speed, as every buffer is mapped anew."""
+
+PINNED_BYTES = 16 * STAGING_BYTES
+"""Most page-locked bytes that one run has on their way from disk to a GPU."""
 
 
 def _file_name(rank: int, spec: WindowSpec) -> str:
@@ -109,6 +113,15 @@ class TierStore:
         self._disks = [window.disk for window in windows if window.disk is not None]
         self._device = next((window.memory.device for window in self._windows), torch.device("cpu"))
         self._stream = CopyStream(self._device)
+        self._pinned = 0
+        # By window, of each block of the device and of host memory: the last run that read or wrote it.
+        self._touched = [
+            {
+                Tier.DEVICE: np.zeros(window.memory.num_blocks, dtype=np.int64),
+                Tier.HOST: np.zeros(window.host_blocks, dtype=np.int64),
+            }
+            for window in self._windows
+        ]
         self._hosts = [
             HostMemory(window.host_blocks, window.memory.block_bytes, self._device)
             for window in self._windows
@@ -127,6 +140,7 @@ class TierStore:
             self._validate(move)
         if not moves:
             return []
+        self._note_touched(moves)
         lost: dict[tuple[int, Tier, int], Move] = {}
         with self._stream.run():
             for batch in batches(moves, self._most_at_once):
@@ -143,13 +157,15 @@ class TierStore:
             )
         return [Copy(move.window, move.key, *move.target) for move in lost.values()]
 
-    @property
-    def runs(self) -> int:
-        """Runs of moves so far, of which the latest may be under way on a GPU."""
-        return self._stream.runs
+    def last_run(self, window: int, blocks: Sequence[int]) -> int:
+        """The last run of moves that read or wrote some of these blocks of the device, less than 0 for none.
+
+        0 if none did, or moves are over when they have been run.
+        """
+        return self._last_run(window, Tier.DEVICE, blocks)
 
     def follow(self, runs: int) -> None:
-        """Have waves that are queued from now on find what so many runs have copied."""
+        """Have waves that are queued from now on find what the first ``runs`` have copied."""
         self._stream.follow(runs)
 
     def under_way(self, runs: int) -> bool:
@@ -224,6 +240,19 @@ class TierStore:
         if move.source[0] == move.target[0]:
             raise ValueError(f"{move} stays on its tier")
 
+    def _note_touched(self, moves: Sequence[Move]) -> None:
+        self._pinned = 0
+        for move in moves if self._stream.beside else ():
+            for tier, slot in (move.source, move.target):
+                if tier != Tier.DISK:
+                    self._touched[move.window][tier][slot] = self._stream.runs + 1
+
+    def _last_run(self, window: int, tier: Tier, slots: Sequence[int]) -> int:
+        if not self._stream.beside:
+            return 0
+        those = np.asarray(slots, dtype=np.int64)
+        return int(self._touched[window][tier][those[those >= 0]].max(initial=0))
+
     def _most_at_once(self, window: int) -> int:
         return STAGING_BYTES // self._windows[window].memory.block_bytes
 
@@ -256,13 +285,15 @@ class TierStore:
                 return batch
             if source == Tier.DEVICE:
                 self._stream.touch_blocks()
-                return self._write(disk, batch, memory.export_blocks(torch.tensor(sources)).cpu())
-            self._stream.wait()
+                rows = to_host(memory.export_blocks(torch.tensor(sources)))
+                self._stream.wait()
+                return self._write(disk, batch, rows)
+            self._stream.wait(self._last_run(batch[0].window, Tier.HOST, sources))
             return self._write(disk, batch, [host[slot] for slot in sources])
         else:
             disk = self._disk(batch[0].window)
             if target == Tier.HOST:
-                self._stream.wait()
+                self._stream.wait(self._last_run(batch[0].window, Tier.HOST, targets))
                 return _read(disk, batch, [host[slot] for slot in targets])
             rows = torch.empty(len(batch), memory.block_bytes, dtype=torch.uint8)
             failed = _read(disk, batch, rows)
@@ -270,8 +301,13 @@ class TierStore:
                 kept = [at for at, move in enumerate(batch) if move not in failed]
                 targets, rows = [targets[at] for at in kept], rows[kept]
             if targets:
+                there = to_device(rows, self._device)
                 self._stream.touch_blocks()
-                memory.import_blocks(torch.tensor(targets), to_device(rows, self._device))
+                memory.import_blocks(torch.tensor(targets), there)
+                self._pinned += rows.numel()
+                if self._pinned > PINNED_BYTES:
+                    self._stream.wait()
+                    self._pinned = 0
             return failed
         return []
 
