@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from wavepp_worker.model import attention, packed_attention
-from wavepp_worker.model.packed_attention import can_pack, has_flash, kernel_on_gpu
+from wavepp_worker.model.packed_attention import AttentionKinds, can_pack, has_flash, kernel_on_gpu
 from wavepp_worker.model.stage import Chunk
 
 from tests.support.nowhere import Nowhere
@@ -122,6 +123,35 @@ def test_it_needs_no_number_of_the_device(
     assert len(asked) == 6 * len(waves())
 
 
+@pytest.mark.parametrize(
+    ("family", "kinds"),
+    [
+        ("llama", AttentionKinds(gathered=6)),
+        ("deepseek_v3", AttentionKinds(gathered=6)),
+        ("gemma2", AttentionKinds(capped=6)),
+        ("gpt_oss", AttentionKinds(capped=6)),
+        ("qwen3_next", AttentionKinds(gathered=2)),
+        ("glm_moe_dsa", AttentionKinds(picked=6)),
+    ],
+)
+def test_a_stage_knows_in_which_way_its_layers_attend_on_a_gpu(
+    family: str, kinds: AttentionKinds, tiny_model: Callable[[str], Path], stages: Callable
+) -> None:
+    (stage,) = stages(tiny_model(family), (6,), torch.bfloat16)
+    assert stage.attention_kinds == kinds
+
+
+def test_the_log_names_what_computes_attention_and_in_how_many_layers() -> None:
+    device = torch.device("cpu")
+    some = kernel_on_gpu(device, torch.bfloat16, AttentionKinds(in_place=20, capped=4))
+    assert some.startswith("in 20 layers FlashInfer over pages in place")
+    assert "; in 4 layers plain torch over gathered pages, tile by tile" in some
+    assert "scaled_dot_product_attention" not in some
+    alone = kernel_on_gpu(device, torch.bfloat16, AttentionKinds(gathered=3))
+    assert alone.startswith("torch's scaled_dot_product_attention"), "a CPU has no FlashAttention"
+    assert "nothing" in kernel_on_gpu(device, torch.bfloat16, AttentionKinds())
+
+
 def test_what_the_kernel_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, query = torch.device("cuda:0"), torch.empty(1, 4, 3, 64)
     assert not has_flash(torch.device("cpu"), torch.bfloat16)
@@ -134,7 +164,7 @@ def test_what_the_kernel_cannot_do_is_left_to_others(monkeypatch: pytest.MonkeyP
     capability = (7, 5)
     assert not ask(gpu, torch.bfloat16)
     monkeypatch.setattr(packed_attention, "has_flash", lambda device, dtype: True)
-    assert "varlen_attn" in kernel_on_gpu(gpu, torch.bfloat16, flashinfer=False)
+    assert "varlen_attn" in kernel_on_gpu(gpu, torch.bfloat16, AttentionKinds(gathered=4))
     assert can_pack(query, query)
     assert can_pack(query, query[..., :32])
     assert not can_pack(query[..., :32], query)

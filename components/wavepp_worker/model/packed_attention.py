@@ -8,6 +8,7 @@ Written after the documentation of torch 2.13 and FlashAttention; not run on a G
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -23,6 +24,23 @@ _WIDEST, _STEP = 256, 8
 """Of head dimensions that the kernel takes: at most, and in multiples of."""
 
 
+@dataclass(frozen=True)
+class AttentionKinds:
+    """How many layers of a stage attend in which way.
+
+    Attributes:
+        in_place: FlashInfer reads the pools, or may where that pays.
+        gathered: nothing is done to the scores but to mask them.
+        capped: something else is.
+        picked: they read what an indexer picks.
+    """
+
+    in_place: int = 0
+    gathered: int = 0
+    capped: int = 0
+    picked: int = 0
+
+
 @lru_cache
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a device has the kernel for numbers of a dtype."""
@@ -34,13 +52,29 @@ def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     )
 
 
-def kernel_on_gpu(device: torch.device, dtype: torch.dtype, *, flashinfer: bool) -> str:
-    """What a stage's log says of its attention; ``flashinfer``: there is what reads pages in place."""
-    if flashinfer:
-        return "FlashInfer over pages in place, all chunks of a wave at once"
-    if has_flash(device, dtype):
-        return "torch's varlen_attn (FlashAttention) over gathered pages, all chunks of a wave at once"
-    return "torch's scaled_dot_product_attention over gathered pages, chunk by chunk"
+def kernel_on_gpu(device: torch.device, dtype: torch.dtype, kinds: AttentionKinds) -> str:
+    """What a stage's log says of its attention: what computes it, in how many layers if not in all."""
+    gathered = (
+        "torch's varlen_attn (FlashAttention) over gathered pages, all chunks of a wave at once"
+        if has_flash(device, dtype)
+        else "torch's scaled_dot_product_attention over gathered pages, chunk by chunk"
+    )
+    found = [
+        (name, layers)
+        for name, layers in (
+            ("FlashInfer over pages in place, all chunks of a wave at once", kinds.in_place),
+            (gathered, kinds.gathered),
+            (
+                "plain torch over gathered pages, tile by tile, as scores are capped or have sinks",
+                kinds.capped,
+            ),
+            ("plain torch over the tokens that an indexer picks", kinds.picked),
+        )
+        if layers
+    ]
+    if len(found) == 1:
+        return found[0][0]
+    return "; ".join(f"in {layers} layers {name}" for name, layers in found) or "nothing, as no layer attends"
 
 
 def can_pack(query: torch.Tensor, value: torch.Tensor) -> bool:

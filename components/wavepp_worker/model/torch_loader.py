@@ -114,7 +114,7 @@ def load_torch_stage(
     last = decoder.layers[-1]
     with all_called(model, branches), layers_noted(decoder.layers, getattr(decoder, parts.norm)) as calls:
         flashinfer = None if kv_dtype == "fp8" else find_flashinfer(model.device, model.dtype)
-        in_place, absorbing = _check_layers(model, layers, parts, caches, flashinfer)
+        in_place, absorbing, capped = _check_layers(model, layers, parts, caches, flashinfer)
     trimmed = can_be_trimmed(decoder.layers, calls)
     if flashinfer is not None and not flashinfer.taken:
         flashinfer = None
@@ -123,7 +123,7 @@ def load_torch_stage(
         trim(last)
     if kv_dtype == "fp8":
         # No kernel reads such rows in place.
-        return TorchStage(model, layers, in_fp8(caches), trims=trimmed)
+        return TorchStage(model, layers, in_fp8(caches), capped=capped, trims=trimmed)
     if flashinfer is None:
         fused: dict[int, int | None] = {}
         for i in sorted(in_place):
@@ -132,7 +132,7 @@ def load_torch_stage(
             if attention is not None and fuse_attention(attention, window, trimmed=trims):
                 fused[i] = window
         fuse_decoder_layers(decoder.layers, fused, calls, trims=trimmed)
-    return TorchStage(model, layers, caches, in_place, flashinfer, absorbing, trims=trimmed)
+    return TorchStage(model, layers, caches, in_place, flashinfer, absorbing, capped=capped, trims=trimmed)
 
 
 def _say_cost(scheme: Scheme, layers: range, dtype: torch.dtype, stored: int, model: Any) -> None:
@@ -180,14 +180,15 @@ def _check_layers(
     parts: Outline,
     caches: tuple[LayerCache, ...],
     flashinfer: FlashInfer | None,
-) -> tuple[frozenset[int], dict[int, LatentSizes]]:
+) -> tuple[frozenset[int], dict[int, LatentSizes], frozenset[int]]:
     """Run two tokens: shows that each layer keeps what its kind does, and that attention goes through ours alone.
 
     Args:
         flashinfer: what may read pools on a GPU.
 
     Returns:
-        Which layers read the KV pools themselves, and which can read latents there.
+        Which layers read the KV pools themselves, which can read latents there, and whose attention does more to scores
+        than to mask them.
     """
     device = model.device
     wave = WaveLayout(
@@ -253,7 +254,7 @@ def _check_layers(
             sizes = latent_sizes(getattr(model.base_model.layers[i], "self_attn", None))
             if caches[i].kind == LATENT and sizes is not None and flashinfer.latent.takes(sizes):
                 absorbing[i] = sizes
-    return frozenset(in_place), absorbing
+    return frozenset(in_place), absorbing, frozenset(expected.keys() - wave.only_masked)
 
 
 @contextlib.contextmanager

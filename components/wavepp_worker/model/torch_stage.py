@@ -14,7 +14,8 @@ from wavepp_worker.model.cuda_device import CudaDevice
 from wavepp_worker.model.flashinfer_attention import FlashInfer
 from wavepp_worker.model.fp8_rows import NUMBERS
 from wavepp_worker.model.latent_absorption import LatentSizes, absorbing_pays
-from wavepp_worker.model.layer_cache import SHARED_INDEX, LayerCache
+from wavepp_worker.model.layer_cache import INDEXED, SHARED_INDEX, LayerCache
+from wavepp_worker.model.packed_attention import AttentionKinds
 from wavepp_worker.model.paged_kv import PagedCache, TorchPagedKV
 from wavepp_worker.model.stage import Activations, Chunk, PagedKV, StageOutput
 from wavepp_worker.model.wave_layout import WaveLayout, current_wave, lay_out_wave, running
@@ -76,6 +77,7 @@ class TorchStage:
         flashinfer: FlashInfer | None = None,
         absorbing: Mapping[int, LatentSizes] = MappingProxyType({}),
         *,
+        capped: frozenset[int] = frozenset(),
         trims: bool = False,
     ) -> None:
         """Put it together.
@@ -85,6 +87,7 @@ class TorchStage:
             in_place: layers whose attention reads the KV pools itself.
             flashinfer: what reads them on a GPU; None where nothing does.
             absorbing: layers of which it can read latents, where that pays.
+            capped: layers whose attention does more to scores than to mask them.
             trims: its last layer is the model's, and computes for wanted tokens only.
         """
         self.layers = layers
@@ -107,6 +110,7 @@ class TorchStage:
         attending = {i for i, cache in zip(layers, self._caches, strict=True) if cache.per_token}
         self._attending = frozenset(attending)
         self._trims = trims
+        self._capped = capped & self._attending
         self.attends = any(cache.per_token for cache in self._caches)
         self.recurrent = not all(cache.per_token for cache in self._caches)
         kinds = [cache.kind for cache in caches]
@@ -117,6 +121,19 @@ class TorchStage:
     def activation_bytes(self) -> int:
         """Of a token between stages, without what an indexer has picked."""
         return int(self._model.config.hidden_size) * self.dtype.itemsize
+
+    @property
+    def attention_kinds(self) -> AttentionKinds:
+        """In which way its layers attend on a GPU."""
+        picked = {
+            i
+            for i, cache in zip(self.layers, self._caches, strict=True)
+            if cache.kind in (INDEXED, SHARED_INDEX)
+        }
+        read = self._in_place | self._absorbing.keys() if self.flashinfer is not None else frozenset()
+        in_place = (read & self._attending) - picked
+        rest = len(self._attending - in_place - picked - self._capped)
+        return AttentionKinds(len(in_place), rest, len(self._capped), len(picked))
 
     def make_kv(
         self,

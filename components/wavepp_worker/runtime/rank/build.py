@@ -123,7 +123,7 @@ def load_device(config: RankConfig) -> StageDevice:
             "layers %d to %d are computed on %s, which nobody has tried yet: attention by %s, activations to the next "
             "rank %s",
             *(stage.layers.start, stage.layers.stop - 1, name),
-            kernel_on_gpu(torch.device(name), stage.dtype, flashinfer=stage.flashinfer is not None),
+            kernel_on_gpu(torch.device(name), stage.dtype, stage.attention_kinds),
             _WAYS[config.activations],
         )
         stage.activations_stay = config.activations in ("nccl", "ipc")
