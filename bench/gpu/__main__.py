@@ -1,18 +1,22 @@
 """This engine on one GPU: ``python -m bench.gpu``, without a network.
 
 Models of known shapes with random weights; 1, 2 and 4 ranks that share the card; long and short prompts. Beside them
-the card's own rate of dense matrix products, and transformers' forward with SDPA, which computes each prompt alone.
+the card's own rate of dense matrix products, and transformers' forward with SDPA, which computes each prompt alone. Of
+cold prompts also as many engines of one rank as a pipeline has ranks, side by side: what these lose is what sharing the
+card costs, and what the pipeline loses beyond that is its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +24,6 @@ from typing import Annotated
 import torch
 import transformers
 import typer
-from rich.console import Console
 from wavepp_worker import EngineConfig, PrefillEngine, token_ids
 from wavepp_worker.errors import ConfigError, WaveppError
 from wavepp_worker.model.device import check_device
@@ -29,8 +32,8 @@ from bench.common.closed_loop import HEARTBEAT, send_all
 from bench.common.origin import origin_now
 from bench.common.percentile import p95, percentile
 from bench.common.policies import require_known
-from bench.common.tables import NOTHING, plain_table, print_table
 from bench.gpu.plain import matmul_rate, plain_seconds
+from bench.gpu.rows import Row, print_rows, side_by_side
 from bench.gpu.shapes import SHAPES, write_model
 from bench.vllm.cells import Traffic, traffic_of
 
@@ -43,50 +46,28 @@ CELLS = (
     "mixed:32768:8:48",
     "burst:8192:256:16:64:4",
 )
+LONGER = 8
+"""Tokens that a model may be given beyond the longest prompt."""
 PLAIN_PROMPTS = 4
 """Of each cell, how many transformers computes: one says as much as all."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One cell of one side.
-
-    Attributes:
-        side: ``P=1``, or ``transformers``.
-        tokens_per_second: prompt tokens, reused ones included, over the time of all.
-        utilisation: operations of what was computed, by the seconds and by the card's rate of matrix products.
-        idle: seconds in which ranks computed nothing although there were requests, by cause, over all ranks; empty for
-            transformers.
-        failed: why there are no figures, such as a card without room; empty if there are.
-    """
-
-    shape: str
-    cell: str
-    side: str
-    tokens_per_second: float
-    utilisation: float
-    reused: float
-    p50: float
-    p95: float
-    idle: dict[str, float]
-    failed: str = ""
-
-
-def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: float) -> Row:
-    """Run a cell on a fresh engine, which a prompt of each size has warmed up."""
-    with PrefillEngine(config) as engine:
-        for length in sorted(
-            {min(each, traffic.longest) for each in (64, 2048, config.max_num_batched_tokens)}
-        ):
-            engine.prefill([1] * length)
-        for prompt in traffic.known:
-            engine.prefill(prompt)
+def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: float, engines: int = 1) -> Row:
+    """Run a cell on fresh engines, which a prompt of each size has warmed up; each gets its part of the clients."""
+    with contextlib.ExitStack() as stack:
+        those = [stack.enter_context(PrefillEngine(config)) for _ in range(engines)]
+        for engine in those:
+            _warm_up(engine, traffic, config.max_num_batched_tokens)
+        parts = [list(map(token_ids.pack, traffic.prompts[at::engines])) for at in range(engines)]
+        clients = traffic.clients // engines
         time.sleep(HEARTBEAT)
-        before, begun = _idle(engine), time.perf_counter()
-        results = send_all(engine, map(token_ids.pack, traffic.prompts), traffic.clients, "timed")
+        before, begun = _idle(those), time.perf_counter()
+        with ThreadPoolExecutor(engines) as pool:
+            answers = pool.map(lambda engine, part: send_all(engine, part, clients, "timed"), those, parts)
+            results = [each for part in answers for each in part]
         seconds = time.perf_counter() - begun
         time.sleep(HEARTBEAT)
-        idle = {cause: total - before[cause] for cause, total in _idle(engine).items()}
+        idle = {cause: total - before[cause] for cause, total in _idle(those).items()}
     tokens = sum(each.prompt_tokens for each in results)
     flops = SHAPES[name].flops((each.prompt_tokens, each.reused_tokens) for each in results)
     completion = [each.timings.total for each in results]
@@ -94,7 +75,7 @@ def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: flo
     return Row(
         name,
         cell,
-        f"P={config.pp}",
+        f"P={config.pp}" if engines == 1 else side_by_side(engines),
         tokens / seconds,
         flops / seconds / rate,
         reused,
@@ -104,8 +85,21 @@ def ours(name: str, cell: str, traffic: Traffic, config: EngineConfig, rate: flo
     )
 
 
-def _idle(engine: PrefillEngine) -> dict[str, float]:
-    loads = engine.stats().ranks
+def can_be_divided(cell: str, traffic: Traffic, engines: int, kv_tokens: int) -> bool:
+    """Whether so many engines, each with its part of the memory, do as much as one would: none shares a prefix."""
+    fits = traffic.longest + LONGER <= kv_tokens // engines
+    return engines > 1 and cell.startswith("cold:") and traffic.clients >= engines and fits
+
+
+def _warm_up(engine: PrefillEngine, traffic: Traffic, wave_tokens: int) -> None:
+    for length in sorted({min(each, traffic.longest) for each in (64, 2048, wave_tokens)}):
+        engine.prefill([1] * length)
+    for prompt in traffic.known:
+        engine.prefill(prompt)
+
+
+def _idle(engines: Sequence[PrefillEngine]) -> dict[str, float]:
+    loads = [load for engine in engines for load in engine.stats().ranks]
     causes = (cause for cause in loads[0].idle if cause != "no_requests")
     return {cause: sum(load.idle[cause] for load in loads) for cause in causes}
 
@@ -183,21 +177,22 @@ def main(
                 path = write_model(Path(directory), SHAPES[name], device)
                 _release(device)
                 for each, traffic in traffics.items():
-                    for ranks in stages or (1, 2, 4):
+                    for ranks, engines in _sides(each, traffic, stages or (1, 2, 4), kv_tokens):
                         config = EngineConfig(
                             model=path,
                             pp=ranks,
                             dtype="bfloat16",
                             device=device,
-                            threads=max(1, len(os.sched_getaffinity(0)) // ranks),
+                            threads=max(1, len(os.sched_getaffinity(0)) // (ranks * engines)),
                             max_num_batched_tokens=wave_tokens,
                             block_size=block,
-                            kv_tokens=kv_tokens,
-                            max_model_len=traffic.longest + 8,
+                            kv_tokens=kv_tokens // engines,
+                            max_model_len=traffic.longest + LONGER,
                             max_num_seqs=128,
                         )
-                        measure = partial(ours, name, each, traffic, config, rate)
-                        rows.append(_attempt(name, each, f"P={ranks}", measure))
+                        measure = partial(ours, name, each, traffic, config, rate, engines)
+                        side = f"P={ranks}" if engines == 1 else side_by_side(engines)
+                        rows.append(_attempt(name, each, side, measure))
                     measure = partial(plain, name, each, traffic, path, device, rate)
                     rows.append(_attempt(name, each, "transformers", measure))
                     _release(device)
@@ -205,9 +200,17 @@ def main(
                         _keep(out, rows, card, rate)
     except (ValueError, WaveppError) as error:
         raise SystemExit(f"error: {error}") from error
-    _print(rows, card, rate)
+    print_rows(rows, card, rate)
     if any(row.failed for row in rows):
         raise SystemExit(1)
+
+
+def _sides(cell: str, traffic: Traffic, stages: Sequence[int], kv_tokens: int) -> Iterator[tuple[int, int]]:
+    """Ranks of an engine, and engines."""
+    for ranks in stages:
+        yield ranks, 1
+        if can_be_divided(cell, traffic, ranks, kv_tokens):
+            yield 1, ranks
 
 
 def _keep(out: Path, rows: Sequence[Row], card: str, rate: float) -> None:
@@ -219,40 +222,6 @@ def _release(device: str) -> None:
     """Leave the card's memory to the ranks, which are other processes."""
     if device != "cpu":
         torch.cuda.empty_cache()
-
-
-def _print(rows: Sequence[Row], card: str, rate: float) -> None:
-    table = plain_table(
-        f"{card}, {rate / 1e12:.2f} TFLOP/s in dense bfloat16 matrix products, measured at {origin_now()}",
-        "tok/s: prompt tokens, reused ones included; MFU: operations computed, of those of matrix products in that "
-        "time; idle: seconds in which ranks computed nothing, all together",
-        texts=["model", "cell", "side"],
-        numbers=["tok/s", "of P=1", "MFU", "reused", "p50 s", "p95 s", "idle s, most for"],
-    )
-    for row in rows:
-        if row.failed:
-            table.add_row(row.shape, row.cell, row.side, *[NOTHING] * 6, row.failed)
-            continue
-        wanted = (row.shape, row.cell, "P=1", "")
-        alone = next(
-            (each for each in rows if (each.shape, each.cell, each.side, each.failed) == wanted), None
-        )
-        most = sorted(row.idle.items(), key=lambda each: -each[1])[:2]
-        table.add_row(
-            row.shape,
-            row.cell,
-            row.side,
-            f"{row.tokens_per_second:,.0f}",
-            NOTHING if alone is None else f"{row.tokens_per_second / alone.tokens_per_second:.2f}",
-            f"{row.utilisation:.1%}",
-            f"{row.reused:.1%}",
-            f"{row.p50:.3f}",
-            f"{row.p95:.3f}",
-            f"{sum(row.idle.values()):.2f}: {', '.join(f'{cause} {seconds:.2f}' for cause, seconds in most)}"
-            if row.idle
-            else NOTHING,
-        )
-    print_table(Console(), table)
 
 
 if __name__ == "__main__":

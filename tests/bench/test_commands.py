@@ -212,18 +212,21 @@ def test_cost_models(run_here) -> None:
 
 
 def test_one_gpu_is_measured_and_so_is_a_cpu(run_here, tmp_path: Path) -> None:
-    kept, cell = tmp_path / "kept.json", "reuse:96:2:4"
+    kept, cell, cold = tmp_path / "kept.json", "reuse:96:2:4", "cold:96:2:4"
     sizes = ["--wave-tokens", "64", "--block", "16", "--kv-tokens", "2048", "--stages", "2"]
     printed = run_here(
-        "bench.gpu", "--device", "cpu", "--shape", "tiny", "--cell", cell, *sizes, "--out", str(kept)
+        "bench.gpu",
+        *("--device", "cpu", "--shape", "tiny", "--cell", cell, "--cell", cold, *sizes, "--out", str(kept)),
     )
     assert "TFLOP/s in dense bfloat16 matrix products" in printed
     found = json.loads(kept.read_text())
     assert found["card"] == "a CPU"
-    rows = {row["side"]: row for row in found["rows"]}
+    rows = {row["side"]: row for row in found["rows"] if row["cell"] == cell}
     assert rows.keys() == {"P=2", "transformers"}
-    for row in rows.values():
-        assert (row["cell"], row["shape"]) == (cell, "tiny")
+    sides = [row["side"] for row in found["rows"] if row["cell"] == cold]
+    assert sides == ["P=2", "2 of P=1", "transformers"]
+    for row in found["rows"]:
+        assert row["shape"] == "tiny"
         assert row["tokens_per_second"] > 0
         assert 0 < row["utilisation"] < 1
     assert rows["P=2"]["reused"] > 0.5
