@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.glm.configuration_glm import GlmConfig
+from transformers.models.glm.modeling_glm import GlmAttention
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.olmo.configuration_olmo import OlmoConfig
 from transformers.models.olmo.modeling_olmo import OlmoAttention
+from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from wavepp_worker.model.fused_modules import fuse_attention, fuse_elementwise
@@ -37,6 +40,23 @@ def test_only_modules_whose_code_is_known_are_changed() -> None:
     assert not changed(LlamaMLP(LlamaConfig(**sizes, hidden_act="gelu")))
     assert not changed(Gemma2RMSNorm(8)), "its weight is less by one"
     assert not changed(OlmoAttention(OlmoConfig(**sizes), 0)), "it may clip"
+    assert not changed(GlmAttention(GlmConfig(**sizes, num_key_value_heads=1, head_dim=16), 0)), (
+        "it is Llama's, but rotates pairs that lie side by side"
+    )
+
+
+@pytest.mark.parametrize("function", ["apply_rotary_pos_emb", "rotate_half"])
+def test_attention_that_rotates_otherwise_stays(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either of the two may differ alone, beside a ``forward`` that is known: the kernel rotates as Llama's do."""
+    attention = Qwen3Attention(
+        Qwen3Config(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16), 0
+    )
+    known = getattr(modeling_qwen3, function)
+    monkeypatch.setattr(modeling_qwen3, function, lambda *given: known(*given))
+    assert not fuse_attention(attention, None)
+    monkeypatch.delattr(modeling_qwen3, function)
+    assert not fuse_attention(attention, None)
+    assert "forward" not in vars(attention)
 
 
 @pytest.mark.parametrize("tokens", [3, 100])

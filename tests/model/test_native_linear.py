@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import subprocess
@@ -15,7 +16,13 @@ from hypothesis import strategies as st
 from torch import nn
 from wavepp_worker.model import native_linear
 from wavepp_worker.model.elementwise import silu_times
-from wavepp_worker.model.native_library import computes_on, has_amx, reads_packed_weights
+from wavepp_worker.model.native_library import (
+    computes_on,
+    has_amx,
+    library,
+    multiplies_bfloat16,
+    reads_packed_weights,
+)
 from wavepp_worker.model.native_linear import (
     FEWER_TOKENS,
     MOST_FEW,
@@ -370,6 +377,66 @@ def test_packed_layers_multiply_any_number_of_tokens(tokens: int, inputs: int, o
         with in_threads(threads):
             assert torch.equal(layer(x), alone), "the same bits from any number of threads"
     assert torch.equal(layer(x[tokens // 2 :]), alone[tokens // 2 :])
+
+
+class _Product(ctypes.Structure):
+    """As in ``product.h``."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("y", ctypes.c_void_p),
+    )
+
+
+class _Weights(ctypes.Structure):
+    """As in ``product.h``."""
+
+    _fields_ = (("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p))
+
+
+_WIDENED = "_Z12gemm_widenedRK7ProductItERK7WeightsItEbi"
+_GATED_WIDENED = "_Z18gated_gemm_widenedRK7ProductItERK7WeightsItES6_bi"
+"""As compilers name them: C++ calls them, and on Intel's CPUs alone."""
+
+
+@pytest.mark.skipif(
+    not (_COMPUTES and multiplies_bfloat16()), reason="no kernels, or a CPU that does not multiply bfloat16"
+)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("tokens", [1, 12, 13, 23, 256, 257, 530])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "packed"),
+    [(32, 16, True), (288, 528, True), (2080, 48, True), (34, 16, False), (1030, 80, False)],
+)
+def test_numbers_widened_to_floats_give_the_product_too(
+    inputs: int, outputs: int, packed: bool, tokens: int, gated: bool
+) -> None:
+    """Called by name, as CPUs of other makers would never come there; in more or less than a block, or a slice."""
+    torch.manual_seed(tokens)
+    layers = [nn.Linear(inputs, outputs).bfloat16().requires_grad_(False) for _ in range(1 + gated)]
+    x = torch.randn(tokens, inputs).bfloat16()
+    wanted = [nn.functional.linear(x.double(), each.weight.double(), each.bias.double()) for each in layers]
+    weights = []
+    for layer in layers:
+        if packed:
+            PackedLinear.pack(layer)
+        stored = layer.get_parameter("packed_weight" if packed else "weight")
+        weights.append(_Weights(stored.data_ptr(), layer.bias.data_ptr()))
+    multiply = getattr(library(), _GATED_WIDENED if gated else _WIDENED)
+
+    def product(threads: int) -> torch.Tensor:
+        out = torch.full((tokens, outputs), torch.nan).bfloat16()
+        given = _Product(x.data_ptr(), tokens, inputs, outputs, out.data_ptr())
+        multiply(*map(ctypes.byref, (given, *weights)), ctypes.c_bool(packed), ctypes.c_int(threads))
+        return out
+
+    alone = product(1)
+    expected = nn.functional.silu(wanted[0]) * wanted[1] if gated else wanted[0]
+    torch.testing.assert_close(alone.double(), expected, rtol=0.02, atol=0.01)
+    assert torch.equal(product(3), alone), "the same bits from any number of threads"
 
 
 @needs_amx

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavepp_worker.errors import HandoffMismatch, WaveppError
+from wavepp_worker.model import paged_kv
 from wavepp_worker.model.paged_kv import TorchPagedKV
 
+from tests.support.fake_cuda import GPU
 from tests.support.kept_tensors import kept
 
 SHAPES = [
@@ -54,6 +57,24 @@ def test_export_order_is_layer_then_keys_then_values() -> None:
     assert torch.equal(payload.view(torch.float32), torch.cat(wanted))
     assert kv.bytes_per_token == (6 + 2 + 12 + 12) * 4
     assert payload.numel() == kv.bytes_per_token * 9
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), GPU])
+def test_what_leaves_a_gpu_is_page_locked(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To other memory each layer's copy would have the host wait for the device; only for a CPU it costs nothing."""
+    kv, locked, empty = make(range(1, 3), block=4), [], torch.empty
+    fill(kv)
+    wanted = kv.export_tokens(table(kv, 11), 2, 11)
+
+    def noted(*size: Any, pin_memory: bool = False, **named: Any) -> torch.Tensor:
+        locked.append(pin_memory)
+        return empty(*size, **named)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    monkeypatch.setattr(paged_kv, "to_device", lambda tensor, device: tensor)
+    kv.device = device
+    assert torch.equal(kv.export_tokens(table(kv, 11), 2, 11), wanted)
+    assert locked == [device == GPU]
 
 
 @settings(deadline=None, max_examples=40)

@@ -11,6 +11,8 @@ import torch
 from wavepp_worker.model import cuda_device
 
 GPU = torch.device("cuda:0")
+COPY_MILLISECONDS = 7.0
+"""What each copy to host memory takes, on the device."""
 
 
 class FakeCuda:
@@ -57,6 +59,7 @@ class FakeCuda:
 
     def _page_locked(self, like: torch.Tensor) -> torch.Tensor:
         self.note("to host")
+        self.now += COPY_MILLISECONDS
         return torch.empty(like.shape, dtype=like.dtype)
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from wavepp_worker.model.fused_decoder_layers import FusedDecoderLayers
+from wavepp_worker.model.native_linear import MOST_FEW, make_native, takes_many
 
+from bench.profile import kinds
 from bench.profile.kinds import ELEMENTWISE, kind_of
 from bench.profile.ranks import times_of
 from bench.vllm.cells import Traffic
+from tests.support.tiny_models import make_model
+from tests.support.torch_threads import in_threads
 
 
 @pytest.mark.parametrize(
@@ -25,6 +34,32 @@ from bench.vllm.cells import Traffic
 )
 def test_every_operation_is_of_one_kind(name: str, kind: str | None) -> None:
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(("tokens", "apart"), [(MOST_FEW, False), (MOST_FEW + 1, True)])
+def test_layers_of_many_tokens_are_taken_apart_under_the_profiler_alone(
+    tokens: int, apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, they would be one line of the table; where no profiler looks, time is taken of what a rank runs."""
+    make_native(layer := nn.Linear(64, 128).bfloat16())
+    if not takes_many(layer):
+        pytest.skip("here layers of many tokens are never computed in one call")
+    computed: list[int] = []
+    compute = FusedDecoderLayers._compute
+
+    def counting(self: FusedDecoderLayers, hidden: torch.Tensor, *given: Any) -> torch.Tensor:
+        computed.append(hidden.shape[1])
+        return compute(self, hidden, *given)
+
+    monkeypatch.setattr(FusedDecoderLayers, "_compute", counting)
+    monkeypatch.setattr(kinds, "RUNS", 2)
+    # Kernels that are recorded once stay so in this process.
+    monkeypatch.setattr(kinds, "_kernels_recorded", nullcontext)
+    model, joined = make_model(tmp_path, "llama", intermediate_size=128), FusedDecoderLayers._most_tokens
+    with in_threads(1):
+        kinds.kinds(model, range(2), [(0, tokens, True)], "bfloat16", 16, 1)
+    assert computed == [tokens] * (3 + 2 * (1 if apart else 2))
+    assert FusedDecoderLayers._most_tokens is joined
 
 
 def _slice(rank: int, name: str, milliseconds: float, **arguments: Any) -> dict[str, Any]:
