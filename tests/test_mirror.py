@@ -28,6 +28,9 @@ SEVERAL_MODULES = {
     "cache/test_cache_machine.py": Together("random calls against a naive model"),
     "cache/test_ownership_scenarios.py": Together("numbered scenarios of who holds what"),
     "cache/test_reconciliation.py": Together("several ranks' caches agree on an endpoint"),
+    "runtime/tiers/test_stream_orders.py": Together(
+        "waves, copies between tiers and reads of the hand-off in any order of a GPU's streams"
+    ),
     "runtime/tiers/test_disk_store.py": Together(
         "the file survives restarts and damage",
         ("runtime/tiers/disk_file.py", "runtime/tiers/disk_format.py"),
