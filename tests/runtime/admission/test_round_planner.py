@@ -32,6 +32,17 @@ def test_a_burst_of_long_prompts_is_announced_over_several_rounds() -> None:
     assert second.prepare == (Admit("a", 0),)
 
 
+def test_who_is_not_announced_yet_counts_as_waiting() -> None:
+    """Planners size waves by what is coming."""
+    planner = RoundPlanner(AdmissionQueue(limit=8), leases=True)
+    planner.submit(arrival("a", 16), 0.0)
+    assert planner.waiting_tokens() == 16
+    plan = planner.next_plan(0.0)
+    assert plan is not None
+    planner.submit(arrival("b", 16), 0.0)
+    assert planner.waiting_tokens() == 32
+
+
 def test_in_lockstep_nothing_comes_between_a_look_up_and_the_last_allocation() -> None:
     """The executors are parked meanwhile; a round about something else would let them go on."""
     planner = RoundPlanner(AdmissionQueue(limit=8, lockstep=True), leases=False)

@@ -48,7 +48,8 @@ def test_each_rank_has_its_layers_its_process_and_whole_blocks_of_every_tier() -
 def test_the_states_of_recurrent_layers_are_told_of_the_ranks_that_have_some() -> None:
     recurrent = msgspec.structs.replace(address(0, (0, 3)), state_bytes=640)
     told = engine_description(CONFIG, [recurrent, address(1, (3, 5))], [7, 8])
-    assert [(rank.states, rank.state_bytes) for rank in told.ranks] == [(CONFIG.max_num_seqs + LEAST_SNAPSHOTS, 640), (0, 0)]
+    states = CONFIG.max_num_seqs + LEAST_SNAPSHOTS
+    assert [(rank.states, rank.state_bytes) for rank in told.ranks] == [(states, 640), (0, 0)]
 
 
 def test_an_engine_that_is_not_ready_or_hands_nothing_off_is_not_described() -> None:

@@ -13,6 +13,7 @@ from wavepp_worker.model.model_info import read_model_info
 from wavepp_worker.runtime.client.rank_configs import rank_configs
 from wavepp_worker.runtime.planning.planner import PipelineView, Planner
 from wavepp_worker.runtime.planning.registry import make_planner
+from wavepp_worker.runtime.planning.two_budget import TwoBudgetMpu
 
 from tests.support.planning import lanes
 
@@ -48,6 +49,11 @@ def test_throttle_spreads_over_the_waves_of_the_ring(planner: Make) -> None:
     assert wave(planner("throttle"), 416) == 96, "a fourth is 104"
     assert wave(planner("throttle"), 100) == 64, "half a wave at least"
     assert wave(planner("throttle", min_num_batched_tokens=32), 100) == 32
+
+
+def test_two_budget_names_the_one_setting_that_it_has() -> None:
+    with pytest.raises(ConfigError, match=r"^max_num_batched_tokens: 100 is no multiple of block_size=16"):
+        TwoBudgetMpu(stages=2, max_num_batched_tokens=100, block_size=16)
 
 
 def test_two_budget_takes_full_waves_if_there_is_one_for_each_stage(planner: Make) -> None:

@@ -28,9 +28,10 @@ def test_the_ring_is_bounded_ordered_and_knows_what_it_carries() -> None:
 def test_a_ring_whose_counts_are_wrong_says_so() -> None:
     ring = Ring(2)
     ring.launch((Span("a", 0, 4, True),))
-    ring._in_flight["b"] += 1
-    with pytest.raises(ValueError, match="the ring counts"):
-        ring.check()
+    for wrong in (1, 0):
+        ring._in_flight["b"] = wrong
+        with pytest.raises(ValueError, match="the ring counts"):
+            ring.check()
 
 
 def test_the_waves_that_carry_a_request_have_a_place_and_an_id() -> None:

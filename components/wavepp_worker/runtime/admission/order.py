@@ -9,6 +9,7 @@ passed for ever: what those compute who pass a request is bounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -85,7 +86,7 @@ class PrefixOrder:
     stages: int
     wave_tokens: int
     _popular: PopularPrefixes = field(default_factory=PopularPrefixes)
-    _looked_at: float = -1.0
+    _looked_at: float = -math.inf
     _alone: bool = False
     """Whether somebody came since then, who was looked at alone."""
 
@@ -98,7 +99,7 @@ class PrefixOrder:
         self._popular.reused(entry.keys, endpoint // self.block_size)
         if entry.demand is not None and entry.demand.shared:
             # What it took together with others is there for them now.
-            self._looked_at = -1.0
+            self._looked_at = -math.inf
 
     def heads(self, waiting: Iterable[Waiting], now: float, around: Surroundings) -> list[Waiting] | None:
         """Who may be prepared, in order, perhaps nobody yet; None if nothing speaks against who came first.
@@ -112,7 +113,7 @@ class PrefixOrder:
         chosen = self._choose(rivals, now, around)
         if chosen is not None and self._alone and any(self._missing_popular(each) for each in chosen):
             # Who came since the others were looked at may want the same as some of them: then those may be more.
-            self._looked_at = -1.0
+            self._looked_at = -math.inf
             chosen = self._choose(rivals, now, around)
         return chosen
 
@@ -181,7 +182,7 @@ class PrefixOrder:
         return self.missing(entry) >= HELD_BACK * entry.prompt_tokens
 
     def _look(self, rivals: Sequence[Waiting], now: float, around: Surroundings) -> list[Demand]:
-        if not 0 <= now - self._looked_at <= LOOK_AGAIN_SECONDS:
+        if now - self._looked_at > LOOK_AGAIN_SECONDS:
             self._looked_at = now
             for each in rivals:
                 each.demand = None

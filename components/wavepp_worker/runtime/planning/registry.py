@@ -73,7 +73,7 @@ def _throttle(config: WaveSettings, stages: int) -> Planner:
     return ThrottlePlanner(
         waves=2 * stages,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        min_num_batched_tokens=_least(config, share=2),
+        min_num_batched_tokens=_least(config, divisor=2),
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
     )
@@ -92,7 +92,7 @@ def _mpu_paper(config: WaveSettings, stages: int) -> Planner:
     return PaperMpu(
         P=stages,
         M=config.max_num_batched_tokens,
-        b_min=_least(config, share=2),
+        b_min=_least(config, divisor=2),
         B=config.block_size,
         max_num_seqs=config.max_num_seqs,
     )
@@ -104,16 +104,16 @@ def _mpu(config: WaveSettings, stages: int) -> Planner:
         stages=stages,
         # Chunks end where blocks do, so tokens beyond the last whole block of a wave would never be used.
         max_num_batched_tokens=most // block_size * block_size or most,
-        min_num_batched_tokens=_least(config, share=32),
+        min_num_batched_tokens=_least(config, divisor=32),
         block_size=block_size,
         cost=None if config.wave_cost is None else WaveCost(*config.wave_cost),
         max_num_seqs=config.max_num_seqs,
     )
 
 
-def _least(config: WaveSettings, share: int) -> int:
-    """``min_num_batched_tokens``, or by default this share of the most, in whole blocks."""
-    whole = config.max_num_batched_tokens // share // config.block_size * config.block_size
+def _least(config: WaveSettings, divisor: int) -> int:
+    """``min_num_batched_tokens``, or by default the most by ``divisor``, in whole blocks."""
+    whole = config.max_num_batched_tokens // divisor // config.block_size * config.block_size
     return config.min_num_batched_tokens or max(config.block_size, whole)
 
 

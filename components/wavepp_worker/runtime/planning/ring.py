@@ -70,6 +70,7 @@ class Ring:
         spans = self._waves.pop(wave_id)
         for span in spans:
             self._in_flight[span.request_id] -= 1
+            # Else every request that was ever served would be kept.
             if not self._in_flight[span.request_id]:
                 del self._in_flight[span.request_id]
         return spans
@@ -77,5 +78,6 @@ class Ring:
     def check(self) -> None:
         """Raise ValueError unless the counts of requests in flight are those of the waves."""
         counted = Counter(span.request_id for spans in self._waves.values() for span in spans)
-        if counted != self._in_flight:
+        # A counter takes what it lacks for none.
+        if dict(counted) != dict(self._in_flight):
             raise ValueError(f"the ring counts {dict(self._in_flight)}, its waves carry {dict(counted)}")

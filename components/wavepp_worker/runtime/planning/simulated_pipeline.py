@@ -39,7 +39,7 @@ class SimulatedPipeline:
     A pipeline may be *behind*: it is then as it was at an earlier time, when none of those came yet who came later.
 
     Attributes:
-        free: when each stage will be.
+        free: when each stage will be free.
         work: seconds that are left of all that have come.
         behind: whether it has waves to launch that began in the past.
     """
@@ -55,7 +55,7 @@ class SimulatedPipeline:
     _answers: float = 0.0
 
     def come(self, request: SimulatedRequest, a: float) -> None:
-        """A request came; ``a`` is what a wave costs by itself."""
+        """A request came, not before those that came before it; ``a`` is what a wave costs by itself."""
         if len(self._queue) + len(self._coming) >= MAX_QUEUE:
             self._answered(self.backlog(request.since, a))
             return
