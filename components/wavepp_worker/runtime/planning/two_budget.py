@@ -27,8 +27,8 @@ class TwoBudgetMpu(PackingPlanner):
         self._half = max(block_size, max_num_batched_tokens // 2 // block_size * block_size)
         if not max_num_batched_tokens or max_num_batched_tokens % block_size:
             raise ConfigError(
-                f"max_num_batched_tokens: {max_num_batched_tokens} is no multiple of block_size={block_size}, as the waves "
-                "of this planner are; make it one"
+                f"max_num_batched_tokens: {max_num_batched_tokens} is no multiple of block_size={block_size}, as the "
+                "waves of this planner are; make it one"
             )
 
     def propose(self, view: PipelineView) -> tuple[Span, ...]:
