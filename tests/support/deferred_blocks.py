@@ -139,11 +139,11 @@ class WaveKernels:
             # Who rides reads what an earlier chunk of this wave completes, layer by layer.
             if self._writes.get(found.place) != found.content:
                 self._reads.append(found)
-        current = span.start // BLOCK
+        own = range(span.start // BLOCK, -(-end // BLOCK))
         if span.start % BLOCK:
-            before = partly(window, span.request_id, current, span.start)
-            self._reads.append(Found(Place(window, table[current]), before, reader))
-        for at in range(current, -(-end // BLOCK)):
+            before = partly(window, span.request_id, own[0], span.start)
+            self._reads.append(Found(Place(window, table[own[0]]), before, reader))
+        for at in own:
             full = (at + 1) * BLOCK <= end
             self._write(
                 Place(window, table[at]),

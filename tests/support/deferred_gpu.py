@@ -1,4 +1,4 @@
-"""A GPU that computes behind the host, over CPU tensors: streams do what they are given later, in any order.
+"""A GPU that computes behind the host, over CPU tensors: streams do what they are given later, in any order they allow.
 
 ``fake_cuda`` notes what is asked of ``torch.cuda``; this does it, so that whoever reads too early finds noise or what
 was there before.
@@ -23,6 +23,8 @@ from wavepp_worker.runtime.tiers import tier_store
 GPU = torch.device("cuda:0")
 NOISE = 0xEE
 """What every byte of new memory is."""
+SPEEDS = (1, 8, 64)
+"""Of streams: some mistakes show only if one is far behind another."""
 
 COPIES = (torch.Tensor.copy_, torch.Tensor.index_copy_, torch.index_select)
 """What is queued where production code names a stream; all of them write memory that was there before."""
@@ -45,10 +47,12 @@ class DeferredGpu:
     Attributes:
         compute: the stream that waves are queued on.
         current: the stream that this thread queues on.
+        fault: what was wrong first; whoever looked at an event then may have taken it for a failed request.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, draw: random.Random) -> None:
         self.draw = draw
+        self.fault: AssertionError | None = None
         self._streams: list[DeferredStream] = []
         self.compute = self.current = self._stream()
         patch.setattr(torch.cuda, "Stream", self._stream)
@@ -72,7 +76,11 @@ class DeferredGpu:
         if not able:
             return False
         with self._on(self.compute):
-            self.draw.choice(able).step()
+            try:
+                self.draw.choices(able, [stream.speed for stream in able])[0].step()
+            except AssertionError as error:
+                self.fault = self.fault or error
+                raise
         return True
 
     def progress(self, steps: int) -> None:
@@ -88,7 +96,7 @@ class DeferredGpu:
         assert not any(stream.queued for stream in self._streams), "streams wait for each other"
 
     def _stream(self, device: torch.device = GPU) -> DeferredStream:
-        self._streams.append(DeferredStream(device))
+        self._streams.append(DeferredStream(device, self.draw.choice(SPEEDS)))
         return self._streams[-1]
 
     @contextlib.contextmanager
@@ -105,10 +113,11 @@ class DeferredStream:
 
     Attributes:
         queued: what it has not done yet.
+        speed: how often it is its turn, against others.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, speed: int) -> None:
+        self.device, self.speed = device, speed
         self.queued: deque[_Work] = deque()
 
     @property

@@ -25,8 +25,10 @@ STEPS = 150
 """Of what threads do while requests keep coming."""
 MOST_STEPS = 1000
 """Within which all that came is over."""
+PACES = (0, 0, 0, 1, 3, 8, 20), (0, 0, 0, 1)
+"""What the device does between two steps: it keeps up with the host, or falls behind."""
 
-WAVE_TOKENS, WAVE_CHUNKS, WAVES = 24, 3, 3
+WAVE_TOKENS, WAVE_CHUNKS, WAVES = 24, 3, 6
 """The most of a wave, and the most waves on the device."""
 WAVE_BLOCKS = 10
 """What such a wave touches of a window at most."""
@@ -67,6 +69,7 @@ class DeferredLife:
         self._books, self._source = rank.books, rank.source
         self._prefixes = [[self._draw.randrange(50) for _ in range(30)] for _ in range(2)]
         self._requests: dict[str, DrawnRequest] = {}
+        self._pace = self._draw.choice(PACES)
         self._came = self._waves = self._on_device = 0
         # Other threads act also while LOOP is about to have a wave follow the moves before it.
         begins = self._books.lifecycle.wave_begins
@@ -92,7 +95,7 @@ class DeferredLife:
             self._draw.choice(turns)()
             if self._draw.random() < 0.02:
                 self._books.lifecycle.clear(0)
-            self._gpu.progress(self._draw.choice((0, 0, 0, 1, 3, 8, 20)))
+            self._gpu.progress(self._draw.choice(self._pace))
 
     def finish(self) -> None:
         """Until all that came is over."""

@@ -1,4 +1,4 @@
-"""One rank's books and tiers over a GPU that computes behind the host; what is there by whom is real but the device."""
+"""One rank's real books and real tiers, over a device that computes behind the host."""
 
 from __future__ import annotations
 
@@ -83,6 +83,8 @@ class DeferredRank:
 
     def end(self) -> None:
         """Raise unless nothing is held, nothing failed, and all that is reusable is what it is said to be."""
+        if self._gpu.fault is not None:
+            raise self._gpu.fault
         self.books.at_rest()
         assert not self.books.events.of(Failed)
         assert "failed" not in {settled.outcome for settled in self.books.events.of(HandoffSettled)}

@@ -34,7 +34,8 @@ class Readers:
     def reach(self, writer: str, keys: Sequence[bytes], limit: int) -> int:
         """The largest endpoint up to ``limit`` blocks at which a request can resume from ``writer``'s blocks.
 
-        0 if the writer holds nothing here any more, or its prompt begins with other blocks.
+        0 if the writer holds nothing here any more, its prompt is shorter or begins with other blocks, or a window
+        cannot lend what resuming there needs.
         """
         reservation = self._reservations.get(writer)
         if reservation is None or not 0 < limit <= len(reservation.keys):

@@ -38,7 +38,7 @@ LOCAL_RETRY_SECONDS = 0.01
 ROUND_RETRY_SECONDS = 0.1
 """The same for one that another rank had no room for: that takes a round, and rank 0 cannot see whether it pays."""
 MOST_COUNTED = 128
-"""Requests whose tokens are counted: more than enough for all stages of a pipeline."""
+"""Requests whose tokens are counted, of those that wait and of those to be announced: enough for all stages."""
 
 NO_KEYS = BlockKeys()
 

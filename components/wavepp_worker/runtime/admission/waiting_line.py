@@ -47,7 +47,7 @@ class WaitingLine:
         return chain.from_iterable(reversed(line.values()) for line in lines)
 
     def append(self, name: str, entry: Waiting) -> None:
-        """A request came, after all others."""
+        """A request waits, behind all others of its priority."""
         if entry.priority not in self._lines:
             self._lines[entry.priority] = OrderedDict()
             insort(self._priorities, entry.priority, key=neg)
